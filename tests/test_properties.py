@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as some
+from by_hand import CONTINUE, STOP, Search, with_trials
 from hypothesis import given, settings
-from test_decisions import CONTINUE, STOP, Search, with_trials
 
 from tuner.errors import RequestError
 from tuner.record.reading import read
@@ -82,7 +82,7 @@ def test_what_diverged_leaves_no_trace_at_the_rungs(made):
     with tempfile.TemporaryDirectory() as folder:
         search = Search(Path(folder) / "journal.jsonl", **(choices | {"scheduler": "asha"}))
         list(played(search, turns))
-    values = [value for _, rung in search.inner._rule._rule._own[0].rungs for value in rung.values()]
+    values = [value for _, rung in search.inner._rule._rule._rungs[0] for value in rung.values()]
     assert all(math.isfinite(value) for value in values)
 
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from test_decisions import STOP, Halving, Search, StandIn
+from by_hand import STOP, Halving, Search, StandIn
 
 from tuner.record.reading import read
 from tuner.tuning.resume.replay import Replay

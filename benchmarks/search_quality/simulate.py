@@ -23,10 +23,9 @@ import numpy.typing as npt
 from ray import tune
 
 from tuner.errors import RequestError
-from tuner.record.records import sign_of
+from tuner.rules.by_name import rule_of
+from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
-from tuner.spec.length import rule_of
-from tuner.spec.rules import Action, Judged
 from tuner.spec.space import Space
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.seeded import SeededSearcher
@@ -248,7 +247,7 @@ class Search:
         searcher, self._num_settings = build_searcher(experiment, space)
         self._asked = SeededSearcher(searcher, experiment)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
-        self._experiment, self._sign = experiment, float(sign_of(experiment.mode))
+        self._experiment = experiment
         self._settings: list[dict[str, Any]] = []
         self._promoted: deque[int] = deque()
         self._last: list[dict[str, Any]] = []  # each trial's last report, as a searcher gets it
@@ -283,7 +282,7 @@ class Search:
     def _decided(self, trial: int, epoch: int, value: float) -> Action:
         if not math.isfinite(value) or epoch >= self._experiment.max_epochs:
             return "stop"
-        judged = self._rule.judge(trial, epoch, self._sign * value)
+        judged = self._rule.judge(trial, epoch, value)
         self._apply(self._rule.settled(trial))
         return judged.action
 
@@ -291,11 +290,11 @@ class Search:
         """Tells the rule and then the searcher of a trial's end, as Ray's controller does."""
         last = self._last[trial]
         value = last.get(self._experiment.metric, math.nan)
-        own = self._sign * value if math.isfinite(value) else None
-        self._apply(self._rule.ended(trial, last.get("training_iteration", 0), own))
+        finite = value if math.isfinite(value) else None
+        self._apply(self._rule.ended(trial, last.get("training_iteration", 0), finite))
         self._asked.complete(str(trial), last)
 
-    def _apply(self, decided: list[tuple[int, Judged]]) -> None:
+    def _apply(self, decided: Decisions) -> None:
         for trial, judged in decided:
             if judged.action == "stop":
                 self._end(trial)

@@ -10,8 +10,8 @@ from tuner.record.journal import Journal
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import KILLED, ExperimentRecord, load
 from tuner.record.saved_experiment import save_experiment
+from tuner.rules.hyperband import HyperBand
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import HyperBand
 from tuner.views.commands import audit_command, extend_command, resume_command
 from tuner.views.compare import compared_of
 from tuner.views.figures.catalogue import all_figures

@@ -1,18 +1,13 @@
-"""Rules replayed: against Ray's own schedulers, against real journals, and what is not known said so."""
+"""Rules replayed: against real journals, and what is not known said so."""
 
-import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
-from tuner.engine.controller.rungs import HyperBand as SearchsHyperBand
 from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import HyperBand, Median
 from tuner.views.figures.whatif import cuts_of, draw_whatif
 from tuner.views.whatif import Range, reproduced, what_if
 
@@ -26,156 +21,6 @@ def record(curves, status="completed", **options):
         ended = status if len(values) < experiment.max_epochs else "completed"
         trials.append(TrialRecord(f"{n:05}", {"x": n}, ended, "r", reports, order=n))
     return ExperimentRecord(experiment, {}, tuple(trials), "finished")
-
-
-class Named:
-    """A trial to Ray's rules, which hash it."""
-
-    is_saving, status = False, "RUNNING"
-
-    def __init__(self, trial_id):
-        self.trial_id = trial_id
-
-
-def raced(seed, back=0.0):
-    """Reports of 20 trials in a random order, each trial's own in order: (trial, epoch, value).
-
-    With the chance `back`, a trial then restarts two epochs earlier, from a checkpoint.
-    """
-    draw = random.Random(seed)
-    epochs = dict.fromkeys(range(20), 0)
-    while epochs:
-        trial = draw.choice(sorted(epochs))
-        epochs[trial] += 1
-        yield trial, epochs[trial], round(draw.random() + trial / 30, 2)
-        if epochs[trial] == 7:
-            del epochs[trial]
-        elif draw.random() < back:
-            epochs[trial] = max(0, epochs[trial] - 2)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("left_out", "back"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.3)])
-def test_the_median_rule_decides_as_rays_does(seed, left_out, back):
-    theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2)
-    nobody = SimpleNamespace(get_live_trials=list)
-    ours, stopped, trials, chance = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}, random.Random(seed)
-    for trial, epoch, value in raced(seed, back):
-        if trial in stopped or chance.random() < left_out:
-            continue
-        result = {"t": epoch, "m": value}
-        one = trials.setdefault(trial, Named(str(trial)))
-        wanted = theirs.on_trial_result(nobody, one, result)
-        assert ours.judge(trial, epoch, value).action == wanted.lower()
-        if wanted == "STOP":
-            stopped.add(trial)
-            theirs.on_trial_complete(nobody, one, result)
-            ours.ended(trial, epoch, value)
-    assert stopped
-
-
-class Stopped:
-    """As much of Ray's controller as HyperBand asks for: it ends a paused trial."""
-
-    def __init__(self, scheduler):
-        self.scheduler = scheduler
-
-    def stop_trial(self, trial):
-        trial.status = "TERMINATED"
-        self.scheduler.on_trial_remove(self, trial)
-
-
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(("most", "factor"), [(8, 3), (9, 3), (16, 2), (5, 4)])
-def test_hyperband_decides_as_rays_does(seed, most, factor):
-    chance, num = random.Random(seed), 20
-    theirs = HyperBandScheduler(time_attr="t", metric="m", mode="min", max_t=most, reduction_factor=factor)
-    ours = HyperBand(Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor))
-    controller, trials = Stopped(theirs), [Named(str(n)) for n in range(num)]
-    epochs, stopped, halved = [0] * num, set(), 0
-    for n, trial in enumerate(trials):
-        theirs.on_trial_add(controller, trial)
-        ours.added(n)
-    while running := [n for n, trial in enumerate(trials) if trial.status == "RUNNING"]:
-        n = chance.choice(running)
-        epochs[n] += 1
-        value = round(chance.random(), 3)
-        action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
-        judged = ours.judge(n, epochs[n], value)
-        decided = ours.settled(n) if judged.action == "pause" else []
-        if action == "PAUSE":
-            trials[n].status = "PAUSED"
-        elif action == "STOP":
-            controller.stop_trial(trials[n])
-        stopped |= {other for other, each in decided if each.action == "stop"}
-        for other, each in decided:
-            assert (trials[other].status == "TERMINATED") == (each.action == "stop")
-            trials[other].status = "RUNNING" if each.action == "continue" else "TERMINATED"
-        halved += any(each.action == "continue" for _, each in decided)
-        assert {other for other in range(num) if trials[other].status == "TERMINATED"} == stopped
-    assert halved and stopped
-
-
-@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(("most", "factor"), [(9, 3), (9, 2), (4, 3), (9, 2.5)])
-def test_hyperband_decides_as_the_searchs_does_when_trials_fail_and_start_late(seed, most, factor, mode, sign):
-    chance = random.Random(seed)
-    theirs = SearchsHyperBand(time_attr="t", metric="m", mode=mode, max_t=most, reduction_factor=factor)
-    ours = HyperBand(Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor))
-    controller, trials, epochs = Stopped(theirs), [], []
-    leaving, stopped, by_hand = [], set(), set()  # `leaving`: trials that reported for the last time, until they end
-
-    def settle(decided):
-        for other, each in decided:
-            if each.action == "stop":
-                stopped.add(other)
-            elif trials[other].status == "PAUSED":
-                trials[other].status = "RUNNING"
-
-    def start():
-        trials.append(Named(str(len(trials))))
-        epochs.append(0)
-        theirs.on_trial_add(controller, trials[-1])
-        ours.added(len(trials) - 1)
-
-    def end(n):
-        controller.stop_trial(trials[n])
-        settle(ours.ended(n, epochs[n], None))
-
-    for _ in range(600):
-        running = [n for n, trial in enumerate(trials) if trial.status == "RUNNING" and n not in leaving]
-        if len(trials) < 24 and len(running) + len(leaving) < 5 and chance.random() < 0.5:
-            start()
-        elif leaving and chance.random() < 0.3:
-            end(leaving.pop(0))
-        elif running:
-            n = chance.choice(running)
-            if chance.random() < 0.07:  # it fails
-                by_hand.add(n)
-                end(n)
-                continue
-            epochs[n] += 1
-            if epochs[n] == most:  # the scheduler is not asked about the last epoch
-                by_hand.add(n)
-                leaving.append(n)
-                continue
-            value = chance.randint(0, 3)
-            action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
-            judged = ours.judge(n, epochs[n], sign * value)
-            decided = dict(ours.settled(n)) if judged.action == "pause" else {}
-            assert action == decided.get(n, judged).action.upper()
-            if action == "PAUSE":
-                trials[n].status = "PAUSED"
-            elif action == "STOP":
-                leaving.append(n)
-            settle(decided.items())
-        ended = {n for n, trial in enumerate(trials) if trial.status == "TERMINATED"}
-        assert ended | set(leaving) == stopped | by_hand
-        assert all(
-            bool(ours._of[n].live.get(n)) == (trials[n] in theirs.bracket_of(trials[n])._live_trials) for n in ended
-        )
-    assert len(trials) == 24 and stopped and by_hand
 
 
 def test_a_trial_that_failed_later_is_compared_at_its_last_rung():

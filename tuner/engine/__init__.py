@@ -12,12 +12,6 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Controller._process_trial_failure` | retries by kind of failure: a killed worker costs | one epoch | the trial |
 | `Controller._process_trial_result` | a restart at epoch 3 repeats no report | 5 reports | 7 reports |
 | `Controller.stop_trial` | three resumes each of 30 searches of hyperopt with hyperband, of which refused | 0 | 6 |
-| `HyperBandBracket.successive_halving` | journaled cutoffs are right after a tie or a failure | all | some |
-| `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
-| `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
-| `HyperBand._process_bracket` | a trial fails, all others wait at an earlier rung | the bracket is halved | it hangs |
-| `HyperBand._unpause_trial` | a paused trial is promoted | the journal has the decision | it has none |
-| `HyperBand._create_bracket` | makes each bracket a `HyperBandBracket` | needed by its two rows | |
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |

@@ -16,8 +16,8 @@ from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
+from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
-from tuner.spec.length import at_length
 from tuner.spec.spaces import is_live
 
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"

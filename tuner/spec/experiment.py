@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
 from tuner.spec import domains
-from tuner.spec.asha import milestones
 from tuner.spec.places import is_uri, local_root
+from tuner.spec.rungs import milestones
 
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed

@@ -10,8 +10,8 @@ from typing import Any
 
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import is_stopped
+from tuner.rules.hyperband import band_of
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import band_of
 from tuner.views.labels import counted, flat, tick, trials
 
 ADVICE = (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from tuner.record.events import RETURNED
-from tuner.record.records import TrialRecord, finite, sign_of
+from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
+from tuner.rules.by_name import rule_of
+from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
-from tuner.spec.length import rule_of
-from tuner.spec.rules import Judged, Rule
 
 ENDED = ("completed", "pruned", "failed")
 Beyond = Literal["missing", "best", "worst"]
@@ -46,7 +46,7 @@ class _Arrival(NamedTuple):
     order: int
     trial: int
     epoch: int  # 0 for the end of a trial without reports
-    value: float | None  # smaller is better; None if the trial diverged or has no report
+    value: float | None  # None if the trial diverged or has no report
     is_end: bool = False
 
 
@@ -77,13 +77,12 @@ class Simulation:
         self._trials, self._experiment = record.trials, record.experiment
         self._rules, self._length = rules, record.rules
         self._most = max(record.rules.max_epochs, *map(num_epochs, record.trials), 1)
-        self._sign = float(sign_of(record.experiment.mode))
-        self._rule: Rule = rule_of(rules, brackets)
+        self._rule = rule_of(rules, brackets)
         self._is_finished = record.state == "finished"
         self._promotes = rules.scheduler == "asha-promotion"
         self._is_own = _same_rule(record.experiment, rules, brackets)
         self._beyond = beyond
-        self._extremes = _extremes(record, self._sign)
+        self._extremes = _extremes(record)
         self._ended: dict[int, Fate] = {}
         self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
         self._last: dict[int, _Arrival] = {}
@@ -138,7 +137,7 @@ class Simulation:
         # The search did not ask its rule about a report with which a trial ended by itself.
         completes = over and trial.status == "completed" and trial.decisions and trial.decisions[-1].action == "stop"
         asks = arrival.epoch < self._rules.max_epochs and not completes
-        judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else Judged()
+        judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else RuleDecision()
         if judged.action == "stop":
             return self._end(arrival, self._stopped(arrival, judged))
         if over:
@@ -205,7 +204,7 @@ class Simulation:
         value = None if self._trials[place].status == "failed" else last.value
         return self._settle(self._rule.ended(place, last.epoch, value))
 
-    def _settle(self, decided: list[tuple[int, Judged]]) -> list[int]:
+    def _settle(self, decided: Decisions) -> list[int]:
         freed = []
         for place, judged in decided:
             self._paused.discard(place)
@@ -215,12 +214,10 @@ class Simulation:
                 freed.append(place)
         return freed
 
-    def _stopped(self, arrival: _Arrival, judged: Judged) -> Fate:
+    def _stopped(self, arrival: _Arrival, judged: RuleDecision) -> Fate:
         trial, value = self._trials[arrival.trial], arrival.value
         assert value is not None
-        cutoff = None if judged.cutoff is None else self._sign * judged.cutoff
-        own = self._sign * value
-        return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
+        return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, value, judged.cutoff)
 
     def _open(self, place: int) -> Fate:
         """Returns the outcome of a trial left open by the replay: "ended" if it completed, failed or has no report."""
@@ -232,9 +229,7 @@ class Simulation:
         trial, metric = self._trials[place], self._experiment.metric
         arrivals = []
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
-            value = finite(report.metrics.get(metric))
-            own = None if value is None else self._sign * value
-            arrivals.append(_Arrival(report.order, place, report.epoch, own))
+            arrivals.append(_Arrival(report.order, place, report.epoch, finite(report.metrics.get(metric))))
         if not arrivals:  # the trial failed before its first report, or has not reported yet
             return [_Arrival(trial.changed_at, place, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
@@ -258,8 +253,9 @@ def _same_rule(own: Experiment, rules: Experiment, brackets: int) -> bool:
     return brackets == own.brackets and all(getattr(own, name) == getattr(rules, name) for name in names)
 
 
-def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
-    """Returns the best and the worst finite value of all trials, times `sign` (smaller is better); 0, 0 without any."""
+def _extremes(record: ExperimentRecord) -> tuple[float, float]:
+    """Returns the best and the worst finite value of all trials; 0, 0 without any."""
     reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
-    values = [sign * value for each in reported if (value := finite(each)) is not None]
-    return (min(values), max(values)) if values else (0.0, 0.0)
+    values = sorted(value for each in reported if (value := finite(each)) is not None)
+    best, worst = (0, -1) if record.experiment.mode == "min" else (-1, 0)
+    return (values[best], values[worst]) if values else (0.0, 0.0)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import RungSummary, margin_of
-from tuner.spec import asha
+from tuner.rules.asha import cutoff
 from tuner.spec.experiment import Experiment
 
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
@@ -163,7 +163,7 @@ def notices(record: ExperimentRecord) -> list[str]:
 
 def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
     factor = experiment.reduction_factor if experiment.scheduler == "asha" else None
-    now = None if factor is None else asha.cutoff(at.scores, factor)
+    now = None if factor is None else cutoff(at.scores, factor)
     sign = -sign_of(experiment.mode)
     return RungRow(
         rung=at.rung,

@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.standing import RungSummary
-from tuner.spec.length import of_length
+from tuner.rules.own_length import of_length
 from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.spaces import is_path
 from tuner.views.audit_record import result_of

@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tuner.record.events import BEGINNINGS
+from tuner.rules.hyperband import band_of
 from tuner.spec import domains, parameters
-from tuner.spec.asha import milestones
 from tuner.spec.experiment import MOST_CHARS, Experiment
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.places import is_uri
-from tuner.spec.rules import band_of
+from tuner.spec.rungs import milestones
 from tuner.spec.script import Script
 from tuner.tuning.resume.replay import tried_again
 from tuner.tuning.searchers.forest import NUM_RANDOM

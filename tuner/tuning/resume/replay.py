@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -99,8 +98,6 @@ class Replay:
 
     def _on_trial_started(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
-        if trial.status == Trial.PAUSED:
-            self._look_around()
         set_status(trial, Trial.RUNNING)
         self._started[trial.trial_id] = None
         self._extended.discard(trial.trial_id)
@@ -115,28 +112,12 @@ class Replay:
         if "checkpoint" in event:
             result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
         recorded = self._actions[number]
-        action = self._judged(trial, result, recorded)
+        action = self._judge.on_trial_result(self._stage, trial, result)
         if action != TrialScheduler.STOP:
             self._source.on_trial_result(trial.trial_id, result)
         set_last_result(trial, {**result, "config": trial.config})
         # The recorded action takes precedence over the scheduler's: a pause depended on which other trials ran.
         self._act(trial, ACTIONS[action] if recorded is None else recorded)
-
-    def _judged(self, trial: Trial, result: dict[str, Any], recorded: str | None) -> str:
-        """Returns the scheduler's decision, made with the other trials in the status that leads to the recorded one."""
-        if recorded != "pause" or self._experiment.scheduler != "bohb":
-            return self._judge.on_trial_result(self._stage, trial, result)
-        # HyperBandForBOHB halves a bracket only when Ray has marked all other trials as paused, which happens some time
-        # after their decisions. If this trial paused instead, at least one of them was not yet marked.
-        paused = [other for other in self._stage.get_trials() if other.status == Trial.PAUSED]
-        for other in paused:
-            set_status(other, Trial.RUNNING)
-        try:
-            return self._judge.on_trial_result(self._stage, trial, result)
-        finally:
-            for other in paused:
-                if not other.is_finished():
-                    set_status(other, Trial.PAUSED)
 
     def _act(self, trial: Trial, action: str) -> None:
         if action == "stop":
@@ -148,15 +129,10 @@ class Replay:
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._look_around()  # the scheduler stopped or promoted this paused trial without a report of it
-            self._judge.close(self._stage, trial)
-
-    def _look_around(self) -> None:
-        """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""
-        self._judge.choose_trial_to_run(self._stage)
+            self._judge.close(self._stage, trial)  # if the rule made this decision when nothing was left to run
 
     def _on_length_learned(self, number: int, event: Event) -> None:
-        self._judge.learn(event["trial"], event["epochs"])
+        self._judge.learn(self._stage, event["trial"], event["epochs"])
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]

@@ -1,7 +1,7 @@
-"""Journals each report, asks Ray's scheduler unless the report ends its trial, and journals decisions with reasons.
+"""Journals each report, asks the scheduler unless the report ends its trial, and journals decisions with reasons.
 
-Ray's schedulers do not say why they stop a trial. ASHA never stops a trial whose metric is NaN, because `nan < cutoff`
-is false. And in Ray, one report without the metric ends the whole experiment.
+In plain Ray Tune, ASHA never stops a trial whose metric is NaN, because `nan < cutoff` is false, and one report without
+the metric ends the whole experiment.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -18,14 +19,14 @@ from tuner.engine.controller.halt import Halt
 from tuner.engine.controller.stage import BareStage
 from tuner.engine.controller.trials import SearchTrial
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED, plain
+from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import Ledger
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
+from tuner.rules.own_length import of_length
+from tuner.rules.rule import RuleDecision
 from tuner.spec.experiment import Experiment
-from tuner.spec.length import of_length
-from tuner.tuning.scheduling.explain import Comparison, Explainer
-from tuner.tuning.scheduling.ruling import RuleScheduler
+from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
 from tuner.tuning.searchers.sampling import seeded
 
 CONTINUE: str = TrialScheduler.CONTINUE
@@ -70,7 +71,7 @@ class Unfinished:
 
 
 class JournalingScheduler(TrialScheduler):
-    """Wraps one of Ray's schedulers, which decides; this class checks reports and journals the decisions.
+    """Wraps the scheduler that decides: this class checks reports and journals the decisions.
 
     Args:
         concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
@@ -91,14 +92,14 @@ class JournalingScheduler(TrialScheduler):
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
         self._mutable, self._metric_option = mutable, metric_option or f"--metric {experiment.metric}"
-        self._explain = Explainer(inner, experiment.metric, experiment.mode)
+        self._rule = inner if isinstance(inner, RuleScheduler) else None  # None with pbt
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self._first: list[Trial] = []
-        self._stops = experiment.scheduler == "asha"  # asha-promotion, too, may come to use the rule of asha
+        self._stops_instead = False  # whether the journal has that asha-promotion uses the rule of asha
         self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
@@ -156,16 +157,16 @@ class JournalingScheduler(TrialScheduler):
         value = metrics.get(self.metric)
         refused = self._refuse(trial_id, epoch, value, metrics)
         if refused:
-            return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
+            return self._decide(trial_id, epoch, value, STOP, refused, RuleDecision(), "failed")
         self._judged_any = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
             # The scheduler gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
-            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
+            return self._decide(trial_id, epoch, value, STOP, reason, RuleDecision(), "pruned")
         reason = self._completes(metrics, epoch) or (RETURNED if final else "")
         if reason:
-            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
+            return self._decide(trial_id, epoch, value, STOP, reason, RuleDecision(), "completed")
         result[self.metric] = value
         return self._ask(tune_controller, trial, result, value)
 
@@ -181,41 +182,38 @@ class JournalingScheduler(TrialScheduler):
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
         """Asks the inner scheduler for a decision; journals a comparison, a stop, a pause and changed parameters."""
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
-        # The comparison is read before the scheduler decides: afterwards the rung also contains this trial's value.
-        compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
         self._note_change()
-        compared = self._explain.after(trial, compared)
-        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        if changed:
-            compared = self._explain.copying(trial, compared)
         # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
         unsaved = not trial.checkpoint and result.get("checkpoint_dir_name") is None
-        if action == PAUSE and unsaved and not isinstance(self._inner, RuleScheduler):
+        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
+        decision = self._rule.decision(trial) if self._rule else _of_population(changed)
+        if action == PAUSE and unsaved and self._experiment.scheduler != "asha-promotion":
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             what_to_do = "report checkpoints, or use asha, median or fifo"
             self._halt.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
-            return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
-        if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
-            reason = self._explain.reason(ACTIONS[action], value, compared, changed)
-            self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
+            return self._decide(trial_id, epoch, value, STOP, reason, decision, "failed")
+        if decision.rung is not None or changed or action not in (CONTINUE, NOOP):
+            copied = _copied(trial) if changed else ""
+            self._decide(trial_id, epoch, value, action, decision.reason, decision, "pruned", copied)
         self._promote()
         return action
 
     def _note_change(self) -> None:
         """Journals that asha-promotion from now on uses the rule of asha, once."""
-        if isinstance(self._inner, RuleScheduler) and self._inner.stops != self._stops:
-            self._stops = True
+        if self._rule and self._rule.stops_instead and not self._stops_instead:
+            self._stops_instead = True
             self._journal.write("scheduler_changed", scheduler="asha", reason=STOPS)
 
     def _promote(self) -> None:
         """Journals that paused trials continue, for which the scheduler returns no decision."""
-        for trial, compared in self._explain.promoted():
-            last = trial.last_result
-            value = plain(last[self.metric])
-            reason = self._explain.reason("continue", value, compared, {})
-            self._journal_decision(trial.trial_id, last["training_iteration"], value, CONTINUE, reason, compared)
+        if self._rule is None:
+            return
+        for trial in self._rule.promoted():
+            decision, epoch = self._rule.decision(trial), trial.last_result["training_iteration"]
+            value = plain(trial.last_result[self.metric])
+            self._journal_decision(trial.trial_id, epoch, value, CONTINUE, decision.reason, decision)
 
     def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
         """Seeds the random draws of one decision; only population-based training draws when it gets a report."""
@@ -225,6 +223,7 @@ class JournalingScheduler(TrialScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)
+        self._removed(trial)  # a trial whose pause failed may run when the rule stops it
         value = plain(result.get(self.metric))
         if finite(value) is not None:
             self._inner.on_trial_complete(tune_controller, trial, result)
@@ -234,11 +233,11 @@ class JournalingScheduler(TrialScheduler):
         verdict, epochs = self.verdicts.get(trial.trial_id), result.get(EPOCH, self.max_epochs)
         # A search that is being stopped ends its trials in the same way.
         if (verdict is None or verdict.reason == RETURNED) and epochs < self.max_epochs and not self._halt.reason:
-            self.learn(trial.trial_id, epochs)
+            self.learn(tune_controller, trial.trial_id, epochs)
 
-    def learn(self, trial_id: str, epochs: int) -> None:
+    def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
         """Moves the rungs to the length of a trial that has ended by itself, and journals it if they move."""
-        rungs = self._inner.learn(epochs) if isinstance(self._inner, RuleScheduler) else None
+        rungs = self._rule.learn(tune_controller, epochs) if self._rule else None
         if rungs is not None:
             self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
             self._promote()
@@ -250,13 +249,11 @@ class JournalingScheduler(TrialScheduler):
         self._promote()
 
     def _removed(self, trial: Trial) -> None:
-        """Journals that the scheduler stops a paused trial: it returns no decision, but makes Ray stop the trial."""
-        last = trial.last_result or {}
-        if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
-            value = plain(last.get(self.metric))
-            compared = self._explain.removed(trial)
-            reason = self._explain.reason("stop", value, compared, {})
-            self._decide(trial.trial_id, last["training_iteration"], value, STOP, reason, compared, "pruned")
+        """Journals that the rule stops a waiting trial: it returns no decision, but makes Ray stop the trial."""
+        decision = self._rule.decision(trial) if self._rule else RuleDecision()
+        if decision.action == "stop" and trial.trial_id not in self.verdicts and not self._halt.reason:
+            epoch, value = trial.last_result["training_iteration"], plain(trial.last_result.get(self.metric))
+            self._decide(trial.trial_id, epoch, value, STOP, decision.reason, decision, "pruned")
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         while self._first and self._first[0].status != Trial.PENDING:
@@ -271,16 +268,18 @@ class JournalingScheduler(TrialScheduler):
             return chosen
         # Without this limit, Ray would resume as many paused trials as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
-        return chosen if busy < self._concurrent() else None
+        if busy < self._concurrent():
+            return chosen
+        return next((trial for trial in self._queue.values() if trial.status == Trial.PENDING), None)
 
     def places(self, concurrent: int) -> int:
         """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
-        return concurrent - (self._inner.num_next() if isinstance(self._inner, RuleScheduler) else 0)
+        return concurrent - (self._rule.num_next() if self._rule else 0)
 
     def close(self, stage: BareStage, trial: Trial) -> None:
-        """Repeats the recorded decision on a paused trial that asha-promotion made when nothing was left to run."""
-        if isinstance(self._inner, RuleScheduler) and self._inner.waits(trial):
-            self._inner.close(stage)
+        """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
+        if self._rule and self._rule.waits(trial):
+            self._rule.close(stage)
             self._promote()
 
     def debug_string(self) -> str:
@@ -310,33 +309,65 @@ class JournalingScheduler(TrialScheduler):
         return f"the trial {what}"
 
     def _decide(
-        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison, status: str
+        self,
+        trial_id: str,
+        epoch: int,
+        value: Any,
+        action: str,
+        reason: str,
+        decision: RuleDecision,
+        status: str,
+        copied: str = "",
     ) -> str:
-        self._journal_decision(trial_id, epoch, value, action, reason, compared)
+        self._journal_decision(trial_id, epoch, value, action, reason, decision, copied)
         if action == STOP:
             self.verdicts[trial_id] = Verdict(status, reason)
         return action
 
     def _journal_decision(
-        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
+        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, decision: RuleDecision, copied: str = ""
     ) -> None:
         number = value if isinstance(value, float) or finite(value) is not None else None
-        of_trial = {} if compared.value is None else {"compared": compared.value}
+        of_trial = {} if decision.compared is None else {"compared": decision.compared}
         self._journal.write(
             "decision",
             trial_id,
             epoch=epoch,
-            rung=compared.rung,
-            bracket=compared.bracket,
-            band=compared.band,
+            rung=decision.rung,
+            bracket=decision.bracket,
+            band=decision.band,
             value=number,
-            cutoff=compared.cutoff,
-            recorded=compared.recorded,
+            cutoff=decision.cutoff,
+            recorded=decision.recorded,
             action=ACTIONS[action],
             reason=reason,
             **of_trial,
-            **({"copied": compared.copied} if compared.copied else {}),
+            **({"copied": copied} if copied else {}),
         )
+
+
+def _of_population(changed: dict[str, tuple[Any, Any]]) -> RuleDecision:
+    """Says what population-based training does, if it pauses or changes a trial.
+
+    Args:
+        changed: the parameters that it changed: name -> (old value, new value).
+    """
+    if not changed:
+        return RuleDecision(reason="waits until the other trials of the population have trained")
+    steps = ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changed.items())
+    return RuleDecision(reason=f"is in the worst quarter: copies the state of a better trial, with {steps}")
+
+
+def _copied(trial: Trial) -> str:
+    """Returns the trial whose checkpoint a trial continues from, after population-based training changed it."""
+    checkpoint = trial.checkpoint
+    owner = PurePath(checkpoint.path).parent.name if checkpoint else ""  # as in `ray/00003/checkpoint_000001`
+    return owner if is_trial_id(owner) and owner != trial.trial_id else ""
+
+
+def _short(value: Any) -> str:
+    """Formats a float with six significant digits, and any other value with `str`."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _is_metric(name: str) -> bool:

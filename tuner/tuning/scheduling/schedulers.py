@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.population import Population
-from tuner.engine.controller.rungs import HyperBand, HyperBandForBOHB
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.scheduling.incremental import IncrementalMedian
-from tuner.tuning.scheduling.ruling import RuleScheduler
-
-BY_EPOCH = {"time_attr": "training_iteration"}
+from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
 
 
 def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
@@ -26,7 +21,7 @@ def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
         RequestError: the space does not fit the scheduler (`check_scheduler`).
     """
     check_scheduler(experiment, space)
-    scheduler = BUILDERS[experiment.scheduler](experiment, space)
+    scheduler = _pbt(experiment, space) if experiment.scheduler == "pbt" else RuleScheduler(experiment)
     scheduler.set_search_properties(experiment.metric, experiment.mode)
     return scheduler
 
@@ -40,20 +35,12 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
         )
 
 
-def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
-    return HyperBand(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
-
-
-def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
-    return HyperBandForBOHB(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
-
-
 def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
     return Population(
         perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
         hyperparam_mutations={name: _mutation(domain) for name, domain in space.mutations.items()},
         log_config=False,  # the journal has the changes; a replay would write Ray's file of changes again
-        **BY_EPOCH,
+        time_attr="training_iteration",
     )
 
 
@@ -64,14 +51,3 @@ def _mutation(domain: Any) -> Any:
     if kind == "sample_from":
         return domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
     return domains.values_of(domain) if kind in ("choice", "grid_search") else domain
-
-
-BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
-    "asha": lambda experiment, space: RuleScheduler(experiment),
-    "asha-promotion": lambda experiment, space: RuleScheduler(experiment),
-    "bohb": _bohb,
-    "hyperband": _hyperband,
-    "median": lambda experiment, space: IncrementalMedian(experiment),
-    "pbt": _pbt,
-    "fifo": lambda experiment, space: FIFOScheduler(),
-}

@@ -108,7 +108,7 @@ class Decoding(Searcher):
         self._inner.on_trial_complete(trial_id, result, error)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # HyperBandForBOHB calls on_pause and on_unpause of TuneBOHB
+        return getattr(self._inner, name)  # `RuleScheduler` calls on_pause and on_unpause of TuneBOHB
 
 
 def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import RungSummary
-from tuner.spec.asha import percentile
+from tuner.rules.asha import percentile
 from tuner.views.figures.scales import clipped, unclipped, value_axis
 from tuner.views.labels import BEST_COLOR, GRAY, GROUPS, STOP_COLOR, escaped, label_of, tick
 from tuner.views.labels import trials as number_of

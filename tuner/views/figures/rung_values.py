@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
-from tuner.spec.asha import percentile
+from tuner.rules.asha import percentile
 from tuner.views.figures.scales import VIRIDIS, clipped, unclipped, value_axis
 from tuner.views.figures.timeline import unit_of
 from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick, trials

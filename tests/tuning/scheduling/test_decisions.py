@@ -1,13 +1,11 @@
-"""Reports are judged as Ray's own scheduler judges them, with a reason; what is no number never reaches it."""
+"""Reports are judged by the scheduler's rule, with a reason; what is no number never reaches it."""
 
 import math
-import random
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-from ray import tune
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
+from by_hand import CONTINUE, SPACE, STOP, Halving, Search, StandIn, reports, with_trials
+from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.halt import Halt
 from tuner.engine.controller.stage import BareStage
@@ -16,162 +14,8 @@ from tuner.record.journal import Journal, Ledger
 from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
-from tuner.tuning.resume.replay import Replay
-from tuner.tuning.resume.stage import Stage
 from tuner.tuning.scheduling.decisions import JournalingScheduler
-from tuner.tuning.scheduling.explain import Comparison, Explainer
 from tuner.tuning.scheduling.schedulers import build_scheduler
-
-CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
-SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))
-SHAPES = [(8, 1, 2), (27, 1, 3), (10, 2, 2), (16, 1, 4), (9, 3, 1.5), (5, 5, 2)]
-
-
-CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
-
-
-@dataclass(eq=False)
-class StandIn:
-    """As much of a Ray trial as schedulers look at."""
-
-    trial_id: str
-    config: dict = field(default_factory=lambda: {"lr": 0.1})
-    last_result: dict = field(default_factory=dict)
-    checkpoint: object = None
-    status: str = "RUNNING"
-    is_saving: bool = False
-    will_retry: bool = False
-    storage: SimpleNamespace = field(default_factory=SimpleNamespace)
-
-    @property
-    def run_metadata(self):
-        return self
-
-    def is_finished(self):
-        return self.status in ("TERMINATED", "ERROR")
-
-
-class Search:
-    """The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
-
-    def __init__(self, path, history=(), **choices):
-        self.experiment = Experiment(**choices)
-        self.path, self.journal, self.halt = path, Ledger(Journal(path)), Halt()
-        self.inner = build_scheduler(self.experiment, SPACE)
-        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.halt, SPACE.mutable)
-        self.searcher_heard = []
-        replay = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
-        self.trials = {trial.trial_id: trial for trial in replay.run()}
-
-    # What a replay asks of `Proposals`.
-
-    def again(self, trial_id, recorded):
-        return StandIn(trial_id, status="PENDING")
-
-    def on_trial_result(self, trial_id, result):
-        self.searcher_heard.append((trial_id, result["training_iteration"]))
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        self.searcher_heard.append((trial_id, "failed" if error else "end"))
-
-    def report(self, trial_id, epoch, /, **metrics):
-        trial = self.trials.get(trial_id)
-        if trial is None:
-            trial = self.trials[trial_id] = StandIn(trial_id)
-            self.scheduler.on_trial_add(None, trial)
-        result = {"training_iteration": epoch, **metrics}
-        action = self.scheduler.on_trial_result(CONTROLLER, trial, result)
-        trial.last_result = result
-        if action == STOP:
-            self.scheduler.on_trial_complete(None, trial, result)
-        return action
-
-    def decisions(self):
-        return [event for event in read(self.path) if event["event"] == "decision"]
-
-
-def reports(seed, num_trials=14, most=8, num=4):
-    """A finite sequence of (trial, epoch, loss), trials going on at random beside each other."""
-    chance = random.Random(seed)
-    alive, waiting, epoch = [], [f"{i:05d}" for i in range(num_trials)], {}
-    while alive or waiting:
-        while waiting and len(alive) < num:
-            alive.append(waiting.pop(0))
-        trial = chance.choice(alive)
-        epoch[trial] = epoch.get(trial, 0) + 1
-        # Rounded, so that equal values occur.
-        yield trial, epoch[trial], round(chance.uniform(-3, 3), 1), lambda t=trial: alive.remove(t)
-        if epoch[trial] >= most and trial in alive:
-            alive.remove(trial)
-
-
-def ray_alone(experiment, kind=AsyncHyperBandScheduler):
-    if kind is MedianStoppingRule:
-        options = {"grace_period": experiment.grace_period, "min_time_slice": math.inf}
-    else:
-        options = {
-            "max_t": experiment.max_epochs,
-            "grace_period": experiment.grace_period,
-            "reduction_factor": experiment.reduction_factor,
-        }
-    return kind(metric="loss", mode=experiment.mode, time_attr="training_iteration", **options)
-
-
-def rungs_of(search):
-    """The rungs of a search's ASHA with the rewards recorded there, as Ray's bracket has them."""
-    rungs = search.inner._rule._rule._own[0].rungs
-    return [(at, {f"{trial:05d}": reward for trial, reward in rewards.items()}) for at, rewards in rungs]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("seed", range(3))
-def test_asha_acts_as_rays_own_on_the_same_reports(tmp_path, shape, mode, seed):
-    most, grace, reduction = shape
-    search = Search(tmp_path / "j", max_epochs=most, grace_period=grace, reduction_factor=reduction, mode=mode)
-    alone, known, ours, theirs = ray_alone(search.experiment), {}, [], []
-    for trial_id, epoch, loss, end in reports(seed, most=most):
-        if trial_id not in known:
-            known[trial_id] = StandIn(trial_id)
-            alone.on_trial_add(None, known[trial_id])
-        result = {"training_iteration": epoch, "loss": loss}
-        theirs.append(alone.on_trial_result(CONTROLLER, known[trial_id], result))
-        if theirs[-1] == STOP:
-            alone.on_trial_complete(None, known[trial_id], result)
-        ours.append(search.report(trial_id, epoch, loss=loss))
-        if theirs[-1] == STOP:
-            end()
-    assert ours == theirs and STOP in ours
-    assert rungs_of(search) == alone._brackets[0]._rungs
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("seed", range(2))
-def test_median_acts_as_rays_own_on_the_same_reports(tmp_path, mode, seed):
-    search = Search(tmp_path / "j", max_epochs=8, scheduler="median", mode=mode)
-    alone, known = ray_alone(search.experiment, MedianStoppingRule), {}
-    for trial_id, epoch, loss, end in reports(seed, most=7):
-        if trial_id not in known:
-            known[trial_id] = StandIn(trial_id)
-            alone.on_trial_add(None, known[trial_id])
-        result = {"training_iteration": epoch, "loss": loss}
-        expected = alone.on_trial_result(CONTROLLER, known[trial_id], result)
-        assert search.report(trial_id, epoch, loss=loss) == expected
-        if expected == STOP:
-            alone.on_trial_complete(None, known[trial_id], result)
-            end()
-
-
-def test_median_stops_and_never_pauses(tmp_path, monkeypatch):
-    waiting = StandIn("00009", status="PENDING")
-    monkeypatch.setattr(CONTROLLER, "get_live_trials", lambda: (waiting,))
-    search = Search(tmp_path / "j", max_epochs=8, scheduler="median")
-    actions = []
-    for trial_id, epoch, loss, end in reports(0, most=7):
-        actions.append(search.report(trial_id, epoch, loss=loss))
-        if actions[-1] == STOP:
-            end()
-    assert set(actions) == {CONTINUE, STOP}
 
 
 def test_median_compares_from_the_grace_period_on(tmp_path):
@@ -225,7 +69,8 @@ def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mod
         assert action == without.report(trial_id, epoch, loss=loss)
         if action == STOP:
             end()
-    assert rungs_of(search) == rungs_of(without)
+    decided = [[{**d, "time": 0} for d in each.decisions() if d["rung"]] for each in (search, without)]
+    assert decided[0] == decided[1]
 
 
 def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_has(tmp_path):
@@ -319,20 +164,6 @@ def test_every_decision_follows_from_the_cutoff_it_names(tmp_path, mode, seed):
         assert (decision["cutoff"] is None) == (decision["recorded"] == 0)
 
 
-def with_trials(events):
-    """The events with those of the trials' beginnings and ends, which are not the scheduler's to write."""
-    known, history = set(), []
-    for event in events:
-        if event["trial"] not in known:
-            known.add(event["trial"])
-            history.append({"time": 0, "event": "trial_suggested", "trial": event["trial"], "config": {}})
-        history.append(event)
-        if event.get("action") == "stop":
-            ended = {"event": "trial_ended", "status": "pruned", "reason": event["reason"]}
-            history.append({"time": 0, "trial": event["trial"], **ended})
-    return history
-
-
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("shape", [(8, 1, 2), (9, 1, 1.5)])
 def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_path, mode, shape):
@@ -391,39 +222,6 @@ def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
     search.report("00000", 1, loss=3.0)
     search.report("00000", 2, loss=3.0)
     assert search.decisions()[-1]["reason"] == "no other trial to compare with at rung 2"
-
-
-class Halving(Search):
-    """A search by HyperBand with eight trials: three in its first bracket, five in its second.
-
-    The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
-    """
-
-    def __init__(self, path, trials=8, **choices):
-        super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)
-        self.stage = Stage(self, self.scheduler, self.journal)
-        for number in range(trials):
-            trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
-            self.scheduler.on_trial_add(self.stage, trial)
-
-    def report(self, number, epoch, /, **metrics):
-        trial = self.stage.trials[f"{number:05d}"]
-        trial.status = "RUNNING"
-        result = {"training_iteration": epoch, "checkpoint_dir_name": "checkpoint_000000", **metrics}
-        action = self.scheduler.on_trial_result(self.stage, trial, result)
-        trial.last_result = result
-        if action == STOP:
-            self.stage.stop_trial(trial)
-        elif action == TrialScheduler.PAUSE:
-            trial.status = "PAUSED"
-        return action
-
-    def halve(self, sign=1):
-        """Reports epoch 2 of the second bracket's trials; returns all decisions."""
-        for number, loss in zip(range(3, 8), (0.5, 0.1, 0.4, 0.2, 0.3), strict=True):
-            self.report(number, 2, loss=sign * loss)
-        names = ("action", "rung", "bracket", "cutoff", "recorded", "reason")
-        return [(int(d["trial"]), *(d[name] for name in names)) for d in self.decisions()]
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
@@ -525,19 +323,12 @@ def test_paused_trials_wait_until_fewer_than_the_limit_run(tmp_path):
     scheduler = JournalingScheduler(inner, Experiment(scheduler="hyperband"), journal, Halt(), (), concurrent=lambda: 2)
     for trial in (waits, first, second):
         scheduler.on_trial_add(None, trial)
-    assert scheduler.choose_trial_to_run(None) is None  # one runs, and one has a worker that starts
+    assert scheduler.choose_trial_to_run(None) is first  # one runs, and this one's worker starts: no place is free
     second.status = "TERMINATED"
     assert scheduler.choose_trial_to_run(None) is waits
     waits.status = "PENDING"
     second.status = "RUNNING"
     assert scheduler.choose_trial_to_run(None) is waits  # only paused trials wait
-
-
-def test_a_scheduler_that_looks_for_a_trial_to_run_may_stop_another(tmp_path):
-    search, stopped = Search(tmp_path / "j"), []
-    search.inner.choose_trial_to_run = lambda controller: controller.stop_trial("00000")  # as BOHB's does
-    search.scheduler.choose_trial_to_run(SimpleNamespace(stop_trial=stopped.append))
-    assert stopped == ["00000"]
 
 
 def test_each_report_is_judged_before_the_next_is_sent(tmp_path):
@@ -557,19 +348,6 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
         started.append(search.scheduler.choose_trial_to_run(None))
         started[-1].status = "RUNNING"
     assert started == [*again, others]
-
-
-def test_a_pause_by_population_based_training_is_explained():
-    explainer = Explainer(build_scheduler(Experiment(scheduler="pbt"), SPACE), "loss", "min")
-    reason = explainer.reason("pause", 1.0, Comparison(), {})
-    assert reason == "waits until the other trials of the population have trained"
-
-
-def test_what_population_based_training_changed_is_told_for_words_too():
-    explainer = Explainer(AsyncHyperBandScheduler(), "loss", "min")
-    message = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
-    better = "is in the worst quarter: copies the state of a better trial"
-    assert message == f"{better}, with lr 0.1 -> 0.12, act relu -> tanh"
 
 
 def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
@@ -608,6 +386,27 @@ def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_
     search.scheduler.choose_trial_to_run(None)
     assert calls == ["00000 added", "00001 added", "00001 failed"]
     assert seen == [["00001", "00000"], ["00000"]]  # put back behind the others
+
+
+def test_population_based_training_explains_a_pause_and_a_copy(tmp_path, monkeypatch):
+    search = Search(tmp_path / "j", scheduler="pbt")
+
+    def waits(controller, trial, result):
+        return TrialScheduler.PAUSE
+
+    def copies(controller, trial, result):
+        trial.config = {"lr": 0.12}
+        trial.checkpoint = SimpleNamespace(path="ray/00003/checkpoint_000001")
+        return TrialScheduler.NOOP
+
+    monkeypatch.setattr(search.inner, "on_trial_add", print)
+    for epoch, does, action in ((1, waits, TrialScheduler.PAUSE), (2, copies, TrialScheduler.NOOP)):
+        monkeypatch.setattr(search.inner, "on_trial_result", does)
+        assert search.report("00000", epoch, loss=1.0, checkpoint_dir_name="checkpoint_000000") == action
+    waited, copied = search.decisions()
+    assert waited["reason"] == "waits until the other trials of the population have trained"
+    assert copied["reason"] == "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
+    assert copied["copied"] == "00003" and "copied" not in waited
 
 
 def test_pbt_needs_a_parameter_that_may_change():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 from test_every_cut import CHOICES, KEPT, outcome_of, resumed
-from test_halvings import failing
+from test_hyperband import failing
 from tiers import further
 from workerless import Worker, Workerless, run
 
@@ -19,8 +19,9 @@ from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
+from tuner.rules.asha import Brackets
+from tuner.rules.promotion import Promotion
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Brackets, Promotion
 from tuner.tuning.callbacks import JournalCallback
 from tuner.tuning.tracker import Tracker
 from tuner.views.verdict import verdict_of

@@ -1,4 +1,4 @@
-"""The rungs of ASHA for trials that end by themselves, and the rule that each scheduler's name stands for."""
+"""The rungs of ASHA for trials that end by themselves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from tuner.spec.asha import milestones
+from tuner.rules.asha import Asha
+from tuner.rules.promotion import Promotion
+from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
 from tuner.spec.experiment import MOST_RUNGS, Experiment
-from tuner.spec.rules import Asha, Fifo, HyperBand, Judged, Median, Promotion, Rule
+from tuner.spec.rungs import milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
@@ -39,6 +41,9 @@ def of_length(epochs: int, rungs: list[int]) -> str:
     return f"{length}; they are compared after epoch{'s' * (len(rungs) > 1)} {', '.join(map(str, rungs))}"
 
 
+MOVED = RuleDecision(reason="continues, because the rungs moved to the length of the trials")
+
+
 class _Call(NamedTuple):
     """A call of a rule's `judge`, or of `ended` if `is_end`."""
 
@@ -48,15 +53,16 @@ class _Call(NamedTuple):
     is_end: bool
 
 
-class OwnLength:
+class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
     At a new length, the same rule with other rungs gets all earlier calls again, in their order. So the trials that
     have ended count at the new rungs. A trial that has passed a new rung is not stopped there.
     """
 
-    def __init__(self, rules: Experiment, brackets: int) -> None:
-        self._experiment, self._brackets = rules, brackets
+    def __init__(self, experiment: Experiment, brackets: int) -> None:
+        super().__init__(experiment)
+        self._experiment, self._brackets = experiment, brackets
         self._length = 0
         self._calls: list[_Call] = []
         self._paused: set[int] = set()
@@ -70,7 +76,7 @@ class OwnLength:
     def added(self, trial: int) -> None:
         self._rule.added(trial)
 
-    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
         self._calls.append(_Call(trial, epoch, value, is_end=False))
         self._paused.discard(trial)
         judged = self._rule.judge(trial, epoch, value)
@@ -78,22 +84,27 @@ class OwnLength:
             self._paused.add(trial)
         return judged
 
-    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+    def settled(self, trial: int) -> Decisions:
         return self._freed(self._rule.settled(trial))
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         self._calls.append(_Call(trial, epoch, value, is_end=True))
         self._paused.discard(trial)
         return self._freed(self._rule.ended(trial, epoch, value))
 
-    def idle(self) -> list[tuple[int, Judged]]:
+    def idle(self) -> Decisions:
         return self._freed(self._rule.idle())
 
     def continued(self, trial: int) -> None:
         self._paused.discard(trial)
         self._rule.continued(trial)
 
-    def learn(self, epochs: int) -> list[tuple[int, Judged]]:
+    def unsaved(self, trial: int) -> RuleDecision:
+        self._calls.append(_Call(trial, 0, None, is_end=True))
+        self._paused.discard(trial)
+        return self._rule.unsaved(trial)
+
+    def learn(self, epochs: int) -> Decisions:
         """Moves the rungs to the length of a trial that has ended by itself, if it is the longest so far.
 
         Returns (trial, decision) for each paused trial that continues, because the new rule does not pause it there.
@@ -103,7 +114,7 @@ class OwnLength:
         self._length = epochs
         return self._replace_rule()[1]
 
-    def stop_instead(self) -> Judged:
+    def stop_instead(self) -> RuleDecision:
         """Replaces promoting ASHA by the rule that stops trials; returns its decision on the latest report."""
         self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
         return self._replace_rule()[0]
@@ -113,10 +124,10 @@ class OwnLength:
         kind = Promotion if rules.scheduler == "asha-promotion" else Asha
         return kind(rules, min(self._brackets, _num_rungs(rules)))
 
-    def _replace_rule(self) -> tuple[Judged, list[tuple[int, Judged]]]:
+    def _replace_rule(self) -> tuple[RuleDecision, Decisions]:
         """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
         self._rule = self._new_rule()
-        judged, waiting, decided = Judged(), set[int](), dict[int, Judged]()
+        judged, waiting, decided = RuleDecision(), set[int](), dict[int, RuleDecision]()
         for trial, epoch, value, is_end in self._calls:
             waiting.discard(trial)
             if is_end:
@@ -132,27 +143,8 @@ class OwnLength:
             self._rule.continued(trial)
         continuing = sorted(self._paused - waiting)
         self._paused &= waiting
-        return judged, [(trial, decided.get(trial, Judged())) for trial in continuing]
+        return judged, [(trial, decided.get(trial, MOVED)) for trial in continuing]
 
-    def _freed(self, decided: list[tuple[int, Judged]]) -> list[tuple[int, Judged]]:
+    def _freed(self, decided: Decisions) -> Decisions:
         self._paused.difference_update(trial for trial, _ in decided)
         return decided
-
-
-def rule_of(rules: Experiment, brackets: int) -> Rule:
-    """A new rule for an experiment's scheduler.
-
-    Raises:
-        ValueError: the scheduler changes or proposes settings (pbt, bohb), so it cannot be replayed.
-    """
-    if rules.scheduler in ("asha", "asha-promotion"):
-        return OwnLength(rules, brackets)
-    if rules.scheduler == "median":
-        return Median(rules)
-    if rules.scheduler == "hyperband":
-        return HyperBand(rules)
-    if rules.scheduler == "fifo":
-        return Fifo()
-    raise ValueError(
-        f"scheduler {rules.scheduler} cannot be replayed; asha, asha-promotion, median, hyperband and fifo can"
-    )

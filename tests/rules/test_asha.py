@@ -1,4 +1,4 @@
-"""ASHA's rule in `tuner.spec.asha`, and what-if's use of it, decide as Ray's own scheduler does."""
+"""ASHA's rule decides as Ray's own scheduler does."""
 
 import math
 from types import SimpleNamespace
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from tuner.spec import asha, rules
+from tuner.rules import asha
 from tuner.spec.experiment import Experiment
+from tuner.spec.rungs import milestones
 
 VALUES = some.floats(-1e9, 1e9) | some.integers(-3, 3) | some.sampled_from([0.0, -0.0, 1.0, math.nan])
 
@@ -44,8 +45,8 @@ def rays(experiment, brackets):
 def test_every_decision_rung_and_cutoff_is_that_of_ray(search):
     options, brackets, reports = search
     experiment = Experiment(**options)
-    ours, theirs = rules.Asha(experiment, brackets), rays(experiment, brackets)
-    sign, epochs, stopped = (1 if experiment.mode == "min" else -1), {}, set()
+    ours, theirs = asha.Asha(experiment, brackets), rays(experiment, brackets)
+    sign, epochs, stopped = (1 if experiment.mode == "max" else -1), {}, set()
     for trial, later, value in reports:
         epoch = epochs[trial] = epochs.get(trial, 0) + later
         if trial in stopped or epoch >= experiment.max_epochs:
@@ -53,13 +54,13 @@ def test_every_decision_rung_and_cutoff_is_that_of_ray(search):
         bracket = theirs._trial_info.setdefault(str(trial), theirs._brackets[ours._brackets.of(trial)])
         before = {rung: (bracket.cutoff(rewards), str(trial) in rewards) for rung, rewards in bracket._rungs}
         action = theirs.on_trial_result(None, SimpleNamespace(trial_id=str(trial)), {"t": epoch, "m": value})
-        judged = ours.judge(trial, epoch, sign * value)
+        judged = ours.judge(trial, epoch, value)
         assert judged.action == action.lower()
         (rung,) = [at for at, rewards in bracket._rungs if (str(trial) in rewards) != before[at][1]] or [None]
         assert judged.rung == rung
         cutoff = None if rung is None else before[rung][0]
         # Ray compares with NaN, which is never greater, at a rung that has only NaN; the rule has no cutoff there.
-        assert judged.cutoff == (None if cutoff is None or math.isnan(cutoff) else -cutoff)
+        assert judged.cutoff == (None if cutoff is None or math.isnan(cutoff) else sign * cutoff)
         stopped |= {trial} if action == "STOP" else set()
 
 
@@ -69,7 +70,7 @@ def test_the_rungs_of_each_bracket_are_those_of_ray(search):
     experiment = Experiment(**options)
     most, grace, factor = experiment.max_epochs, experiment.grace_period, experiment.reduction_factor
     for number, theirs in enumerate(rays(experiment, brackets)._brackets):
-        assert asha.milestones(most, grace, factor, number) == [rung for rung, _ in reversed(theirs._rungs)]
+        assert milestones(most, grace, factor, number) == [rung for rung, _ in reversed(theirs._rungs)]
 
 
 @given(some.lists(some.floats(-1e9, 1e9), min_size=1, max_size=40), some.floats(1.01, 20))
@@ -80,7 +81,7 @@ def test_the_cutoff_is_numpys_percentile_to_the_bit(values, factor):
 def test_a_bracket_is_drawn_with_rays_odds():
     """Ray gives a bracket with one rung more e times as many trials; a search draws with the seed (seed, trial)."""
     experiment = Experiment(max_epochs=8, seed=3)
-    ours, theirs = rules.Asha(experiment, 3), rays(experiment, 3)
+    ours, theirs = asha.Asha(experiment, 3), rays(experiment, 3)
     for trial in range(200):
         derived = np.random.SeedSequence((3, 4, trial)).generate_state(1)[0]
         np.random.seed(derived)

@@ -14,9 +14,9 @@ from tuner.record.reading import read
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import save_experiment
+from tuner.rules.asha import Asha
+from tuner.rules.own_length import OwnLength, at_length
 from tuner.spec.experiment import Experiment
-from tuner.spec.length import OwnLength, at_length
-from tuner.spec.rules import Asha
 from tuner.views.figures.curves import curves_of
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if

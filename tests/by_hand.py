@@ -1,0 +1,146 @@
+"""The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
+
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from ray import tune
+from ray.tune.schedulers import TrialScheduler
+
+from tuner.engine.controller.halt import Halt
+from tuner.record.journal import Journal, Ledger
+from tuner.record.reading import read
+from tuner.space import Space
+from tuner.spec.experiment import Experiment
+from tuner.tuning.resume.replay import Replay
+from tuner.tuning.resume.stage import Stage
+from tuner.tuning.scheduling.decisions import JournalingScheduler
+from tuner.tuning.scheduling.schedulers import build_scheduler
+
+CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
+SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))
+
+
+CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
+
+
+@dataclass(eq=False)
+class StandIn:
+    """As much of a Ray trial as schedulers look at."""
+
+    trial_id: str
+    config: dict = field(default_factory=lambda: {"lr": 0.1})
+    last_result: dict = field(default_factory=dict)
+    checkpoint: object = None
+    status: str = "RUNNING"
+    is_saving: bool = False
+    will_retry: bool = False
+    storage: SimpleNamespace = field(default_factory=SimpleNamespace)
+
+    @property
+    def run_metadata(self):
+        return self
+
+    def is_finished(self):
+        return self.status in ("TERMINATED", "ERROR")
+
+
+class Search:
+    """The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
+
+    def __init__(self, path, history=(), **choices):
+        self.experiment = Experiment(**choices)
+        self.path, self.journal, self.halt = path, Ledger(Journal(path)), Halt()
+        self.inner = build_scheduler(self.experiment, SPACE)
+        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.halt, SPACE.mutable)
+        self.searcher_heard = []
+        replay = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
+        self.trials = {trial.trial_id: trial for trial in replay.run()}
+
+    # What a replay asks of `Proposals`.
+
+    def again(self, trial_id, recorded):
+        return StandIn(trial_id, status="PENDING")
+
+    def on_trial_result(self, trial_id, result):
+        self.searcher_heard.append((trial_id, result["training_iteration"]))
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.searcher_heard.append((trial_id, "failed" if error else "end"))
+
+    def report(self, trial_id, epoch, /, **metrics):
+        trial = self.trials.get(trial_id)
+        if trial is None:
+            trial = self.trials[trial_id] = StandIn(trial_id)
+            self.scheduler.on_trial_add(None, trial)
+        result = {"training_iteration": epoch, **metrics}
+        action = self.scheduler.on_trial_result(CONTROLLER, trial, result)
+        trial.last_result = result
+        if action == STOP:
+            self.scheduler.on_trial_complete(None, trial, result)
+        return action
+
+    def decisions(self):
+        return [event for event in read(self.path) if event["event"] == "decision"]
+
+
+def reports(seed, num_trials=14, most=8, num=4):
+    """A finite sequence of (trial, epoch, loss), trials going on at random beside each other."""
+    chance = random.Random(seed)
+    alive, waiting, epoch = [], [f"{i:05d}" for i in range(num_trials)], {}
+    while alive or waiting:
+        while waiting and len(alive) < num:
+            alive.append(waiting.pop(0))
+        trial = chance.choice(alive)
+        epoch[trial] = epoch.get(trial, 0) + 1
+        # Rounded, so that equal values occur.
+        yield trial, epoch[trial], round(chance.uniform(-3, 3), 1), lambda t=trial: alive.remove(t)
+        if epoch[trial] >= most and trial in alive:
+            alive.remove(trial)
+
+
+def with_trials(events):
+    """The events with those of the trials' beginnings and ends, which are not the scheduler's to write."""
+    known, history = set(), []
+    for event in events:
+        if event["trial"] not in known:
+            known.add(event["trial"])
+            history.append({"time": 0, "event": "trial_suggested", "trial": event["trial"], "config": {}})
+        history.append(event)
+        if event.get("action") == "stop":
+            ended = {"event": "trial_ended", "status": "pruned", "reason": event["reason"]}
+            history.append({"time": 0, "trial": event["trial"], **ended})
+    return history
+
+
+class Halving(Search):
+    """A search by HyperBand with eight trials: three in its first bracket, five in its second.
+
+    The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
+    """
+
+    def __init__(self, path, trials=8, **choices):
+        super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)
+        self.stage = Stage(self, self.scheduler, self.journal)
+        for number in range(trials):
+            trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
+            self.scheduler.on_trial_add(self.stage, trial)
+
+    def report(self, number, epoch, /, **metrics):
+        trial = self.stage.trials[f"{number:05d}"]
+        trial.status = "RUNNING"
+        result = {"training_iteration": epoch, "checkpoint_dir_name": "checkpoint_000000", **metrics}
+        action = self.scheduler.on_trial_result(self.stage, trial, result)
+        trial.last_result = result
+        if action == STOP:
+            self.stage.stop_trial(trial)
+        elif action == TrialScheduler.PAUSE:
+            trial.status = "PAUSED"
+        return action
+
+    def halve(self, sign=1):
+        """Reports epoch 2 of the second bracket's trials; returns all decisions."""
+        for number, loss in zip(range(3, 8), (0.5, 0.1, 0.4, 0.2, 0.3), strict=True):
+            self.report(number, 2, loss=sign * loss)
+        names = ("action", "rung", "bracket", "cutoff", "recorded", "reason")
+        return [(int(d["trial"]), *(d[name] for name in names)) for d in self.decisions()]

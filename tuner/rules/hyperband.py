@@ -1,0 +1,155 @@
+"""HyperBand, Li et al., JMLR 2018, and its variant for BOHB, Falkner et al., ICML 2018, as in Ray 2.60.0."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tuner.rules.rule import Action, Decisions, Rule, RuleDecision, trials
+from tuner.spec.experiment import Experiment
+
+
+class BracketShape(NamedTuple):
+    """A bracket of HyperBand: its number of trials, the epoch of its first rung, and how often it is halved."""
+
+    size: int
+    rung: int
+    halvings: int
+
+
+def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
+    """The brackets of one band of HyperBand, in order; Ray skips those whose first rung is at epoch 0."""
+    num = int(np.round(np.log(max_epochs) / np.log(reduction_factor))) + 1
+    shapes = [
+        BracketShape(int(np.ceil(num / (s + 1) * reduction_factor**s)), int(max_epochs * reduction_factor ** (-s)), s)
+        for s in range(num)
+    ]
+    return [shape for shape in shapes if shape.rung]
+
+
+class HyperBand(Rule):
+    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best.
+
+    A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
+    `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
+    values of a whole bracket. It then takes no more trials; they would train alone to a late rung.
+    """
+
+    def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:
+        super().__init__(experiment)
+        self._for_bohb = for_bohb
+        self._band = list(enumerate(band_of(self._most, self._factor)))  # (number in the band, shape)
+        if for_bohb:
+            # Ray also numbers the brackets that it skips, which come first in this order.
+            num = int(np.round(np.log(self._most) / np.log(self._factor))) + 1
+            self._band = [(num - 1 - number, shape) for number, shape in reversed(self._band)]
+        self._brackets: list[_Bracket] = []
+        self._of: dict[int, _Bracket] = {}
+
+    def added(self, trial: int) -> None:
+        while not self._brackets or not self._takes_more(self._brackets[-1]):
+            band, place = divmod(len(self._brackets), len(self._band))
+            number, shape = self._band[place]
+            self._brackets.append(_Bracket(band, number, *shape))
+        self._of[trial] = self._brackets[-1]
+        self._of[trial].live[trial] = math.inf
+        self._of[trial].was_full |= self._of[trial].is_full()
+
+    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+        bracket = self._of[trial]
+        if epoch < bracket.rung:
+            return RuleDecision()
+        bracket.live[trial] = self._sign * value
+        bracket.waiting.add(trial)
+        reason = f"waits at rung {bracket.rung} for the other trials of its bracket"
+        return RuleDecision("pause", reason, *bracket.place, recorded=len(bracket.waiting) - 1)
+
+    def settled(self, trial: int) -> Decisions:
+        """The decisions for a trial's bracket once all its live trials have reached the rung, else none.
+
+        As in Ray, a bracket is also halved when its last live trial has ended: the next trials start at a later rung.
+        """
+        bracket = self._of[trial]
+        return [] if self._for_bohb and self._takes_more(bracket) else self._settle(bracket, trial)
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+        self._of[trial].leave(trial)
+        return self.settled(trial)
+
+    def idle(self) -> Decisions:
+        waiting = [bracket for bracket in self._brackets if bracket.waiting]
+        return [decision for bracket in waiting for decision in self._settle(bracket, None)]
+
+    def _takes_more(self, bracket: _Bracket) -> bool:
+        return not (bracket.was_full if self._for_bohb else bracket.is_full())
+
+    def _settle(self, bracket: _Bracket, reported: int | None) -> Decisions:
+        if not bracket.live.keys() <= bracket.waiting:
+            return []
+        return self._halve(bracket) if bracket.halvings else self._finish(bracket, reported)
+
+    def _halve(self, bracket: _Bracket) -> Decisions:
+        place, values = bracket.place, dict(bracket.live)
+        worst_first = sorted(values, key=lambda trial: -values[trial])
+        bracket.halvings, bracket.was_full = bracket.halvings - 1, True
+        bracket.size = int(np.ceil(bracket.size / self._factor))
+        bracket.rung = int(min(bracket.rung * self._factor, self._most))
+        bracket.waiting.clear()
+        if not worst_first:
+            return []
+        bad, good = worst_first[: -bracket.size], worst_first[-bracket.size :]
+        cutoff = self._sign * values[good[0]]
+        at, others = f"of its bracket at rung {place[0]}", len(worst_first) - 1
+        best = f"the best {len(good)} of the {trials(others + 1)} {at}"
+        missed = f"is not among {best}; the worst of them has {cutoff:.6g}"
+        kept = f"is among {best}" if others else f"is the only one {at}"
+        decided: Decisions = []
+        choices: list[tuple[Action, list[int], str]] = [("stop", bad, missed), ("continue", good, kept)]
+        for action, chosen, why in choices:
+            for trial in chosen:
+                own = f"{self._metric} {self._sign * values[trial]:.6g}"
+                decided.append((trial, RuleDecision(action, f"{own} {why}", *place, cutoff, others)))
+        for trial in bad:
+            bracket.leave(trial)
+        return decided
+
+    def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
+        """Stops the trials at the last rung. A paused trial leaves the bracket at once, as in Ray.
+
+        The trial that has just reported leaves when it has ended.
+        """
+        last = [trial for trial in bracket.live if trial not in bracket.stopped]
+        stop = RuleDecision("stop", f"its bracket has ended at rung {bracket.rung}", *bracket.place)
+        decided = [(trial, stop._replace(recorded=len(last) - 1)) for trial in last]
+        for trial in last:
+            if trial == reported:
+                bracket.stopped.add(trial)
+            else:
+                bracket.leave(trial)
+        return decided
+
+
+class _Bracket:
+    """A bracket of HyperBand: its maximum number of trials, its next rung's epoch, and its number of halvings left."""
+
+    def __init__(self, band: int, number: int, size: int, rung: int, halvings: int) -> None:
+        self.band, self.number = band, number
+        self.size, self.rung, self.halvings = size, rung, halvings
+        self.live: dict[int, float] = {}  # running or paused trial -> its value at the rung, smaller is better
+        self.was_full = False  # also after a halving
+        self.waiting: set[int] = set()  # live trials that have reached the rung
+        self.stopped: set[int] = set()  # live trials that stop at the last rung, until they have ended
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The rung, the bracket's number and its band, as a decision has them."""
+        return self.rung, self.number, self.band
+
+    def is_full(self) -> bool:
+        return len(self.live) == self.size
+
+    def leave(self, trial: int) -> None:
+        self.live.pop(trial, None)
+        self.waiting.discard(trial)

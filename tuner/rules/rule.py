@@ -1,0 +1,101 @@
+"""The methods that every stopping rule has, and the decisions that they return."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from tuner.spec.experiment import Experiment
+
+Action = Literal["continue", "stop", "pause"]
+
+
+class RuleDecision(NamedTuple):
+    """A rule's decision on one trial, with what the journal records of it.
+
+    Attributes:
+        reason: why the rule decides so; empty if it compares nothing.
+        rung: the epoch of the comparison; None if the rule compares nothing at this report.
+        bracket: the number of the rung's bracket, which for hyperband and bohb is its number in its band; else None.
+        band: the number of the bracket's band for hyperband and bohb; else None.
+        cutoff: the value that the trial had to reach, with the metric's own sign; None if no value is known yet.
+        recorded: the number of other trials that have a value at the rung.
+        compared: the trial's best value if the rule compares that; None if it compares the report's value.
+    """
+
+    action: Action = "continue"
+    reason: str = ""
+    rung: int | float | None = None
+    bracket: int | None = None
+    band: int | None = None
+    cutoff: float | None = None
+    recorded: int = 0
+    compared: float | None = None
+
+
+Decisions = list[tuple[int, RuleDecision]]  # (trial, decision) in the order in which they take effect
+
+
+class Rule:
+    """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
+
+    Trials are numbered 0, 1, ... in the order in which they were suggested. Values have the metric's own sign.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
+        self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
+
+    def added(self, trial: int) -> None:
+        """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
+
+    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+        """Decides on a report of any epoch before max_epochs; its value is finite."""
+        return RuleDecision()
+
+    def settled(self, trial: int) -> Decisions:
+        """The decisions that a trial's report has caused, on paused trials and on itself; call it after `judge`.
+
+        A decision on the trial itself replaces the one of `judge`. Stops precede the trials that continue.
+        """
+        return []
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+        """Removes a trial that has ended; returns the decisions on paused trials that waited only for it.
+
+        Args:
+            value: the trial's last value; None if it failed or diverged.
+        """
+        return []
+
+    def idle(self) -> Decisions:
+        """The decisions on paused trials when no trial runs and no setting is left; empty if none is paused."""
+        return []
+
+    def continued(self, trial: int) -> None:
+        """Ends a trial's wait for a promotion, because it trains on without one."""
+
+    def unsaved(self, trial: int) -> RuleDecision:
+        """Stops a trial that was just to pause, because it has no checkpoint to continue from."""
+        return RuleDecision("stop", "has no checkpoint to wait with")
+
+    def learn(self, epochs: int) -> Decisions:
+        """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs.
+
+        Returns the decisions on paused trials that continue because of it.
+        """
+        return []
+
+    def _against_cutoff(self, what: str, value: float, decision: RuleDecision) -> RuleDecision:
+        """Adds the reason to a decision that compares a value with a cutoff."""
+        at, number = f"at rung {decision.rung:g}", decision.recorded
+        if decision.cutoff is None:
+            few = f"only {trials(number)}" if number else "no other trial"
+            return decision._replace(reason=f"{few} to compare with {at}")
+        better = "not worse than" if decision.action == "continue" else "worse than"
+        cutoff = f"the cutoff {decision.cutoff:.6g} of the {trials(number)} recorded {at}"
+        return decision._replace(reason=f"{what} {value:.6g} is {better} {cutoff}")
+
+
+def trials(count: int) -> str:
+    """The number of trials in words: `1 trial`, `2 trials`."""
+    return f"{count} trial" + ("" if count == 1 else "s")
