@@ -32,7 +32,7 @@ class RuleScheduler(FIFOScheduler):
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
-        self._metric, self._name = experiment.metric, experiment.scheduler
+        self._value, self._name = experiment.metric, experiment.scheduler
         self._rule = rule_of(experiment, experiment.brackets)
         self.stops_instead = False
         self._pauses = self._name != "asha-promotion"  # whether a report has decided that asha-promotion pauses
@@ -78,7 +78,7 @@ class RuleScheduler(FIFOScheduler):
         return ACTIONS[decision.action]
 
     def _judge(self, number: int, is_saved: bool, result: dict[str, Any]) -> RuleDecision:
-        decision = self._rule.judge(number, result["training_iteration"], result[self._metric])
+        decision = self._rule.judge(number, result["training_iteration"], result[self._value])
         if not isinstance(self._rule, OwnLength):
             return decision
         if decision.rung is not None and not self._pauses:
@@ -88,7 +88,7 @@ class RuleScheduler(FIFOScheduler):
         return self._rule.unsaved(number) if decision.action == "pause" and not is_saved else decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._end(tune_controller, trial, result[self._metric], result["training_iteration"])
+        self._end(tune_controller, trial, result[self._value], result["training_iteration"])
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._end(tune_controller, trial, None)
