@@ -239,7 +239,7 @@ class Search:
 
     Raises:
         RequestError: the searcher does not work with the space.
-        ValueError: the scheduler changes or proposes settings (pbt, bohb), so it cannot be simulated.
+        ValueError: the scheduler is pbt, which changes settings, so it cannot be simulated.
     """
 
     def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
