@@ -206,7 +206,6 @@ def serving(app):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
         server.should_exit = True
         thread.join(30)
-    app.state.costly.close()
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from tests.views.test_compare import write_search
 from tuner.record.events import line_of
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import digest
-from tuner.serve import compare
+from tuner.serve import comparison
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
-from tuner.serve.reading import memory
+from tuner.serve.reading import budget
 from tuner.views.compare_figures import MOST_COMPARED
 
 
@@ -31,9 +31,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def app(results):
-    app = create_app(results)
-    yield app
-    app.state.costly.close()
+    return create_app(results)
 
 
 @pytest.fixture
@@ -118,8 +116,8 @@ def test_the_same_experiment_twice_is_shown_once(ask):
 
 def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypatch):
     first, made = ask("name=a&name=b"), []
-    real = compare.compared_of
-    monkeypatch.setattr(compare, "compared_of", lambda record, took: made.append(record) or real(record, took))
+    real = comparison.compared_of
+    monkeypatch.setattr(comparison, "compared_of", lambda record, took: made.append(record) or real(record, took))
     assert ask("name=a&name=b") == first and not made
     report = {"time": 9e9 + 1, "trial": "00000", "event": "report", "epoch": 9, "metrics": {"loss": -99.0}}
     with open(results / "a" / "journal.jsonl", "ab") as file:
@@ -130,16 +128,16 @@ def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypa
 
 def test_more_experiments_than_fit_into_memory_are_compared(ask, monkeypatch):
     whole = ask("name=a&name=b&name=c")
-    monkeypatch.setattr(memory, "MOST_MEMORY", 2 * memory.LEAST_WEIGHT)
+    monkeypatch.setattr(budget, "MOST_MEMORY", 2 * budget.LEAST_WEIGHT)
     assert ask("name=a&name=b&name=c") == whole
 
 
 def test_what_takes_long_to_read_follows_in_later_requests(ask, app, monkeypatch):
-    monkeypatch.setattr(compare, "COMPARE_S", -1.0)
+    monkeypatch.setattr(comparison, "COMPARE_S", -1.0)
     assert {row["state"] for row in ask("name=a&name=b")["experiments"]} == {"reading"}
-    monkeypatch.setattr(compare, "COMPARE_S", 60.0)
+    monkeypatch.setattr(comparison, "COMPARE_S", 60.0)
     assert {row["state"] for row in ask("name=a&name=b")["experiments"]} == {"finished"}
-    monkeypatch.setattr(compare, "COMPARE_S", -1.0)
+    monkeypatch.setattr(comparison, "COMPARE_S", -1.0)
     found = ask("name=a&name=c&name=b")  # a and b are kept, and c is read next
     assert {row["name"]: row["state"] for row in found["experiments"]} == {
         "a": "finished",
@@ -149,7 +147,7 @@ def test_what_takes_long_to_read_follows_in_later_requests(ask, app, monkeypatch
 
 
 def test_few_comparisons_stay_in_memory(ask, monkeypatch):
-    monkeypatch.setattr(compare, "MOST_KEPT", 1)
+    monkeypatch.setattr(comparison, "MOST_KEPT", 1)
     assert ask("name=a&name=b") == ask("name=a&name=b")
 
 
@@ -189,7 +187,7 @@ def test_a_search_that_waits_to_be_started_is_a_row(service):
 def test_the_client_waits_until_all_are_read(viewer, results, monkeypatch):
     for name in "ab":
         shutil.copytree(results / name, Path(viewer.results) / name)
-    real, states = compare.Comparisons.of, []
+    real, states = comparison.Comparisons.of, []
 
     def slow(self, name, until):
         states.append(name)
@@ -197,6 +195,6 @@ def test_the_client_waits_until_all_are_read(viewer, results, monkeypatch):
             raise NotYet("being read")
         return real(self, name, until)
 
-    monkeypatch.setattr(compare.Comparisons, "of", slow)
+    monkeypatch.setattr(comparison.Comparisons, "of", slow)
     found = Client(viewer.url).compare("a", "b")
     assert [row["state"] for row in found["experiments"]] == ["finished"] * 2 and len(states) == 6

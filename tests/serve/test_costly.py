@@ -1,42 +1,49 @@
-"""Questions that cost much: bounds on their time and memory, and the process that answers them."""
+"""Analyses that cost much: limits on their time and memory, and the process that computes them."""
 
 import asyncio
 import json
 import os
 import signal
+import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
 from tuner.record.saved_experiment import COPY, FILE, digest
-from tuner.serve.analysis.costly import MOST_WAITING, Costly
+from tuner.serve.analysis.worker import MOST_WAITING, AnalysisWorker
 
-PLAIN = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}
+FIFO = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}
 JOURNAL = 1 << 30
 
 
 class Asked:
-    """A request whose client goes away after so many seconds."""
+    """A request whose client goes away at the event."""
 
-    def __init__(self, gone_s=600.0):
-        self._gone_s = gone_s
+    def __init__(self, gone):
+        self._gone = gone
 
-    async def receive(self):
-        await asyncio.sleep(self._gone_s)
-        return {"type": "http.disconnect"}
+    async def is_disconnected(self):
+        return self._gone.is_set()
 
 
-def asked(costly, folder, choices=PLAIN, question="what-if", request=None, stopping=lambda: False):
-    answer = asyncio.run(costly.ask(request or Asked(), folder, question, choices, stopping))
+def asked(worker, folder, choices=FIFO, analysis="what-if", gone=None, stopping=lambda: False):
+    request = Asked(gone or threading.Event())
+    answer = asyncio.run(worker.ask(request, folder, analysis, choices, stopping))
     return answer.status_code, json.loads(answer.body)
 
 
-def process_of(costly):
-    return costly._processes[0] if costly._processes else None
+def children():
+    """The processes of analyses that this process has started and that still run."""
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and "tuner.serve.analysis.analyses" in child.cmdline()
+    }
 
 
 @pytest.fixture
@@ -58,73 +65,63 @@ def endless(tmp_path):
     return folder
 
 
-def test_one_process_answers_and_stays(small):
-    costly = Costly(JOURNAL)
-    assert process_of(costly) is None  # started by the first question
-    status, answer = asked(costly, small)
-    first = process_of(costly)
+def test_one_process_answers_stays_and_ends_with_the_service(small):
+    before, worker = children(), AnalysisWorker(JOURNAL)
+    assert children() == before  # the first request starts it
+    status, answer = asked(worker, small)
+    (process,) = children() - before
     assert status == 200 and answer["outcome"]["scheduler"] == "fifo"
-    assert asked(costly, small) == (status, answer) and process_of(costly) is first
-    assert asked(costly, small, {"x": "lr", "y": "b"}, "contour")[0] == 422
-    assert asked(costly, small.parent / "none")[0] == 422 and process_of(costly) is first
+    assert asked(worker, small) == (status, answer)
+    assert asked(worker, small, {"x": "lr", "y": "b"}, "contour")[0] == 422
+    assert asked(worker, small.parent / "none")[0] == 422 and children() - before == {process}
+    del worker
+    psutil.wait_procs([psutil.Process(process)], timeout=30)
+    assert children() <= before
 
 
-def test_what_takes_too_long_is_ended_and_the_next_is_answered(small, endless):
-    costly = Costly(JOURNAL, most_s=1.0, most_memory=16 << 30)
-    status, answer = asked(costly, endless)
-    assert status == 503 and "more than 1 s" in answer["error"] and process_of(costly) is None
-    costly = Costly(JOURNAL)
-    assert asked(costly, small)[0] == 200
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"most_s": 1.0, "most_memory": 16 << 30}, "more than 1 s"),
+        ({"most_s": 60.0, "most_memory": 400 << 20}, "400 MiB of memory"),
+    ],
+)
+def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, limits, text):
+    before, worker = children(), AnalysisWorker(JOURNAL, **limits)
+    status, answer = asked(worker, endless)
+    assert status == 503 and text in answer["error"] and children() <= before
+    if "60" in str(limits):  # 1 s is too little for the start of a process
+        assert asked(worker, small)[0] == 200
 
 
-def test_what_takes_too_much_memory_is_ended(endless, small):
-    costly = Costly(JOURNAL, most_s=60.0, most_memory=400 << 20)
-    status, answer = asked(costly, endless)
-    assert status == 503 and "400 MiB of memory" in answer["error"]
-    assert asked(costly, small)[0] == 200  # by a new process
+@pytest.mark.parametrize("cause", ["client", "service"])
+def test_it_ends_when_its_client_goes_away_or_the_service_ends(endless, cause):
+    before, worker, gone = children(), AnalysisWorker(JOURNAL, most_s=60.0, most_memory=16 << 30), threading.Event()
 
+    def end_when_started():
+        while not children() - before:
+            time.sleep(0.01)
+        gone.set()
 
-def test_it_ends_when_its_client_goes_away(endless):
-    costly = Costly(JOURNAL, most_s=60.0, most_memory=16 << 30)
-    began = time.monotonic()
-    status, _ = asked(costly, endless, request=Asked(gone_s=0.5))
-    assert status == 503 and time.monotonic() - began < 20 and process_of(costly) is None
-
-
-def test_it_ends_when_the_service_does(endless):
-    costly = Costly(JOURNAL, most_s=60.0, most_memory=16 << 30)
-    until = time.monotonic() + 0.5
-    status, _ = asked(costly, endless, stopping=lambda: time.monotonic() > until)
-    assert status == 503 and process_of(costly) is None
+    threading.Thread(target=end_when_started).start()
+    ending = {"gone": gone} if cause == "client" else {"stopping": gone.is_set}
+    status, answer = asked(worker, endless, **ending)
+    assert status == 503 and "disconnected" in answer["error"] and children() <= before
 
 
 def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
-    costly = Costly(JOURNAL, most_s=1.0, most_memory=16 << 30)
+    worker, gone = AnalysisWorker(JOURNAL, most_s=600.0, most_memory=16 << 30), threading.Event()
 
     def one(_):
-        return asyncio.run(costly.ask(Asked(2.0), endless, "what-if", PLAIN, lambda: False))
+        answer = asyncio.run(worker.ask(Asked(gone), endless, "what-if", FIFO, lambda: False))
+        refused = b"analyses are queued" in answer.body and answer.headers["Retry-After"] == "1"
+        if refused:
+            gone.set()  # the others would wait for minutes
+        return answer.status_code, refused
 
-    with ThreadPoolExecutor(MOST_WAITING + 4) as threads:
-        replies = list(threads.map(one, range(MOST_WAITING + 4)))
-    assert {answer.status_code for answer in replies} == {503}
-    turned_away = [answer for answer in replies if b"analyses are queued" in answer.body]
-    assert len(turned_away) == 4 and all(answer.headers["Retry-After"] == "1" for answer in turned_away)
-
-
-def test_it_does_not_get_the_services_secret(small, monkeypatch):
-    monkeypatch.setenv("TUNER_TOKEN", "s3cret of 32 characters, or more")
-    costly = Costly(JOURNAL)
-    asked(costly, small)
-    with open(f"/proc/{process_of(costly).pid}/environ", "rb") as file:
-        assert b"TUNER_TOKEN" not in file.read()
-
-
-def test_it_ends_with_the_service(small):
-    costly = Costly(JOURNAL)
-    asked(costly, small)
-    process = process_of(costly)
-    del costly
-    assert process.wait(30) is not None
+    with ThreadPoolExecutor(MOST_WAITING + 1) as threads:
+        replies = list(threads.map(one, range(MOST_WAITING + 1)))
+    assert sorted(replies) == [(503, False)] * MOST_WAITING + [(503, True)]
 
 
 def ask(url, timeout_s):
@@ -149,5 +146,5 @@ def test_a_client_that_asks_for_too_much_takes_nothing_from_others(real, endless
         last = threads.submit(ask, f"{path}/endless/what-if?scheduler=fifo", 60)
         time.sleep(1)
         os.kill(real.process.pid, signal.SIGTERM)
-        real.process.communicate(timeout=20)  # while it is being worked out
+        real.process.communicate(timeout=20)  # while it is being computed
         assert isinstance(last.exception(), OSError) or last.result() == 503

@@ -14,9 +14,10 @@ from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.record.storage.lock import driver_of
-from tuner.serve.analysis.costly import Costly
+from tuner.serve.analysis.worker import AnalysisWorker
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
+from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 
@@ -52,16 +53,12 @@ def begin(results, name, events=(), facts=None, **options):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_costly():
-    """All services here ask one process what costs much: its start takes 0.4 s of a CPU."""
-    made = {}
+def one_worker():
+    """All services here share one process for expensive analyses: its start takes 0.4 s of a CPU."""
+    worker = AnalysisWorker(MOST_JOURNAL_BYTES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tuner.serve.analysis.insight.Costly", lambda most: made.get(most) or made.setdefault(most, Costly(most))
-        )
+        patch.setattr("tuner.serve.analysis.insight.AnalysisWorker", lambda most: worker)
         yield
-    for costly in made.values():
-        costly.close()
 
 
 def journal(*events):
@@ -286,7 +283,6 @@ def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
     assert {summary.name for summary in reader.summaries()} == {"good", "gone"}
     shutil.rmtree(tmp_path / "gone")
     assert [summary.name for summary in reader.summaries()] == ["good"]
-    assert set(reader._watched) == {holder.folder.name for holder in reader._memory._uses} == {"good"}
     begin(tmp_path, "gone", [STARTED, REPORT])
     assert reader.view("gone").summary.epochs == 1
 
@@ -298,7 +294,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
     reader.summaries()
     with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
         file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
-    with reader._watched["slow"]._lock:  # as if it were being read
+    with reader._experiments["slow"]._lock:  # as if it were being read
         done = threading.Thread(target=lambda: (reader.view("good"), reader.summaries()))
         done.start()
         done.join(30)
@@ -330,13 +326,13 @@ def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, m
 
 
 def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.reading.watched.MOST_JOURNAL_BYTES", 100)
+    monkeypatch.setattr("tuner.serve.reading.experiment_reader.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
     assert "the service reads at most 100;" in ResultsReader(tmp_path).summaries()[0].error
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.reading.memory.MOST_MEMORY", 150_000)
+    monkeypatch.setattr("tuner.serve.reading.budget.MOST_MEMORY", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)
@@ -373,7 +369,7 @@ def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monke
     begin(tmp_path, "slow", [STARTED, REPORT])
     reader, looks = ResultsReader(tmp_path), []
     reader.summaries()
-    monkeypatch.setattr("tuner.serve.reading.watched._has_changed", lambda *_: looks.append(time.sleep(0.2)))
+    monkeypatch.setattr("tuner.serve.reading.experiment_reader._has_changed", lambda *_: looks.append(time.sleep(0.2)))
     for _ in range(5):
         assert reader.summaries()[0].epochs == 1
     assert len(looks) == 1

@@ -499,7 +499,6 @@ def test_a_service_that_cannot_start_searches_keeps_the_list_in_order_for_its_ow
     assert owner.post(f"{DEMO}/notes", json={"tags": ["a"]}).json()["tags"] == ["a"]
     assert owner.post(f"{DEMO}/rename", json={"name": "b"}).json()["name"] == "b"
     assert owner.delete(f"{ALL}/b").json() == {"name": "b", "left": ""} and not folder.exists()
-    app.state.costly.close()
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------

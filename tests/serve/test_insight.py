@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import load_experiment, save_experiment
-from tuner.serve.analysis import questions
+from tuner.serve.analysis import analyses
 from tuner.serve.app import create_app
 from tuner.spec.experiment import Experiment
 
@@ -129,9 +129,9 @@ def test_figures_compare_trials_by_the_value_that_is_chosen(ask):
 
 def test_importance_is_worked_out_once_a_record(results, monkeypatch):
     drawn = []
-    monkeypatch.setattr(questions, "importance_of", lambda *asked: drawn.append(asked))
-    monkeypatch.setattr(questions, "draw_importance", lambda data: {})
-    answers = questions.Answers(1 << 20)
+    monkeypatch.setattr(analyses, "importance_of", lambda *asked: drawn.append(asked))
+    monkeypatch.setattr(analyses, "draw_importance", lambda data: {})
+    answers = analyses.Analyser(1 << 20)
     first, again = (answers.answer(str(results / NAME), "importance", {}) for _ in range(2))
     assert first == again == (200, '{"figure": {}}') and len(drawn) == 1
 
@@ -168,5 +168,5 @@ def test_rows_come_in_pages_and_figures_once_a_record(ask, monkeypatch):
     assert ask("")["epochs"] == 36
     first = ask("/figures")
     assert set(first) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
-    monkeypatch.setattr("tuner.serve.reading.watched.FIGURES", {})
+    monkeypatch.setattr("tuner.serve.reading.experiment_reader.FIGURES", {})
     assert ask("/figures") == first

@@ -23,7 +23,7 @@ STEPS = 8  # requests of a sequence at most
 def schema(service, monkeypatch):
     """The schema of a service with one experiment of every kind of value; a search that is started is only queued."""
 
-    # A stream ends once it has sent what there is; a service that ends would answer no costly question.
+    # A stream ends once it has sent what there is; a service that ends would answer no expensive analysis.
     def few(journal, after, *_, **__):
         looks = itertools.count()
         return stream.event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import abandoned
-from tuner.serve.analysis.questions import Answers
-from tuner.serve.reading import memory
+from tuner.serve.analysis.analyses import Analyser
+from tuner.serve.reading import budget
+from tuner.serve.reading.budget import Crowded
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.serve.reading.stream import LOOK_S, PAUSE_S, event_frames
 
@@ -31,91 +33,95 @@ def sliced(monkeypatch):
     monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)
 
 
-def weight_of(results):
-    reader = ResultsReader(results)
-    reader.view("e0")
-    return reader._memory.total
+class Records:
+    """Records that count how often they are dropped."""
+
+    folder = Path("demo")
+
+    def __init__(self, is_whole, is_read=False):
+        self.is_whole, self.is_read, self.dropped = is_whole, is_read, 0
+
+    def forget(self):
+        self.dropped += not self.is_read
+        return not self.is_read
+
+
+@pytest.mark.parametrize(
+    ("others", "dropped", "error"),
+    [  # the other records, the least recently used first: (weight, whole, being read)
+        ([(400_000, True, False), (400_000, True, False)], [1, 0], None),
+        ([(400_000, False, False), (400_000, True, False)], [0, 1], None),
+        ([(300_000, False, False), (500_000, False, False)], [1, 0], None),  # the smaller partial ones
+        ([(400_000, True, True), (400_000, True, False)], [0, 1], None),
+        ([(800_000, False, False)], [0], Crowded),  # this one must give way
+        ([(300_000, False, True), (350_000, False, True)], [0, 0], NotYet),
+    ],
+)
+def test_records_that_are_whole_long_unused_or_smaller_make_room(monkeypatch, others, dropped, error):
+    monkeypatch.setattr(budget, "MOST_MEMORY", 1_000_000)
+    memory, asking = budget.MemoryBudget(), Records(is_whole=False)
+    kept = [Records(*kind) for _, *kind in others]
+    for records, (weight, *_) in zip(kept, others, strict=True):
+        memory.hold(records, weight)
+    if error is None:
+        memory.hold(asking, 400_000)
+    else:
+        with pytest.raises(error) as refused:
+            memory.hold(asking, 400_000)
+        assert refused.type is error
+    assert [records.dropped for records in kept] == dropped
+
+
+def test_partial_records_that_nobody_reads_on_make_room(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_MEMORY", 1_000_000)
+    monkeypatch.setattr(budget, "IDLE_S", 0.0)
+    memory, abandoned_records = budget.MemoryBudget(), Records(is_whole=False)
+    memory.hold(abandoned_records, 800_000)
+    memory.hold(Records(is_whole=False), 400_000)
+    assert abandoned_records.dropped == 1
+
+
+def test_what_is_used_is_dropped_last_and_what_takes_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_MEMORY", 1_000_000)
+    memory, first, second = budget.MemoryBudget(), Records(True), Records(True)
+    memory.hold(first, 400_000)
+    memory.hold(second, 400_000)
+    memory.touch(first)
+    memory.hold(Records(False), 400_000)
+    assert (first.dropped, second.dropped, memory.total) == (0, 1, 800_000)
+    with pytest.raises(RequestError, match="demo has too many values"):
+        memory.hold(first, 1_000_001)
 
 
 def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch, sliced):
     journals(tmp_path, 6)
-    most = int(2.5 * weight_of(tmp_path))
-    monkeypatch.setattr(memory, "MOST_MEMORY", most)
-    reader, weights, read, over = ResultsReader(tmp_path), [], set(), threading.Event()
-    hold = memory.Memory.hold
+    totals, hold = [], budget.MemoryBudget.hold
 
     def watched(self, holder, weight):
-        try:
-            hold(self, holder, weight)
-        finally:
-            weights.append(sum(each._followed.weight for each in reader._watched.values()))
+        hold(self, holder, weight)
+        totals.append(self.total)
 
-    monkeypatch.setattr(memory.Memory, "hold", watched)
+    monkeypatch.setattr(budget.MemoryBudget, "hold", watched)
+    ResultsReader(tmp_path).view("e0")
+    most = int(2.5 * totals[-1])
+    totals.clear()
+    monkeypatch.setattr(budget, "MOST_MEMORY", most)
+    reader, read = ResultsReader(tmp_path), set()
 
     def asking(name):
-        while name not in read and not over.is_set():
+        while name not in read:
             try:
                 assert reader.view(name).summary.epochs == SIZE
                 read.add(name)
             except NotYet:
                 pass
 
-    threads = [threading.Thread(target=asking, args=[f"e{n}"]) for n in range(6)]
+    threads = [threading.Thread(target=asking, args=[f"e{n}"], daemon=True) for n in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    over.set()
-    assert len(read) == 6 and max(weights) <= most
-    assert reader._memory.total <= most
-
-
-def test_of_those_half_read_the_one_that_was_read_furthest_stays(tmp_path, monkeypatch, sliced):
-    journals(tmp_path, 2)
-    monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
-    reader = ResultsReader(tmp_path)
-    monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", -1.0)  # a slice at each look
-    views = {}
-    for _ in range(200):
-        for name in ("e0", "e1"):
-            try:
-                views[name] = views.get(name) or reader.view(name)
-            except NotYet:
-                pass
-    assert len(views) == 2
-
-
-def test_one_that_alone_takes_more_is_a_row_that_says_so(tmp_path, monkeypatch):
-    journals(tmp_path, 1)
-    begin(tmp_path, "good", [STARTED, REPORT])
-    monkeypatch.setattr(memory, "MOST_MEMORY", 300_000)
-    reader = ResultsReader(tmp_path)
-    rows = {row.name: row for row in reader.summaries()}
-    assert "too many values" in rows["e0"].error and rows["good"].error == ""
-    assert reader._memory.total == memory.LEAST_WEIGHT
-
-
-def test_records_that_nobody_reads_on_make_room(tmp_path, monkeypatch, sliced):
-    journals(tmp_path, 2)
-    monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
-    monkeypatch.setattr(memory, "IDLE_S", 0.0)
-    reader = ResultsReader(tmp_path)
-    monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", -1.0)
-    with pytest.raises(NotYet):
-        for _ in range(3):
-            reader.view("e0")
-    monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", 60.0)
-    assert reader.view("e1").summary.epochs == SIZE
-
-
-def test_a_service_that_ends_reads_nothing_more(tmp_path):
-    journals(tmp_path, 1)
-    ending = threading.Event()
-    reader = ResultsReader(tmp_path, stopping=ending.is_set)
-    ending.set()
-    for ask in (reader.summaries, lambda: reader.view("e0"), lambda: list(reader.unless_stopping([1]))):
-        with pytest.raises(NotYet, match="is shutting down"):
-            ask()
+    assert len(read) == 6 and max(totals) <= most
 
 
 # --- a folder that is put in the place of another --------------------------------------------------------------------
@@ -201,12 +207,12 @@ def test_an_open_stream_looks_often_at_a_quiet_journal_and_shares_the_looks_with
 
 
 def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later(results):
-    answers, folder = Answers(1 << 20), str(results / "e")
+    analyser, folder = Analyser(1 << 20), str(results / "e")
     choices = {"scheduler": "asha", "grace_period": 1, "reduction_factor": 2, "brackets": 1}
-    status, text = answers.answer(folder, "what-if", choices)
+    status, text = analyser.answer(folder, "what-if", choices)
     assert status == 200
     swapped(results)
-    status, text = answers.answer(folder, "what-if", choices)
+    status, text = analyser.answer(folder, "what-if", choices)
     assert status == 422 and "secret" not in text
 
 
@@ -217,5 +223,4 @@ def test_a_service_reads_the_experiment_that_was_written_last_before_anybody_ask
     os.utime(tmp_path / "e1" / "journal.jsonl", (2e9, 2e9))
     reader = ResultsReader(tmp_path)
     reader.read_newest()
-    assert [name for name, watched in reader._watched.items() if watched.last] == ["e1"]
-    assert reader.unchanged("e1").epochs == SIZE
+    assert [summary and summary.epochs for summary in map(reader.unchanged, ("e0", "e1", "e2"))] == [None, SIZE, None]

@@ -1,6 +1,5 @@
 """A results folder is only data: whatever lies in it, nothing is run, ended or removed. The service's own state."""
 
-import ast
 import dataclasses
 import json
 import os
@@ -17,10 +16,10 @@ import pytest
 from tests.serve.conftest import in_this_process
 from tuner.errors import RequestError
 from tuner.serve.__main__ import parse, starter
-from tuner.serve.access.state import BASE, state_folder
+from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
 from tuner.serve.jobs import cluster as clusters
-from tuner.serve.jobs.check import checked_options, experiment_of
+from tuner.serve.jobs.check import experiment_of
 from tuner.serve.jobs.cluster import Cluster, _born, find
 from tuner.serve.jobs.options import Resume, ships
 from tuner.spec.experiment import Experiment
@@ -286,17 +285,12 @@ def test_a_space_that_ships_is_resumed_with_its_attribute():
 # --- secrets --------------------------------------------------------------------------------------------------------
 
 
-def test_the_check_has_no_token_in_its_environment(tmp_path, monkeypatch):
-    program = tmp_path / "python"
-    program.write_text('#!/bin/sh\nprintf \'{"token": "%s", "home": "%s"}\' "$TUNER_TOKEN" "$HOME"\n')
-    program.chmod(0o755)
+def test_the_token_is_taken_out_of_the_environment_that_child_processes_inherit(monkeypatch):
     monkeypatch.setenv("TUNER_TOKEN", "s3cret")
-    monkeypatch.setattr(sys, "executable", str(program))
-    assert checked_options([]) == {"token": "", "home": os.environ["HOME"]}
+    assert token_from_environment() == "s3cret" and "TUNER_TOKEN" not in os.environ
 
 
 def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUNER_TOKEN", "s3cret")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
     started = {}
 
@@ -309,17 +303,5 @@ def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypa
     with pytest.raises(OSError):
         clusters.start(tmp_path, 1, 0)
     env = started["env"]
-    assert not {"TUNER_TOKEN", "RAY_AUTH_TOKEN", "RAY_ADDRESS"} & set(env)
+    assert not {"RAY_AUTH_TOKEN", "RAY_ADDRESS"} & set(env)
     assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "ray_token")
-
-
-def test_every_process_of_the_service_gets_its_environment_by_name():
-    places = [path for path in (Path(__file__).parents[2] / "tuner" / "serve").rglob("*.py")]
-    calls = [
-        (path.name, {keyword.arg for keyword in node.keywords})
-        for path in places
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("subprocess.", "os.exec", "os.spawn"))
-    ]
-    assert sorted(name for name, _ in calls) == ["check.py", "cluster.py", "costly.py"]
-    assert all("env" in keywords for _, keywords in calls)

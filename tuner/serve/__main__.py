@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import Parser, RequestError, leave, say
+from tuner.serve.access.connections import Connection
 from tuner.serve.access.guard import require_token
-from tuner.serve.access.limits import Connection
 from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
@@ -27,6 +27,7 @@ from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # open connections of all clients; tuner.serve.app allows fewer event streams
+READER_S = 30  # seconds; a client that reads nothing of its response for this time is disconnected
 GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
 REQUEST_S = 10  # seconds from a connection's start, or its last response, to the end of the next request's headers
 
@@ -87,7 +88,6 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     app = create_app(results, host=args.host, token=token, searches=searches, problem=problem)
 
     def close() -> None:
-        app.state.costly.close()
         left = searches.close() if searches else []
         if left:
             print(f"{', '.join(left)}: still running; the next tuner.serve of this folder finds them", flush=True)
@@ -102,7 +102,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
                 log_level="error",  # uvicorn's warnings are about clients that do not speak HTTP
                 access_log=False,  # an access log would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
-                limit_concurrency=MOST_CLIENTS,
+                limit_concurrency=2 * MOST_CLIENTS,  # `Connection` begins to close idle ones at half
                 # By default uvicorn trusts the X-Forwarded-For header of any local program. A forged address would
                 # get around the limit on wrong tokens, which are counted by address. So the header is ignored unless
                 # the user names trusted proxies.
@@ -173,6 +173,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(
             f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
         ) from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READER_S * 1000)  # accepted sockets inherit it
     # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, a response may wait 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

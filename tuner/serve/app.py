@@ -22,14 +22,14 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
+from tuner.serve.access.connections import BodyLimit
 from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
-from tuner.serve.access.limits import Bounds
+from tuner.serve.actions import REFUSALS, Desk, Shown, add_control
 from tuner.serve.analysis.insight import add_insight
 from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal, wrong_field
 from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
-from tuner.serve.compare import add_compare
-from tuner.serve.control import REFUSALS, Desk, Shown, add_control
+from tuner.serve.comparison import add_compare
 from tuner.serve.housekeeping import add_housekeeping
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.page import add_page
@@ -97,7 +97,6 @@ def create_app(
     """Creates the service for a results folder.
 
     `app.state.keys` has the code of the sign-in link. Event streams end once `app.state.stopping()` returns True.
-    The caller must close `app.state.costly`.
 
     Args:
         host: the address that the service is bound to. On loopback, every user of this machine may read. All other
@@ -117,11 +116,11 @@ def create_app(
     app.state.keys = keys = Keys(token or secrets.token_urlsafe(32))
     if not is_loopback(host):
         app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
-    app.add_middleware(Bounds)
+    app.add_middleware(BodyLimit)
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
-    app.state.reader = reader = ResultsReader(results, stopping=lambda: app.state.stopping())
+    app.state.reader = reader = ResultsReader(results)
     desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
     add_changes(app, desk)

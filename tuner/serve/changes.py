@@ -9,8 +9,8 @@ from fastapi import FastAPI, Query
 from starlette.responses import Response
 
 from tuner.errors import blamed
+from tuner.serve.actions import Desk, Shown
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figures_text, text_of
-from tuner.serve.control import Desk, Shown
 from tuner.views import tables
 from tuner.views.figures import values as value_choices
 from tuner.views.figures.catalogue import FigureName

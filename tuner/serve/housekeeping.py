@@ -30,9 +30,9 @@ from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
+from tuner.serve.actions import Desk, Shown
 from tuner.serve.answers import Refused, answer
 from tuner.serve.client import BUSY
-from tuner.serve.control import Desk, Shown
 from tuner.serve.reading.results_reader import NotThere
 from tuner.spec.experiment import LATEST, NAMES
 from tuner.spec.places import is_uri

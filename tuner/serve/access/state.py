@@ -92,14 +92,6 @@ def lock_state(state: Path) -> int:
     return file
 
 
-def child_environment() -> dict[str, str]:
-    """Returns the environment for child processes: the service's own, without TUNER_TOKEN.
-
-    Jobs inherit it from the cluster's head. A space's code could read the token there, and a log could keep it.
-    """
-    return {name: value for name, value in os.environ.items() if name != TOKEN}
-
-
 def keep_secret(path: Path, new: str) -> Path:
     """Returns the path of a file with a secret; creates the file with the text `new` if it does not exist.
 
@@ -138,9 +130,11 @@ def keep_secret(path: Path, new: str) -> Path:
 def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
-    A running process's environment can be read, so a file is safer. An empty or unreadable file raises RequestError.
+    TUNER_TOKEN is removed from this process's environment, because child processes inherit it: a space's code could
+    read the token there, and a log could keep it. A running process's first environment can still be read, so a file is
+    safer. An empty or unreadable file raises RequestError.
     """
-    token, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    token, path = os.environ.pop(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     if token or not path:
         return token
     try:

@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
-from tuner.serve.analysis.costly import Costly
-from tuner.serve.analysis.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
+from tuner.serve.actions import Desk
+from tuner.serve.analysis.analyses import ANALYSES, FigureAnswer, WhatIfAnswer
+from tuner.serve.analysis.worker import AnalysisWorker
 from tuner.serve.answers import answer
-from tuner.serve.control import Desk
+from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
 from tuner.serve.reading.results_reader import NotThere
-from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
 from tuner.views.figures import values as value_choices
@@ -38,9 +38,9 @@ class AuditAnswer:
 
 def add_insight(app: FastAPI, desk: Desk) -> None:
     """Adds the analysis routes to the app."""
-    app.state.costly = costly = Costly(MOST_JOURNAL_BYTES)
+    worker = AnalysisWorker(MOST_JOURNAL_BYTES)
 
-    async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
+    async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
         """Computes an expensive response in the child process.
 
         A queued experiment without a folder has an empty record, so the service itself computes its response.
@@ -48,8 +48,8 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         try:
             folder = await asyncio.to_thread(desk.reader.folder, name)
         except NotThere:
-            return await asyncio.to_thread(asked, desk, name, lambda record: QUESTIONS[question](record, **choices))
-        return await costly.ask(request, folder, question, choices, lambda: app.state.stopping())
+            return await asyncio.to_thread(asked, desk, name, lambda record: ANALYSES[analysis](record, **choices))
+        return await worker.ask(request, folder, analysis, choices, lambda: app.state.stopping())
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
     async def what_if_route(

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from tuner.errors import RequestError, say
-from tuner.serve.access.state import child_environment
 from tuner.serve.answers import Refused
 from tuner.spec.experiment import Experiment
 
@@ -33,14 +32,7 @@ def checked_options(arguments: list[str]) -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "tuner.serve.jobs.check", *arguments]
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=CHECK_S,
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise Refused(503, f"checking the request took more than {CHECK_S:g} s; try again") from None
     if done.returncode == 0:

@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, write_atomically
-from tuner.serve.access.state import child_environment, keep_secret
+from tuner.serve.access.state import keep_secret
 
 START_S = 120.0  # seconds; a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # seconds; Ray drains its node for up to 30 s
@@ -108,9 +108,8 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     # The dashboard agent starts jobs. On its default port, 52365, it would never answer beside another Ray cluster.
     command += [f"--dashboard-agent-listen-port={agent}"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
-    env = child_environment()
-    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # these name another cluster; Ray prefers RAY_AUTH_TOKEN to the file
-        env.pop(name, None)
+    # RAY_ADDRESS and RAY_AUTH_TOKEN name another cluster; Ray prefers RAY_AUTH_TOKEN to the file.
+    env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     # With this variable, Ray uses 127.0.0.1 as the node's address and binds every port there. Without it, `ray start`
     # listens on all interfaces, whatever --node-ip-address says.

@@ -9,21 +9,18 @@ import stat
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from tuner.errors import RequestError
 from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
 from tuner.record.storage.files import share
-from tuner.serve.reading.memory import Memory
+from tuner.serve.reading.budget import MemoryBudget
+from tuner.serve.reading.experiment_reader import ExperimentReader, Last, View
 from tuner.serve.reading.summary import Summary
-from tuner.serve.reading.watched import Last, View, Watched
 from tuner.spec.experiment import NAMES
 
-Item = TypeVar("Item")
 MOST_READERS = 12  # requests that read a folder or wait for one, of 40 that run at once; each takes up to 100 MB
 VIEW_S = 10.0  # seconds for reading one experiment, before the request gets "try again"
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
@@ -34,19 +31,14 @@ class NotThere(RequestError):
 
 
 class ResultsReader:
-    """Reads experiments under one folder; thread-safe.
+    """Reads experiments under one folder; thread-safe."""
 
-    Args:
-        stopping: returns True once the service shuts down; long operations then raise NotYet.
-    """
-
-    def __init__(self, folder: Path, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.root = folder.absolute()
         share(self.root)
-        self._stopping = stopping
-        self._lock = threading.Lock()  # guards `_watched`; never held while a file is read
-        self._watched: dict[str, Watched] = {}
-        self._memory = Memory(stopping)
+        self._lock = threading.Lock()  # guards `_experiments`; never held while a file is read
+        self._experiments: dict[str, ExperimentReader] = {}
+        self._memory = MemoryBudget()
         self._readers = threading.Semaphore(MOST_READERS)
         self._listing = threading.Lock()
         self._listed: tuple[float, list[Summary]] = -1.0, []  # start time of the last list, and the list
@@ -61,8 +53,6 @@ class ResultsReader:
         """
         asked = time.monotonic()
         with self._listing:
-            if self._stopping():
-                raise NotYet("the service is shutting down")
             if self._listed[0] < asked:
                 self._listed = time.monotonic(), self._all()
             return self._listed[1]
@@ -75,7 +65,7 @@ class ResultsReader:
         self._drop_gone(names)
         until = time.monotonic() + LIST_S
         place, summaries, late = bisect_left(names, self._first), [], ""
-        for name in self.unless_stopping((*names[place:], *names[:place])):
+        for name in (*names[place:], *names[:place]):
             if not late and time.monotonic() > until:
                 late = name
             summaries.append(self._unread(name) if late else self._summary(name, until))
@@ -85,30 +75,23 @@ class ResultsReader:
     def _drop_gone(self, names: list[str]) -> None:
         """Drops from memory the records of experiments whose folders were deleted."""
         with self._lock:
-            for gone in self._watched.keys() - set(names):
-                self._memory.settle(self._watched.pop(gone), 0)
+            for gone in self._experiments.keys() - set(names):
+                self._memory.settle(self._experiments.pop(gone), 0)
 
     def _unread(self, name: str) -> Summary | None:
         """Returns the last summary without reading files.
 
         If there is none, returns one with the state `reading`, or None if the folder has no experiment.json.
         """
-        watched = self._watched.get(name)
-        if watched and watched.last:
-            return watched.last.summary
+        reader = self._experiments.get(name)
+        if reader and reader.last:
+            return reader.last.summary
         there = _is_name(name) and os.path.lexists(self.root / name / FILE)
         return (
             Summary(name, state="reading", notice="other experiments are being read; send the request again")
             if there
             else None
         )
-
-    def unless_stopping(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items one by one; raises NotYet once the service shuts down."""
-        for item in items:
-            if self._stopping():
-                raise NotYet("the service is shutting down")
-            yield item
 
     def read_newest(self) -> None:
         """Reads the experiment that was written last, so that the first page of it need not wait for its journal."""
@@ -125,8 +108,8 @@ class ResultsReader:
             NotThere: there is no experiment of that name.
         """
         self.folder(name)
-        watched = self._watched.get(name)
-        last = watched.known() if watched else None
+        reader = self._experiments.get(name)
+        last = reader.known() if reader else None
         return last.summary if last else None
 
     def view(self, name: str, until: float | None = None) -> View:
@@ -172,9 +155,11 @@ class ResultsReader:
     def _look(self, name: str, until: float) -> Last:
         folder = self.folder(name)
         with self._lock:
-            watched = self._watched.get(name) or self._watched.setdefault(name, Watched(folder, self._memory))
-        self._memory.touch(watched)
-        last = watched.known()
+            reader = self._experiments.get(name) or self._experiments.setdefault(
+                name, ExperimentReader(folder, self._memory)
+            )
+        self._memory.touch(reader)
+        last = reader.known()
         if last and last.is_enough:
             return last
         if not self._readers.acquire(blocking=False):
@@ -182,20 +167,20 @@ class ResultsReader:
                 f"{MOST_READERS} other requests are reading experiments, which is the limit; send the request again"
             )
         try:
-            return watched.read(until)
+            return reader.read(until)
         finally:
             self._readers.release()
 
     def _summary(self, name: str, until: float) -> Summary | None:
-        watched = self._watched.get(name)
+        reader = self._experiments.get(name)
         try:
             self.folder(name)
-            last = watched.known() if watched else None
+            last = reader.known() if reader else None
             return (last or self._look(name, min(until, time.monotonic() + EACH_S))).summary
         except NotThere:
             return None
         except NotYet as error:
-            before = watched.last.summary if watched and watched.last else None
+            before = reader.last.summary if reader and reader.last else None
             return before or Summary(name, state="reading", notice=str(error))
 
 

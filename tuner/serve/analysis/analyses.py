@@ -1,23 +1,20 @@
-"""The child process that computes expensive responses: `python -m tuner.serve.analysis.questions`.
+"""The expensive analyses, and the child process that computes them: `python -m tuner.serve.analysis.analyses`.
 
-It reads requests from stdin, one JSON line each. For each it writes to stdout a line `STATUS LENGTH` and then LENGTH
-bytes of JSON. The service (`tuner.serve.analysis.costly`) kills it if a response takes too long or its client
-disconnects. It exits by itself if the service ends, if its memory is used up, or if a response takes twice the time
-limit.
+The service (`tuner.serve.analysis.worker`) kills it if a response takes too long or its client disconnects. It exits by
+itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
@@ -81,10 +78,10 @@ def weighed(record: ExperimentRecord, values: str = "") -> FigureAnswer:
     return figures[values]
 
 
-QUESTIONS: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
+ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
 
 
-class Answers:
+class Analyser:
     """Computes responses about experiments' folders and keeps the records of the last MOST_FOLLOWED experiments.
 
     Args:
@@ -93,67 +90,57 @@ class Answers:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._followed: OrderedDict[str, Following] = OrderedDict()
-        self._records: dict[str, ExperimentRecord] = {}
+        self._kept: dict[str, tuple[Following, ExperimentRecord | None]] = {}
 
-    def answer(self, folder: str, question: str, choices: dict[str, Any]) -> tuple[int, str]:
+    def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, str]:
         """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
         try:
-            return 200, text_of(QUESTIONS[question](self._record(folder), **choices))
+            return 200, text_of(ANALYSES[analysis](self._record(folder), **choices))
         except RequestError as error:
-            return 422, _refused(str(error))
+            return 422, _error_text(str(error))
         except MemoryError:
             raise
         except Exception as error:  # any other error counts as caused by the folder's content
-            return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
+            return 422, _error_text(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
     def _record(self, folder: str) -> ExperimentRecord:
         """Reads the folder's record; returns the previous object, with its cached results, if nothing changed."""
         share(Path(folder).parent)
-        followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
-        self._followed.move_to_end(folder)
-        while len(self._followed) > MOST_FOLLOWED:
-            self._records.pop(self._followed.popitem(last=False)[0], None)
-        record, before = followed.load(), self._records.get(folder)
+        following, before = self._kept.pop(folder, (None, None))
+        following = following or Following(Path(folder), self._most_bytes)
+        record = following.load()
         # The two records share the objects of unchanged trials, so the comparison is fast.
-        self._records[folder] = before if before == record else record
-        return self._records[folder]
+        self._kept[folder] = following, before if before == record else record
+        while len(self._kept) > MOST_FOLLOWED:
+            del self._kept[next(iter(self._kept))]
+        return self._kept[folder][1] or record
 
 
-def _refused(message: str) -> str:
+def _error_text(message: str) -> str:
     return json.dumps({"error": message[:2000]})
 
 
-def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
-    """Answers requests until the input ends; returns the exit code: 0, or 1 if the memory is used up."""
-    for line in requests:
-        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service did not kill it
-        try:
-            status, text = answers.answer(*json.loads(line))
-        except MemoryError:
-            message = f"this analysis needs more than {most_memory >> 20} MiB of memory, which is the limit"
-            status, text = 503, _refused(message)
-        content = text.encode()
-        responses.write(b"%d %d\n" % (status, len(content)))
-        responses.write(content)
-        responses.flush()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        if status == 503:
-            return 1
-    return 0
-
-
 def main(argv: list[str]) -> int:
-    """Answers the requests on stdin; returns the exit code.
+    """Answers the requests from a pipe until it is closed; returns the exit code: 0, or 1 if the memory is used up.
 
     Args:
-        argv: three limits: seconds per response, bytes of memory, and bytes of the largest journal that is read.
+        argv: the pipe's file descriptor, and the limits: seconds per response, bytes of memory, bytes of a journal.
     """
-    most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
+    pipe, most_s, most_memory, most_journal = Connection(int(argv[0])), float(argv[1]), int(argv[2]), int(argv[3])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
-    responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print goes to stderr, so that it does not mix with responses
-    return answer_requests(sys.stdin.buffer, responses, Answers(most_journal), most_s, most_memory)
+    analyser = Analyser(most_journal)
+    while True:
+        try:
+            asked = pipe.recv()
+            signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if no service is left
+            pipe.send(analyser.answer(*asked))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EOFError:
+            return 0
+        except MemoryError:
+            message = f"this analysis needs more than {most_memory >> 20} MiB of memory, which is the limit"
+            pipe.send((503, _error_text(message)))
+            return 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.storage.lock import abandoned
 from tuner.serve.answers import figure_text
-from tuner.serve.reading.memory import Crowded, Memory
+from tuner.serve.reading.budget import Crowded, MemoryBudget
 from tuner.serve.reading.summary import Summary, summarised, with_notes
 from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
 from tuner.views.figures.values import chosen, offered
@@ -85,10 +85,10 @@ class Last:
         return self.view is not None or bool(self.summary.error)
 
 
-class Watched:
+class ExperimentReader:
     """Reads one experiment's folder. Each object has its own lock, so reading one experiment does not block others."""
 
-    def __init__(self, folder: Path, memory: Memory) -> None:
+    def __init__(self, folder: Path, memory: MemoryBudget) -> None:
         self.folder = folder
         self.last: Last | None = None
         self._memory = memory

@@ -23,9 +23,9 @@ from tuner.serve.answers import Refused, answer
 from tuner.serve.jobs.options import Resume, Start, defaults_of, resume_arguments
 from tuner.serve.jobs.queue import ACTIVE, Search
 from tuner.serve.jobs.searches import Searches
+from tuner.serve.reading.experiment_reader import View
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
-from tuner.serve.reading.watched import View
 from tuner.spec.experiment import fixed_epochs
 from tuner.spec.spaces import list_spaces
 
@@ -131,7 +131,7 @@ class Desk:
         names = {summary.name for summary in there}
         waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
         rows = islice(chain(waiting, there), offset, offset + limit)
-        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.reader.unless_stopping(rows))
+        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in rows)
 
     def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
+from tuner.serve.actions import Desk, Shown
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figure_text, figures_text, text_of
 from tuner.serve.changes import Values
-from tuner.serve.control import Desk, Shown
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
 from tuner.views.compare import Compared, DifferenceRow, compared_of, differences
