@@ -538,7 +538,7 @@ DRY = "space = Space(params=p, task=Task(**t))"
         ),
         ("p['lr'] = tune.uniform(float('nan'), 1)", "write tune.uniform(low, high), or another domain, with finite"),
         ("def f(): f()\nf()", "a function, or a dictionary in params, contains itself"),
-        (f"t['optimizer'] = optim.SGD; {DRY}", "write it as lambda parameters, config: SGD("),
+        (f"t['optimizer'] = optim.SGD; {DRY}", "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
         (f"t['loss'] = nn.CrossEntropyLoss; {DRY}", "give an object, not the class: CrossEntropyLoss()"),
         (f"t['data'] = lambda: ['a', 'b']; {DRY}", "returns a list of 2: str, str; return Splits("),
         (f"t['data'] = lambda: (x, np.array(['cat'] * 64)); {DRY}", "text cannot become a tensor; give numbers"),

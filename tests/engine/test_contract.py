@@ -300,7 +300,7 @@ def fields(node):
 CLASSES = """
     ray.tune.execution.tune_controller:TuneController ray._private.node:Node
     ray.tune.schedulers:AsyncHyperBandScheduler ray.tune.schedulers:HyperBandScheduler
-    ray.tune.schedulers:PopulationBasedTraining ray.tune.schedulers:FIFOScheduler ray.tune:ProgressReporter
+    ray.tune.schedulers:PopulationBasedTraining ray.tune.schedulers:FIFOScheduler ray.tune:CLIReporter
     ray.tune.search:Searcher ray.tune.search:SearchAlgorithm ray.tune:Callback ray.tune:Stopper
     ray.tune.trainable:FunctionTrainable ray.air.execution._internal:RayActorManager
 """.split()

@@ -235,6 +235,12 @@ MISTAKES = {
         ["model(config) raises SystemExit: 3", "a function must not end the process"],
         "sys.exit(3)",
     ),
+    "the end of the process without a word": (
+        "import os\ndef wrong(config):\n    os._exit(3)\n",
+        dict(model="wrong"),
+        ["model(config) raises SystemExit: os._exit(3)"],
+        "os._exit(3)",
+    ),
     "an error with a long text": (
         "def wrong(config):\n    raise ValueError('number ' * 1500)\n",
         dict(model="wrong"),

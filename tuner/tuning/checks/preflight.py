@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import socket
 import time
 import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
@@ -165,14 +166,28 @@ class _Dropped(io.StringIO):
 
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings."""
+    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings.
+
+    `os._exit` raises SystemExit meanwhile, because it would end the command without a message.
+    """
+    process, ends = os.getpid(), os._exit
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process:  # a forked process, such as a DataLoader's
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = leave
     with (
         contextlib.redirect_stdout(_Dropped()),
         contextlib.redirect_stderr(_Dropped()),
         warnings.catch_warnings(record=True) as heard,
     ):
         warnings.simplefilter("always")
-        yield heard
+        try:
+            yield heard
+        finally:
+            os._exit = ends
 
 
 @contextlib.contextmanager

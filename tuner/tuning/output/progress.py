@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from ray.tune import ProgressReporter
+from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
 from tuner.engine.controller.failures import likeness
@@ -46,8 +46,8 @@ def never_fatal(method: F) -> F:
     return guarded  # type: ignore[return-value]
 
 
-class ProgressTable(ProgressReporter):
-    """Prints the table and a progress line; redraws them in a terminal or notebook.
+class ProgressTable(CLIReporter):
+    """Ray's CLIReporter with a table that fits the terminal and a progress line; redraws them in a terminal or notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
@@ -78,6 +78,7 @@ class ProgressTable(ProgressReporter):
         shown = ["trial", "status", "epoch", *values, *names, *(f"last_{name}" for name in others)]
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
+        super().__init__(metric_columns=[experiment.metric, *others], parameter_columns=names)
         self._header, self._params, self._metrics = list(map(cell, shown)), names, [experiment.metric, *others]
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
         self._tracker, self._halt, self._waiting = tracker, halt, waiting
