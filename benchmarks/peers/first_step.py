@@ -23,7 +23,7 @@ class Noted(nn.Linear):
         self.path: Path | None = path
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.training and self.path and torch.distributed.get_rank() == 0:
+        if self.training and self.path and torch.distributed.is_initialized() and torch.distributed.get_rank() == 0:
             self.path.write_text(repr(time.time()))
             self.path = None
         return super().forward(inputs)
