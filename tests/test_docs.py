@@ -134,7 +134,7 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
         monkeypatch.setattr(checking, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
         monkeypatch.setattr(checking, "check_head", lambda address: None)
         words += ["--dry-run"]
-    if module in ("tuner.serve", "tuner.gpus", "tuner.tuning.output.wandb_mirror"):
+    if module in ("tuner.serve", "tuner.gpus"):
         monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
     name = f"{module}.__main__" if module == "tuner.serve" else module
     try:
@@ -158,7 +158,7 @@ def test_commands_of_ours_are_found():
     modules = [parameter.values[0] for parameter in ours()]
     assert len(modules) > 25
     assert set(modules) == {
-        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "tuning.output.wandb_mirror")
+        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus")
     }
 
 

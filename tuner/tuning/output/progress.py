@@ -47,7 +47,7 @@ def never_fatal(method: F) -> F:
 
 
 class ProgressTable(CLIReporter):
-    """Ray's CLIReporter with a table that fits the terminal and a progress line; redraws them in a terminal or notebook.
+    """Ray's CLIReporter with a table that fits the terminal, and a progress line; redraws both there and in a notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
