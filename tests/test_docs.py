@@ -157,9 +157,7 @@ def parsed(parse):
 def test_commands_of_ours_are_found():
     modules = [parameter.values[0] for parameter in ours()]
     assert len(modules) > 25
-    assert set(modules) == {
-        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus")
-    }
+    assert set(modules) == {f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus")}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=id_of)
