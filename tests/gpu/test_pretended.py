@@ -19,7 +19,7 @@ from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import Accelerator
 from tuner.training.devices.memory import release
 from tuner.training.devices.usage import hold_to_share
-from tuner.training.group import Member
+from tuner.training.group import DDPRank
 from tuner.training.loop import Training
 from tuner.training.parallel import Worker
 from tuner.training.trial_spec import TrialSpec
@@ -152,7 +152,7 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
     joined = []
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **options: joined.append(backend))
     monkeypatch.setattr(gpus, "backend", partial(Accelerator.backend, gpus))
-    member = Member(1, 2, 1, "cuda:1")
+    member = DDPRank(1, 2, 1, "cuda:1")
     member.store = object()  # rank 0 listens
     member.join("127.0.0.1", 1, "127.0.0.1")
     assert gpus.current == 1 and joined == ["nccl"]

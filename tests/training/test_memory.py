@@ -11,7 +11,7 @@ from torch import nn
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.devices.memory import Fit, gradients_in_parts
+from tuner.training.devices.memory import MicroBatcher, gradients_in_parts
 from tuner.training.loop import Training
 
 NUM_EXAMPLES = 50
@@ -158,7 +158,7 @@ def test_the_failed_attempt_is_freed_before_the_next():
         alive.append(sum(issubclass(type(each), torch.Tensor) and each.numel() == 12345 for each in gc.get_objects()))
         return size
 
-    assert Fit("a test", shrink=True)(work, 8) == 2
+    assert MicroBatcher("a test", shrink=True)(work, 8) == 2
     assert alive == [0]
 
 
@@ -166,7 +166,7 @@ def test_a_cpu_allocation_that_fails_shrinks_too():
     def work(size):
         return torch.empty(2**58 if size > 2 else 1).numel() * size
 
-    assert Fit("a test", shrink=True)(work, 8) == 2
+    assert MicroBatcher("a test", shrink=True)(work, 8) == 2
 
 
 def test_another_error_is_not_repeated():
@@ -177,7 +177,7 @@ def test_another_error_is_not_repeated():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        Fit("a test", shrink=True)(work, 8)
+        MicroBatcher("a test", shrink=True)(work, 8)
     assert tried == [8]
 
 

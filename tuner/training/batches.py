@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuner.training.data import Arrays, Part
+from tuner.training.data import Arrays, DataSplit
 from tuner.training.loader import LoadedExamples
 from tuner.training.task import Task
 
@@ -46,7 +46,7 @@ class Examples(Protocol):
         """Ends the loader processes that read these examples, if there are any; may be called twice."""
 
 
-def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
+def examples_of(part: DataSplit, task: Task, device: torch.device) -> Examples:
     """Prepares a part for reading; raises ValueError if it is empty, DataError if its first example is unreadable."""
     if len(part) == 0:
         raise ValueError("the training, validation or test part of the data has no examples: give it at least one")

@@ -121,7 +121,7 @@ class Mapped:
         return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
 
 
-Part = Arrays | Files | Mapped
+DataSplit = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:

@@ -47,7 +47,7 @@ class GroupOutOfMemoryError(RuntimeError):
         return type(self), (str(self), self.size)
 
 
-class Member:
+class DDPRank:
     """One process of a group. Callers must call a method in all processes at once, except `listen` and `state`.
 
     Args:
@@ -148,7 +148,7 @@ class Member:
 
 
 class Group:
-    """Runs one trial in several processes: calls the methods of all `Member`s at once.
+    """Runs one trial in several processes: calls the methods of all `DDPRank`s at once.
 
     A subclass starts the processes and implements `call`, `call_first` and `restart`. The next trial may reuse a group
     (call `begin` again), unless a method raised an error; then the caller must end the group.
@@ -163,7 +163,7 @@ class Group:
         self.saved: bytes | None = None
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> None:
-        """Builds the training in every process, restored from a state if there is one (see `Member.begin`)."""
+        """Builds the training in every process, restored from a state if there is one (see `DDPRank.begin`)."""
         self.spec, self.saved = spec, state
         self.epoch = self.call("begin", spec, state, limit)[0]
 
@@ -193,7 +193,7 @@ class Group:
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of every `Member`, adds task and splits to `begin`; returns or raises what `gathered` does."""
+        """Calls a method of each `DDPRank`, adds task and splits to `begin`; returns or raises what `gathered` does."""
         raise NotImplementedError
 
     def call_first(self, method: str, **named: Any) -> Any:

@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tuner.training.data import Splits
-from tuner.training.group import Group, Member, RankResult, gathered
+from tuner.training.group import DDPRank, Group, RankResult, gathered
 from tuner.training.task import Task
 
 Source = Callable[[], tuple[Task, Splits]]
@@ -100,7 +100,7 @@ class Processes(Group):
 
 def run_calls(pipe: Connection, source: Source, rank: int, num_workers: int, num_threads: int, device: str) -> None:
     """The main function of a process: runs the calls that arrive through the pipe, until the pipe closes."""
-    member = Member(rank, num_workers, num_threads, device)
+    member = DDPRank(rank, num_workers, num_threads, device)
     material: tuple[Task, Splits] | None = None
     answer: tuple[Any, Exception | None]
     with contextlib.suppress(EOFError):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from tuner.training.batches import Examples, examples_of
 from tuner.training.cpu_kernels import onednn, small_convolutions
-from tuner.training.data import Part, Splits
+from tuner.training.data import DataSplit, Splits
 from tuner.training.devices.eager import import_compiler_late
-from tuner.training.devices.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.devices.memory import MicroBatcher, gradients_in_parts, sums_in_parts, warn_of_batch_norm
 from tuner.training.devices.precision import precision_named
 from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.streams import Streams, reseed
@@ -83,8 +83,8 @@ class Training:
         self.precision = precision_named(config.get("precision", precision), self.device)
         self.streams = Streams(devices)
         self.strategy = STRATEGIES[worker.strategy](worker, devices, task, config)
-        self.train_fit = Fit("training", shrink=on_oom == "shrink" and self.strategy.shrinks)
-        self.evaluate_fit = Fit("evaluation", shrink=on_oom == "shrink")
+        self.train_fit = MicroBatcher("training", shrink=on_oom == "shrink" and self.strategy.shrinks)
+        self.evaluate_fit = MicroBatcher("evaluation", shrink=on_oom == "shrink")
         self.train_examples = examples_of(splits.train, task, self.device)
         self.validation_examples = examples_of(splits.validation, task, self.device)
         reseed(seed, epoch=0)
@@ -127,7 +127,7 @@ class Training:
         self.training_loss = self.strategy.measure(minimised)
         measures = {"loss": loss, **{name: as_measure(metric) for name, metric in self.task.metrics.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
-        self.backward = self.strategy.weighing(self.precision.backward)
+        self.backward = self.strategy.scale_loss(self.precision.backward)
 
     def choose_backend(self) -> None:
         """Chooses oneDNN or torch's own convolutions, and the memory formats for training and evaluation."""
@@ -173,7 +173,7 @@ class Training:
         if self.schedule is not None:
             self.schedule.step()
         self.epoch += 1
-        self.strategy.equalise(self.model)
+        self.strategy.broadcast_buffers(self.model)
         return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -190,7 +190,9 @@ class Training:
             inputs = self.task.augment(inputs)
         self.streams.note()
         work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
-        return self.train_fit(work, targets.shape[0], self.undo)  # `Fit` and `note` cost 5 us of a small step's 460 us
+        return self.train_fit(
+            work, targets.shape[0], self.undo
+        )  # `MicroBatcher` and `note` cost 5 us of a small step's 460 us
 
     def undo(self) -> None:
         """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
@@ -207,7 +209,7 @@ class Training:
         for parameter in self.parameters:  # zero_grad takes 10 us longer; a small step takes 460 us
             parameter.grad = None
 
-    def evaluate(self, part: Part) -> dict[str, float]:
+    def evaluate(self, part: DataSplit) -> dict[str, float]:
         """Returns `loss` and the task's metrics as means over the examples of `part`."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
             return self.evaluate_examples(examples)

@@ -75,7 +75,7 @@ class Single:
         """The indices of the examples that this process evaluates."""
         return torch.arange(num_examples)
 
-    def weighing(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def scale_loss(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         """Wraps `backward` so that it weights the loss by the size of this process's part of the batch."""
         return backward
 
@@ -90,7 +90,7 @@ class Single:
         """Adds up sums over all processes."""
         return sums
 
-    def equalise(self, model: nn.Module) -> None:
+    def broadcast_buffers(self, model: nn.Module) -> None:
         """With several processes, copies the buffers of rank 0's model to all, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
@@ -164,7 +164,7 @@ class DistributedDataParallel(Single):
     def rows(self, num_examples: int) -> Tensor:
         return torch.arange(*self.part_of(num_examples))
 
-    def weighing(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def scale_loss(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def weighed(loss: Tensor) -> None:
             backward(loss if self.weight == 1 else loss * self.weight)
 
@@ -187,7 +187,7 @@ class DistributedDataParallel(Single):
         dist.all_reduce(sums)
         return sums
 
-    def equalise(self, model: nn.Module) -> None:
+    def broadcast_buffers(self, model: nn.Module) -> None:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 

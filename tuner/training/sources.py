@@ -30,7 +30,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from tuner.training.data import Arrays, DataError, Files, Mapped, Part, Splits, hold_out, read_examples
+from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, Splits, hold_out, read_examples
 from tuner.training.streams import kept_streams, reseed
 from tuner.training.task import Task
 
@@ -107,7 +107,7 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
     return Splits(**parts, source=splits.source, constants=splits.constants, notice=splits.notice)
 
 
-def as_part(value: Any, classes: bool) -> Part:
+def as_part(value: Any, classes: bool) -> DataSplit:
     """One part of the data as Arrays, Files or Mapped.
 
     Raises:
@@ -215,7 +215,7 @@ def _columns(example: Mapping[str, Any]) -> list[str]:
     return names if len(known) != 1 or names[1] == known[0] else names[::-1]
 
 
-def _stacked_if_small(part: Mapped) -> Part:
+def _stacked_if_small(part: Mapped) -> DataSplit:
     """Returns Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")

@@ -145,15 +145,15 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         mutable=tuple(space.mutable),
         constants=space.constants,
     )
-    goal = trials.Goal(spec, experiment.metric, experiment.mode, wandb=experiment.wandb != "disabled")
+    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, wandb=experiment.wandb != "disabled")
     probe.by_value(loaded_space)
     if space.train is not None:
-        function = partial(trials.train_function, function=space.train, goal=goal)
+        function = partial(trials.train_function, function=space.train, setup=setup)
     elif experiment.strategy == "ddp":
-        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), setup=setup)
     else:
         # Ray stores the data once per node; all workers of the node map the same arrays.
-        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
+        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, setup=setup)
     return trainable_of(function, resources.bundles())
 
 

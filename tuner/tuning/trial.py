@@ -42,7 +42,7 @@ from tuner.training.trial_spec import TrialSpec, trial_seed
 
 
 @dataclass(frozen=True)
-class Goal:
+class TrialSetup:
     """What all trials of a search share.
 
     Args:
@@ -62,13 +62,13 @@ class Goal:
         return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
 
 
-def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
+def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialSetup) -> None:
     """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
     import torch
 
     from tuner.training.loop import Training
 
-    spec = goal.spec_of(config)
+    spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     begin_reports()
     training = Training.of(task, splits, spec)
@@ -86,10 +86,10 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
 
     # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
     with contextlib.closing(training):
-        run_epochs(training, save, best, goal)
+        run_epochs(training, save, best, setup)
 
 
-def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) -> None:
+def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
     """Trains one setting of a Task as `train_task` does, but in worker processes; this process waits and reports.
 
     Args:
@@ -99,7 +99,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
 
     from tuner.engine.workers.actors import keep, workers_for
 
-    spec = goal.spec_of(config)
+    spec = setup.spec_of(config)
     start_clean(num_threads=1, gpus=0)  # this process only waits; the workers use the resources
     begin_reports()
     state, best = None, math.inf
@@ -114,7 +114,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
 
     try:
         group.begin(spec, state)
-        run_epochs(group, save, best, goal)
+        run_epochs(group, save, best, setup)
     except Exception:
         group.close()
         raise
@@ -132,17 +132,17 @@ class Epochs(Protocol):
     def run_epoch(self) -> dict[str, Any]: ...
 
 
-def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, goal: Goal) -> None:
+def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, setup: TrialSetup) -> None:
     """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
 
     Args:
         save: `save(best, path)` writes the state and the best value so far to a file.
         best: this trial's best value so far, with a sign such that smaller is better.
     """
-    sign = sign_of(goal.mode)
-    while training.epoch < goal.spec.max_epochs:
+    sign = sign_of(setup.mode)
+    while training.epoch < setup.spec.max_epochs:
         report: dict[str, Any] = training.run_epoch()
-        value = sign * report[goal.metric]
+        value = sign * report[setup.metric]
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
@@ -172,18 +172,18 @@ def environment(**variables: str) -> Iterator[None]:
 STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
 
 
-def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None:
+def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) -> None:
     """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
-    spec = goal.spec_of(config)
+    spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
-    reporter = begin_reports(goal.metric)
+    reporter = begin_reports(setup.metric)
     random.seed(spec.seed)
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
+    with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
         trial.stack.enter_context(own_folder(trial_folder(), is_new=tune.get_checkpoint() is None))
-        if not goal.wandb:
+        if not setup.wandb:
             trial.stack.enter_context(environment(WANDB_MODE="disabled"))
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))

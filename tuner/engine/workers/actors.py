@@ -18,26 +18,26 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.training.group import Group, Member, RankResult, addresses_among, gathered
+from tuner.training.group import DDPRank, Group, RankResult, addresses_among, gathered
 
 
 class WorkerActor:
     """A Ray actor that runs one member of a training group, which is one ddp process."""
 
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
-        self.member = Member(rank, num_workers, num_threads, device)
+        self.member = DDPRank(rank, num_workers, num_threads, device)
 
     def address(self) -> str:
         """Returns the IP address of this process's node."""
         return str(ray.util.get_node_ip_address())
 
     def begin(self, shared: Any, *arguments: Any) -> int:
-        """Calls `Member.begin` with task and splits from the object store, whose arrays a node's processes share."""
+        """Calls `DDPRank.begin` with task and splits from the object store, whose arrays a node's processes share."""
         task, splits = shared
         return self.member.begin(task, splits, *arguments)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of this process's `Member` by its name; `begin` has its own method above."""
+        """Calls a method of this process's `DDPRank` by its name; `begin` has its own method above."""
         return getattr(self.member, method)(*arguments, **named)
 
 

@@ -35,7 +35,7 @@ T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-class Fit:
+class MicroBatcher:
     """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
 
     Args:
