@@ -1,7 +1,6 @@
 """Scripts as strangers write them: where parameters reach them, and which mistakes end before the first trial."""
 
 import argparse
-import json
 import sys
 import types
 
@@ -12,7 +11,6 @@ from tuner import RequestError, run
 from tuner.engine.local.machine import local_cluster
 from tuner.engine.workers.reports import Reporter
 from tuner.integrations.optuna import with_trial
-from tuner.spec import reach
 from tuner.spec.script import in_trial
 from tuner.spec.spaces import find_space
 
@@ -91,31 +89,6 @@ seen.append(vars(parser.parse_args()))
     with pytest.raises(ValueError, match="command line: the following arguments are required: command; give such"):
         ran(space, {"lr": 0.5, "width": 8})
     assert argparse.ArgumentParser.error.__module__ == "argparse"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "line"),
-    [
-        ("config__yaml", "train:\n  lr: 0.1  # a comment\nwidth: 4\nother: 1\n", "yaml.safe_load(open('config.yaml'))"),
-        ("config__json", json.dumps({"train": {"lr": 0.1}, "width": 4, "other": 1}), "json.load(open('config.json'))"),
-        ("config__toml", "width = 4\nother = 1\n[train]\nlr = 0.1\n", "tomllib.load(open('config.toml', 'rb'))"),
-    ],
-)
-def test_the_keys_of_a_config_file_are_the_trials(moved, seen, tmp_path, monkeypatch, file, text, line):
-    monkeypatch.chdir(tmp_path)
-    module = line.partition(".")[0]
-    space = moved(f"{DECLARED}import os, {module}\nseen.append({line})\n", **{file: text})
-    assert space.train.targets(space.params) == {name: f"{name} of {file.replace('__', '.')}" for name in space.params}
-    ran(space, {"lr": 0.5, "width": 8})
-    assert seen == [{"train": {"lr": 0.5}, "width": 8, "other": 1}]
-    assert sys.modules[module].load.__module__.partition(".")[0] in ("yaml", "json", "tomllib")
-
-
-def test_only_config_files_of_the_scripts_folder_change(tmp_path):
-    (tmp_path / "own").mkdir()
-    (tmp_path / "data.json").write_text('{"lr": 0.1}')
-    with reach.into_files({"lr": 0.5}, tmp_path / "own", {"json": "load"}), open(tmp_path / "data.json") as file:
-        assert json.load(file) == {"lr": 0.1}
 
 
 def test_the_constants_of_a_module_beside_the_script_are_the_trials(moved, seen):

@@ -1,4 +1,4 @@
-"""Carries a trial's parameters into a script: to its options, its constants, and the config files that it reads."""
+"""Carries a trial's parameters into a script: to its options and its constants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from typing import Any
 CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 MOST_FILES = 200  # the most files beside a script, or in a folder, that are searched for a parameter
-MOST_BYTES = 1_000_000  # size of the largest config file that is searched for a parameter
 
 Config = Mapping[str, Any]
 
@@ -71,59 +70,9 @@ def into_click(config: Config) -> Iterator[None]:
         command.make_context = original
 
 
-@contextlib.contextmanager
-def into_files(config: Config, folder: Path, modules: Mapping[str, str]) -> Iterator[None]:
-    """Puts parameters in place of the keys of the same names that functions load from text, or from files in a folder.
-
-    Args:
-        modules: name of a module -> name of its function that loads a config file.
-    """
-    originals = [(importlib.import_module(name), function) for name, function in modules.items()]
-    with contextlib.ExitStack() as stack:
-        for module, function in originals:
-            original = getattr(module, function)
-
-            def load(stream: Any, *arguments: Any, original: Any = original, **options: Any) -> Any:
-                loaded = original(stream, *arguments, **options)
-                name = getattr(stream, "name", None)
-                own = isinstance(stream, (str, bytes)) or (
-                    isinstance(name, str) and Path(name).resolve().is_relative_to(folder.resolve())
-                )
-                return replaced(loaded, config) if own else loaded
-
-            setattr(module, function, load)
-            stack.callback(setattr, module, function, original)
-        yield
-
-
-# Module -> its function that loads a config; `yaml.safe_load` calls `yaml.load`.
-LOADERS = {"yaml": "load", "json": "load", "tomllib": "load"}
-SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "tomllib"}
-
-
-def loaders_of(source: str) -> dict[str, str]:
-    """Returns the part of LOADERS whose modules a script imports; OmegaConf and Hydra load by yaml."""
-    words = {"yaml": r"yaml|omegaconf|hydra", "json": "json", "tomllib": "tomllib"}
-    return {name: each for name, each in LOADERS.items() if imports(source, words[name])}
-
-
 def imports(source: str, modules: str) -> bool:
     """Returns whether a script imports one of the modules of a pattern such as `yaml|omegaconf`."""
     return re.search(rf"(?m)^\s*(import|from)\b.*\b({modules})\b", source) is not None
-
-
-def replaced(loaded: Any, config: Config) -> Any:
-    """Returns a loaded config with the parameters in place of values of the same names, also in nested dictionaries."""
-    if not isinstance(loaded, dict):
-        return loaded
-    for name, value in loaded.items():
-        if name not in config:
-            loaded[name] = replaced(value, config)
-        elif isinstance(value, dict) and isinstance(config[name], Mapping):
-            loaded[name] = replaced(value, config[name])
-        else:
-            loaded[name] = config[name]
-    return loaded
 
 
 # Package with a Trainer -> the module that reports for it. Only names: those modules import `tuner.spec`.
@@ -143,19 +92,6 @@ def trainers_in(source: str) -> list[str]:
             importlib.import_module(package)  # the integration uses the package that is imported
             found.append(module)
     return found
-
-
-def keys_beside(folder: Path, source: str) -> dict[str, str]:
-    """Returns key -> file (`conf/config.yaml`) for config files beside a script, if the script imports their loader."""
-    known = loaders_of(source)
-    keys: dict[str, str] = {}
-    files = sorted(file for suffix in SUFFIXES for depth in ("*", "*/*") for file in folder.glob(depth + suffix))
-    for file in files[:MOST_FILES]:
-        if SUFFIXES[file.suffix] in known and file.is_file() and file.stat().st_size <= MOST_BYTES:
-            text = file.read_text(encoding="utf-8", errors="replace")
-            for name in re.findall(r"""(?m)(?:^|[{,])\s*-?\s*["']?([A-Za-z_]\w*)["']?\s*[:=]""", text):
-                keys.setdefault(name, str(file.relative_to(folder)))
-    return keys
 
 
 def beside(path: Path) -> dict[Path, str]:

@@ -1,9 +1,9 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script in one of five ways: as the value of the option of the same name (argparse, click), in
-place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in place
-of a key of the same name in a config file, in the dictionary that `script` returns, or from an object of
-`tuner.integrations.wandb` or `tuner.integrations.optuna`. `tuner.spec.reach` does the first three.
+A parameter reaches the script in one of four ways: as the value of the option of the same name (argparse, click), in
+place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in the
+dictionary that `script` returns, or from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
+`tuner.spec.reach` does the first two.
 """
 
 from __future__ import annotations
@@ -195,8 +195,6 @@ class Script:
                 what = "constant in line" if len(lines) == 1 else "constants in lines"
                 of = "" if str(place) == self.path else f" of {place.name}"
                 words.setdefault(name, f"in place of the {what} {', '.join(map(str, sorted(lines)))}{of}")
-        for name, file in reach.keys_beside(Path(self.path).parent, self.source).items():
-            words.setdefault(name, f"{name} of {file}")
         return {name: words[name] for name in names if name in words}
 
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
@@ -231,7 +229,6 @@ class Script:
             stack.callback(sys.modules.__setitem__, "__main__", before)
             beside = {file.stem: names for file, names in replaced.items()}
             stack.enter_context(reach.fresh_modules(path.parent, config, beside))
-            stack.enter_context(reach.into_files(config, path.parent, reach.loaders_of(self.source)))
             if reach.imports(self.source, "click"):
                 stack.enter_context(reach.into_click(config))
             words = ("report(", "TunerCallback", "tuner.integrations")
