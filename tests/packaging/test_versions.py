@@ -37,11 +37,12 @@ def imported(folder):
 def test_what_is_imported_is_declared(folder):
     declared = {canonicalize_name(each.name) for each in [*DEPENDENCIES, *EXTRAS]}
     distributions = importlib.metadata.packages_distributions()
-    # The frameworks' packages are installed with their extras only, and have their modules' names.
+    # The frameworks' packages are installed with their extras only, and have their modules' names; Lightning is two.
     undeclared = {
         (name, path.name)
         for name, path in imported(folder)
-        if not declared & {canonicalize_name(each) for each in distributions.get(name, [name.replace("pytorch_", "")])}
+        if not declared
+        & {canonicalize_name(re.sub("^pytorch[-_]", "", each)) for each in distributions.get(name, [name])}
     }
     assert not undeclared
 

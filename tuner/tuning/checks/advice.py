@@ -73,7 +73,9 @@ def advice_on(error: BaseException, name: str = "", function: object = None) -> 
     if isinstance(function, type):
         if arguments_of(name) == "outputs, targets":
             return f"give an object, not the class: {function.__name__}()"
-        more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(name, "...")
+        more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(
+            name.partition("(")[0], "..."
+        )
         return f"write it as lambda {arguments_of(name)}: {function.__name__}({more})"
     if hasattr(function, "named_parameters") and name == "model(config)":
         return "a Task needs a function, not a module: model=lambda config: Net(...)"

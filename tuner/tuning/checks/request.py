@@ -48,9 +48,9 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     Raises:
         RequestError: the space cannot be loaded, or the request cannot be done.
     """
-    loaded_space = call.space or find_space(resumed.space if resumed else call.given["space"])
     if resumed:
-        return resume(options_over(resumed.experiment, call.given), resumed, loaded_space, here)
+        return resume(options_over(resumed.experiment, call.given), resumed, call.space, here)
+    loaded_space = call.space or find_space(call.given["space"])
     return begin(options_over(defaults_of(loaded_space), call.given), loaded_space, call.command, here)
 
 
@@ -95,10 +95,14 @@ def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
     )
 
 
-def resume(wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace, here: bool = True) -> Request:
+def resume(
+    wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace | None = None, here: bool = True
+) -> Request:
     """Checks the request to resume or extend a search.
 
     Args:
+        loaded_space: the space that the caller has; None = import the one that the experiment names, once the options
+            are known to be its own. No other code is imported.
         here: whether the search runs from this machine; without --address, a trial must then fit on it.
 
     Raises:
@@ -117,6 +121,7 @@ def resume(wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpac
             f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
             f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
         )
+    loaded_space = loaded_space or find_space(earlier.space)
     now = space_facts(loaded_space)
     try:
         before = earlier.facts["space"]
