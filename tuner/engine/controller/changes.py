@@ -128,6 +128,19 @@ class Controller(TuneController):
         self._actor_manager.remove_actor(actor, kill=True)
         self._actor_stopped(actor)
 
+    def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+        """Gives the trial an idle worker, unless the trial's own worker is already starting.
+
+        Ray would end the starting worker in the middle of its imports, and take the idle one. Trials that are pruned at
+        the first rung are often shorter than a worker's start. One worker would then run all trials, while Ray starts
+        and ends other processes.
+        """
+        own = self._trial_to_actor.get(trial)
+        starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
+        if starts:  # for Ray, an actor is started once it has its resources, though it may still import
+            return False
+        return bool(super()._maybe_reuse_cached_actor(trial))
+
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
         """Keeps repeated epochs, and WAITS (no room for a checkpoint), from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted

@@ -15,6 +15,7 @@ import ray  # must be first: makes Ray's copy of psutil importable
 
 # isort: split
 import psutil
+from ray._private import ray_constants, utils
 
 from tuner.errors import say
 
@@ -61,12 +62,17 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def kept_from_ray() -> Iterator[None]:
-    """Handles SIGTERM as SIGINT again after `ray.init`, which runs in the `with` block and replaces its handler."""
+    """Keeps this process's signal handlers while `ray.init` runs in a `with` block.
+
+    `ray.init` replaces the handler of SIGTERM by one that exits with code 15, and the driver's C++ core replaces that
+    by one that prints up to 35 lines of native stacks (ray 2.60). Ray's other processes keep these handlers.
+    """
+    before = ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = True, lambda handler: None
     try:
         yield
     finally:
-        if deadlines:  # inside `signals_to`
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+        ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = before
 
 
 @contextmanager
