@@ -6,12 +6,11 @@ import itertools
 import os
 import shutil
 import socket
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from asking import call_of, request_of
+from asking import request_of
 from crashing import killed_at
 
 from tuner import audit, gpus, report, run, train
@@ -465,13 +464,6 @@ def test_a_wrong_word_on_the_command_line_is_named(argv, message, refused):
     assert message in refused(*argv)
 
 
-def test_an_option_that_may_be_repeated_is_no_mistake():
-    words = "--trust --trust --point lr=0.1 width=2 --point lr=0.2 --stop loss=1 --stop accuracy=1"
-    argv = ["--space", TINY, *words.split()]
-    given = call_of(*argv).given
-    assert given["point"] == (("lr=0.1", "width=2"), ("lr=0.2",)) and given["stop"] == ("loss=1", "accuracy=1")
-
-
 def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
@@ -480,34 +472,6 @@ def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch
     told, error = capsys.readouterr().err.splitlines()
     assert told.startswith("still importing loop.py after 0 s (loop.py, line 3); Ctrl-C ends it; the usual cause is a")
     assert "training loop" in told and "has no space = Space(...)" in error
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """An installed package, in whose folder a test writes modules; the current folder is the user's."""
-    folder = tmp_path / "site-packages" / "slow_package"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(
-        "import importlib\n\ndef __getattr__(name):\n    return importlib.import_module(f'slow_package.{name}')\n"
-    )
-    monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.chdir(tmp_path)
-    yield folder
-    for name in [name for name in sys.modules if name.startswith("slow_package")]:
-        del sys.modules[name]
-
-
-IMPORTS = ["import slow_package.part", "import slow_package\n\nslow_package.part", "__import__('slow_package.part')"]
-
-
-@pytest.mark.parametrize("text", IMPORTS)
-def test_a_slow_import_of_a_package_is_not_taken_for_a_training_loop(text, package, monkeypatch, capsys):
-    """Also not a line that imports without the word, such as a function that its package imports when it is used."""
-    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
-    (package / "part.py").write_text("import time\n\ntime.sleep(0.5)\n")
-    Path("mine.py").write_text(text)
-    assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
-    assert "still importing" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["loop.py", "looping.forever"])
