@@ -15,8 +15,7 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
-from tuner.tuning.proposals import Proposals
-from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
+from tuner.tuning.searchers.forest import Forest, ForestSearcher
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.sampling import num_random, seeded
 from tuner.tuning.searchers.seeded import SeededSearcher, python_values
@@ -230,24 +229,6 @@ def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_t
 # forest
 
 
-def test_the_forest_sees_ranges_from_0_to_1_numbers_in_order_and_no_branch_that_was_not_chosen():
-    leaves = {
-        "lr": tune.loguniform(1e-4, 1),
-        "width": tune.choice([256, 16, 64]),
-        "act": tune.choice(["relu", "tanh"]),
-        "optimizer/chosen": tune.choice(["branch0", "branch1"]),
-        "optimizer/branch0/momentum": tune.uniform(0, 2),
-    }
-    columns = {
-        "lr": [1e-4, 1e-2],
-        "width": [256, 64],
-        "act": ["tanh", "relu"],
-        "optimizer/chosen": ["branch0", "branch1"],
-        "optimizer/branch0/momentum": [1, 1],
-    }
-    assert features(leaves, columns).round(6).tolist() == [[0, 1, 0, 1, 1, 0, 0.5], [0.5, 0.5, 1, 0, 0, 1, -1]]
-
-
 def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed():
     space = space_of(x=tune.uniform(0, 1))
     built, _ = build_searcher(experiment_of("forest", num_samples=200), space)
@@ -387,16 +368,6 @@ def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best)
         assert flat[changed] in domains.neighbours(declared[changed], centre[changed])
 
 
-def test_refine_goes_by_the_best_report_of_a_trial_not_its_last():
-    built, _ = build_searcher(experiment_of("refine", num_samples=4), space_of(w=tune.choice(list(range(100)))))
-    first = [built.suggest("00000"), built.suggest("00001")]
-    for trial, losses in (("00000", [0.1, 7.0]), ("00001", [2.0, 1.0])):
-        for loss in losses:
-            built.on_trial_result(trial, {"loss": loss})
-        built.on_trial_complete(trial, {"loss": losses[-1]})
-    assert abs(built.suggest("00002")["w"] - first[0]["w"]) == 1
-
-
 def test_refine_with_no_good_first_half_goes_on_at_random():
     settings = settings_of("refine", wide(), num_samples=8)
     built, num = build_searcher(experiment_of("refine", num_samples=8), wide())
@@ -408,28 +379,3 @@ def test_refine_with_no_good_first_half_goes_on_at_random():
 def test_refine_never_proposes_a_setting_twice_while_neighbours_are_left():
     settings = settings_of("refine", wide(), num_samples=40)
     assert len({tuple(dict(domains.leaves(s)).values()) for s in settings}) == 40
-
-
-def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused():
-    ends = {}
-
-    class Heard(Searcher):
-        def suggest(self, trial_id):
-            return {}
-
-        def on_trial_result(self, trial_id, result):
-            pass
-
-        def on_trial_complete(self, trial_id, result=None, error=False):
-            ends[trial_id] = result["loss"]
-
-    experiment = Experiment(searcher="optuna", scheduler="hyperband", metric="loss", mode="min")
-    proposals = Proposals(
-        Heard("loss", "min"), 3, experiment, None, concurrent=lambda: 1, keep=None, replayed=lambda source: [],
-    )  # fmt: skip
-    for trial in ("00000", "00001"):
-        proposals.on_trial_result(trial, {"loss": 2.0, "training_iteration": 1})
-    proposals.on_trial_complete("00000")  # Ray gives no result of a paused trial
-    proposals.on_trial_complete("00001", error=True)
-    proposals.on_trial_complete("00002")  # it has not reported
-    assert ends == {"00000": 2.0, "00001": math.inf, "00002": math.inf}
