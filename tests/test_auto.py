@@ -8,7 +8,6 @@ from pathlib import Path
 import asking
 import pytest
 
-from tuner import run
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec import auto
@@ -24,11 +23,6 @@ SPACES = Path(__file__).parent / "spaces"
 SAVES = SearchFacts(saves_checkpoints=True)
 LOSES = SearchFacts(saves_checkpoints=False)
 MANY = auto.FEWEST_TO_PROMOTE
-
-
-def pair_of(facts=SAVES, **options):
-    pair = choose(Options(**options), facts)
-    return pair.searcher, pair.scheduler
 
 
 @pytest.mark.parametrize(
@@ -82,12 +76,6 @@ def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_paramete
     assert pair.searcher == searcher and why in pair.why
 
 
-def test_the_searcher_needs_no_package_that_is_missing():
-    for num_samples, num_params in itertools.product((1, 10, 100, 1000), (1, 5, 50)):
-        bare = dataclasses.replace(SAVES, searchers=("random", "grid"), num_params=num_params)
-        assert pair_of(bare, num_samples=num_samples)[0] in bare.searchers
-
-
 @pytest.mark.parametrize(
     ("options", "grace"),
     [
@@ -104,38 +92,9 @@ def test_the_first_rung_lies_at_a_share_of_a_long_training_unless_it_is_named(op
     assert settled(Options(num_samples=MANY, **options), pair).grace_period == grace
 
 
-def test_a_named_reduction_factor_is_kept():
-    assert choose(Options(), SAVES).reduction_factor == auto.FACTOR == 2
-    assert choose(Options(reduction_factor=4), SAVES).reduction_factor == 4
-
-
-def test_what_is_chosen_is_checked_as_if_it_were_named():
-    options = Options(brackets=9, num_samples=MANY)
-    with pytest.raises(run.RequestError, match="--brackets 9: must be at most 4, the number of rungs"):
-        settled(options, choose(options, SAVES))
-
-
 @pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("late.py", False), ("saving.py", True)])
 def test_a_task_saves_checkpoints_and_a_functions_text_tells(space, saves):
     assert saves_checkpoints(find_space(str(SPACES / space)).space) is saves
-
-
-def test_a_class_saves_checkpoints_if_it_defines_how():
-    from ray import tune
-
-    from tuner.space import Space
-
-    class Forgets(tune.Trainable):
-        def step(self):
-            return {"loss": 1.0}
-
-    class Saves(Forgets):
-        def save_checkpoint(self, folder):
-            return {}
-
-    params = {"x": tune.uniform(0, 1)}
-    assert saves_checkpoints(Space(params=params, train=Saves))
-    assert not saves_checkpoints(Space(params=params, train=Forgets))
 
 
 # --- a search ---------------------------------------------------------------------------------------------------------
@@ -154,19 +113,6 @@ def saved(request):
     session.journal_start(journal, request.experiment, [], request.loaded_space.sha256)
     journal.close()
     return request.experiment.folder
-
-
-def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
-    request = begun(tmp_path, "--num-samples", "20")
-    line = (
-        "searcher random (draws each setting at random), because forest (learns from earlier trials what to try next) "
-        f"needs --num-samples {auto.FEWEST_TO_LEARN} or more; scheduler asha-promotion (pauses the worse trials early "
-        f"and continues the best), because there are {MANY} trials or more and they save checkpoints"
-    )
-    assert f"chosen automatically: {line}" in console.heading(request)
-    assert f"chosen      automatically: {line}" in console.plan(request)
-    named = begun(tmp_path, "--searcher", "grid", "--scheduler", "median")
-    assert not [text for text in (*console.heading(named), *console.plan(named)) if "automatically" in text]
 
 
 def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
@@ -193,10 +139,3 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
     assert not [line for line in console.heading(request) if "automatically" in line]
-
-
-def test_a_reason_of_a_hostile_folder_is_not_printed_at_length(tmp_path):
-    request = begun(tmp_path)
-    for given, printed in ((["x"] * 1000, 0), ("x" * 10**6, 5000)):
-        lines = console.heading(dataclasses.replace(request, facts={"auto": given}))
-        assert sum(len(line) for line in lines if line.startswith("auto")) <= printed

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from tiers import further
 
 HEAD = '"""Brought."""\nimport os\nfrom pathlib import Path\nfrom ray import tune\nfrom tuner.space import Space\n'
 COUNTING = """
@@ -34,12 +33,6 @@ WAYS = {
     ),
     "nothing": ("raise NotImplementedError", "pass"),
 }
-
-
-# By default the test below, and `engine/test_retries.py` for a function whose worker dies.
-@pytest.mark.parametrize("way", further(WAYS, 1))
-def test_a_class_trainable_is_searched_and_goes_on_from_its_checkpoint(search, tmp_path, way):
-    assert_goes_on(search, tmp_path, way, "os._exit(1)")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -117,11 +110,6 @@ def test_a_wrong_stop_is_refused(search_here, tmp_path, word):
     ran = search_here("tiny.py", "--stop", word)
     assert ran.code == 2 and "--stop" in ran.err and "Traceback" not in ran.err
     assert not ran.folder.exists()
-
-
-def test_a_stop_that_no_report_has_is_refused_by_name(search_here):
-    ran = search_here("tiny.py", "--stop", "acuracy=1")
-    assert ran.code == 2 and "--stop acuracy" in ran.err
 
 
 def test_pbt_starts_at_one_value_and_draws_from_a_range_at_its_own_interval(search_here, tmp_path):

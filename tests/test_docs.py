@@ -257,26 +257,6 @@ def test_options_and_their_values_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=id_of)
-def test_what_other_commands_name_exists(page):
-    """Extras and groups of installations, marks and names of tests, options of benchmarks."""
-    text = page.read_text()
-    assert set(re.findall(r"'\.\[(\w+)\]'", text)) <= PROJECT["project"]["optional-dependencies"].keys()
-    assert set(re.findall(r"uv run --(?:only-)?group (\w+)", text)) <= PROJECT["dependency-groups"].keys()
-    marks = {mark.partition(":")[0] for mark in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
-    for line in re.findall(r"pytest [^`#\n]+", text):
-        words = shlex.split(line)
-        files = "\n".join((ROOT / word).read_text() for word in words if word.endswith(".py"))
-        for flag, value in zip(words, words[1:], strict=False):
-            names = set(value.split()) - {"or", "and", "not"}
-            assert flag != "-m" or names <= marks, line
-            assert flag != "-k" or all(name in files for name in names), line
-    for name, rest in re.findall(r"python -m benchmarks\.(\w+)([^`\n]*)", text):
-        folder = ROOT / "benchmarks" / name
-        program = (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
-        assert all(word in program for word in rest.split() if word.startswith("--")), name + rest
-
-
-@pytest.mark.parametrize("page", PAGES, ids=id_of)
 def test_files_that_the_page_names_exist(page):
     folders = "tuner|tests|search_spaces|benchmarks|docker|docs|\\.ci"
     files = "cluster\\.yaml|pyproject\\.toml|constraints\\.txt"
@@ -310,11 +290,6 @@ def test_links_and_pictures_exist(page):
 def test_the_sites_menu_has_every_page():
     menu = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     assert sorted(name for entry in menu for name in entry.values()) == sorted(page.name for page in PAGES[1:])
-
-
-def test_every_picture_is_shown():
-    text = "".join(page.read_text() for page in [*PAGES, ROOT / "benchmarks" / "README.md"])
-    assert [path.name for path in DOCS.iterdir() if path.suffix in (".png", ".svg") and path.name not in text] == []
 
 
 def test_the_picture_of_the_packages_is_the_contracts():

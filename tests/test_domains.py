@@ -3,7 +3,6 @@
 import math
 import random
 
-import numpy as np
 import pytest
 from ray import tune
 
@@ -86,49 +85,12 @@ def test_neighbours_lie_in_the_range_without_the_value_itself(domain, radius):
         assert all(allowed(domain, other) for other in near)
 
 
-@pytest.mark.parametrize("domain", NUMBERS, ids=ids)
-def test_every_value_of_the_grid_has_a_neighbour(domain):
-    assert all(domains.neighbours(domain, value) for value in domains.grid_values(domain))
-
-
-def test_neighbours_of_a_log_range_are_a_tenth_of_its_logarithm_away():
-    down, up = domains.neighbours(tune.loguniform(1e-4, 1), 1e-2)
-    assert down == pytest.approx(10**-2.4) and up == pytest.approx(10**-1.6)
-
-
 def test_neighbours_of_a_choice_of_numbers_are_the_next_ones_and_of_words_all_others():
     assert domains.neighbours(tune.choice([16, 2, 8, 4]), 8) == [4, 16]
     assert domains.neighbours(tune.choice([16, 2, 8, 4]), 2, radius=2) == [4, 8]
     assert domains.neighbours(tune.choice(["relu", "tanh", "gelu"]), "tanh") == ["relu", "gelu"]
     assert domains.neighbours(tune.choice([True, False]), True) == [False]
     assert domains.neighbours(tune.randn(), 0.3) == []
-
-
-def test_ends_of_a_log_range_are_exact():
-    values = domains.grid_values(tune.loguniform(1e-4, 1e-1))
-    assert values[0] == 1e-4 and values[-1] == 1e-1
-    assert values[2] == pytest.approx(math.sqrt(1e-5))
-
-
-@pytest.mark.parametrize(
-    ("domain", "kind"),
-    [
-        (tune.choice([1]), "choice"),
-        (tune.uniform(0, 1), "uniform"),
-        (tune.quniform(0, 1, 0.5), "uniform"),
-        (tune.loguniform(1, 2), "loguniform"),
-        (tune.qloguniform(1, 2, 0.5), "loguniform"),
-        (tune.randint(0, 2), "randint"),
-        (tune.qrandint(0, 2, 2), "randint"),
-        (tune.lograndint(1, 2), "lograndint"),
-        (tune.randn(), "normal"),
-        (tune.qrandn(0, 1, 0.1), "normal"),
-        (tune.grid_search([1]), "grid_search"),
-        (tune.sample_from(lambda spec: 1), "sample_from"),
-    ],
-)
-def test_kind_names_the_function_of_ray(domain, kind):
-    assert domains.kind(domain) == kind
 
 
 def empty_uniform():
@@ -152,16 +114,9 @@ def log_of_zero():
 @pytest.mark.parametrize(
     ("domain", "message"),
     [
-        (object(), "a object is neither a domain, such as tune.choice"),
-        ([1, 2], "list [1, 2]; did you mean tune.choice([1, 2])?"),
         (tune.choice([]), "tune.choice([]) has no values; give at least one"),
-        (tune.grid_search([]), "tune.grid_search([]) has no values"),
-        (tune.uniform(3, 1), "range 3..1 is reversed or empty; lower must be below upper"),
-        (tune.uniform(1, 1), "range 1..1 is reversed or empty"),
         (empty_uniform(), "range 1.0..1.0 is reversed or empty"),
         (tune.randint(4, 4), "range 4..4 is reversed or empty"),
-        (tune.randint(9, 2), "range 9..2 is reversed or empty"),
-        (tune.quniform(1, 0, 0.1), "range 1..0 is reversed or empty"),
         (reversed_log(), "range 0.1..0.0001 is reversed or empty"),
         (log_of_zero(), "log range 0.0..0.1 must lie above zero"),
     ],
@@ -179,11 +134,6 @@ def test_a_domain_without_bounds_has_no_grid(domain):
         domains.grid_values(domain)
 
 
-def test_nested_parameters_are_named_by_their_path():
-    params = {"a": tune.uniform(0, 1), "b": {"c": tune.choice([1]), "d": {"e": tune.grid_search([1])}}}
-    assert [name for name, _ in domains.leaves(params)] == ["a", "b/c", "b/d/e"]
-
-
 def test_a_domain_is_described_in_json_with_ends_as_declared():
     assert domains.describe(tune.qrandint(0, 12, 4)) == {"kind": "randint", "lower": 0, "upper": 12, "q": 4}
     assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == {
@@ -192,11 +142,3 @@ def test_a_domain_is_described_in_json_with_ends_as_declared():
     }
     assert domains.describe(tune.randn()) == {"kind": "normal"}
     assert domains.describe(tune.sample_from(lambda spec: 1)) == {"kind": "sample_from"}
-
-
-def test_reading_a_domain_draws_nothing():
-    np.random.seed(5)
-    before = np.random.get_state()[1].copy(), random.getstate()
-    for domain in NUMBERS:
-        domains.check_domain(domain), domains.describe(domain), domains.grid_values(domain)
-    assert (np.random.get_state()[1] == before[0]).all() and random.getstate() == before[1]

@@ -79,23 +79,6 @@ def test_a_ray_that_was_started_before_is_warned_of_in_one_line(one_ray):
     assert "import tuner before ray.init()" in line
 
 
-def test_workers_of_our_own_ray_are_not_warned_of(one_ray):
-    @one_ray.remote
-    def imported():
-        import logging
-
-        with_warnings = []
-        logging.getLogger("tuner.engine.local.imported_late").addHandler(
-            type("Kept", (logging.Handler,), {"emit": lambda self, record: with_warnings.append(record)})()
-        )
-        from tuner.engine.local import imported_late
-
-        imported_late.correct()
-        return len(with_warnings)
-
-    assert one_ray.get(imported.remote()) == 0
-
-
 def test_the_package_itself_imports_neither_ray_nor_torch():
     program = "import sys, tuner; print([name for name in ('ray', 'torch', 'numpy') if name in sys.modules])"
     assert output_of(program)[0] == "[]"

@@ -1,6 +1,5 @@
 """An experiment with a wrong value cannot be built; what is saved is read back; rungs are Ray's."""
 
-import dataclasses
 import math
 import os
 import tracemalloc
@@ -10,31 +9,20 @@ from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import latest_experiment, load_experiment, save_experiment
-from tuner.spec.experiment import CHOICES, EXTENDABLE, PAIRS, Experiment, option
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment, option
 
 WRONG = [
-    ("num_samples", 0), ("num_samples", -3), ("max_epochs", 0), ("grace_period", 0), ("workers_per_trial", 0),
-    ("grace_period", 11), ("reduction_factor", 1), ("reduction_factor", 0.5), ("reduction_factor", -2),
-    ("reduction_factor", math.inf), ("reduction_factor", math.nan), ("searcher", "hyperotp"), ("searcher", ""),
-    ("scheduler", "ahsa"), ("mode", "maximum"), ("mode", "MIN"), ("strategy", "dpp"),
-    ("precision", "fp8"), ("on_oom", "shrnk"), ("workers_per_trial", 2), ("wandb", "on"),
-    ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
-    ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
-    ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),
-    ("priority", 101), ("priority", -101), ("brackets", 0), ("brackets", 101), ("brackets", 2), ("brackets", 1.5),
-    ("seed", 2**32), ("time_budget", "10"), ("time_budget", "0s"), ("time_budget", "-3m"), ("time_budget", "1d"),
-    ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
-    ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
-    ("name", "x\n"),
-    ("time_budget", "1m\n2m"),
-    ("trial_timeout", "10"), ("trial_timeout", "0s"), ("trial_timeout", "1d"), ("trial_timeout", "-1s"),
-    ("max_failures", -1), ("num_samples", 10**12), ("num_samples", 10**299), ("max_epochs", 1_000_001),
-    ("workers_per_trial", 10**9), ("reduction_factor", 1.0000001), ("reduction_factor", 1 + 1e-15),
-    ("reduction_factor", 10**299), ("cpus_per_trial", 10**299), ("time_budget", "9" * 400 + "s"),
-    ("time_budget", "1000000h"), ("metric", "x" * 5000), ("num_samples", "10"), ("num_samples", 1.5),
-    ("num_samples", True), ("num_samples", None), ("reduction_factor", "2"), ("reduction_factor", [2]),
-    ("tensorboard", 1), ("space", 5), ("space", ["cifar"]), ("searcher", ["random"]), ("mode", None),
-    ("cpus_per_trial", {}), ("name", 7),
+    ("num_samples", 0), ("num_samples", 10**299), ("num_samples", "10"), ("num_samples", 1.5), ("num_samples", True),
+    ("num_samples", None), ("max_epochs", 1_000_001), ("grace_period", 11), ("reduction_factor", 0.5),
+    ("reduction_factor", math.inf), ("reduction_factor", math.nan), ("reduction_factor", 1 + 1e-15),
+    ("reduction_factor", [2]), ("searcher", ""), ("searcher", ["random"]), ("mode", "MIN"), ("mode", None),
+    ("strategy", "dpp"), ("precision", "fp8"), ("on_oom", "shrnk"), ("wandb", "on"), ("workers_per_trial", 10**9),
+    ("cpus_per_trial", 0), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan), ("cpus_per_trial", {}),
+    ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5), ("max_concurrent_trials", -1), ("seed", -1), ("seed", 2**32),
+    ("priority", 101), ("brackets", 0), ("brackets", 1.5), ("time_budget", "0s"), ("time_budget", "1h30m"),
+    ("time_budget", "infm"), ("time_budget", "1m\n2m"), ("time_budget", "9" * 400 + "s"), ("trial_timeout", "-1s"),
+    ("name", "../x"), ("name", ".hidden"), ("name", "-x"), ("name", "x\n"), ("name", 7), ("max_failures", -1),
+    ("metric", "x" * 5000), ("tensorboard", 1), ("space", ["cifar"]),
 ]  # fmt: skip
 
 
@@ -43,26 +31,6 @@ def test_a_wrong_value_is_refused_by_its_options_name(field, value):
     with pytest.raises(RequestError) as refused:
         Experiment(**{field: value})
     assert str(refused.value).startswith(option(field)) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(("choice", "near"), [("hyperotp", "hyperopt"), ("randm", "random")])
-def test_a_misspelt_choice_is_told_the_nearest(choice, near):
-    with pytest.raises(RequestError, match=f"did you mean '{near}'"):
-        Experiment(searcher=choice)
-
-
-RIGHT = [
-    ("cpus_per_trial", 0.5), ("cpus_per_trial", 2), ("cpus_per_trial", 4.0), ("gpus_per_trial", 0),
-    ("gpus_per_trial", 0.25), ("gpus_per_trial", 2), ("gpus_per_trial", "auto"), ("seed", 2**32 - 1),
-    ("priority", -100), ("priority", 100),
-    ("reduction_factor", 1.5), ("name", "a.b_c-1"), ("name", "x" * 100), ("time_budget", "1.5h"), ("max_epochs", 1),
-    ("trial_timeout", "0.5s"), ("trial_timeout", "30m"), ("max_failures", 0), ("max_failures", 100),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value"), RIGHT)
-def test_a_right_value_is_kept(field, value):
-    assert getattr(Experiment(**{field: value}), field) == value
 
 
 @pytest.mark.parametrize(
@@ -82,11 +50,6 @@ def test_a_pair_is_taken_where_the_table_has_it(searcher, scheduler):
         Experiment(searcher=searcher, scheduler=scheduler)
     assert f"--searcher {searcher} does not work with --scheduler {scheduler}" in str(refused.value)
     assert all(name in str(refused.value) for name in PAIRS[searcher])
-
-
-def test_the_pairs_table_names_every_searcher_and_every_scheduler():
-    assert set(PAIRS) == set(CHOICES["searcher"])
-    assert {name for schedulers in PAIRS.values() for name in schedulers} == set(CHOICES["scheduler"])
 
 
 @pytest.mark.parametrize("reduction", [2, 3, 4, 5, 10, 1.5, 2.5, 2.0, 1.1])
@@ -114,16 +77,6 @@ def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
     assert not list(tmp_path.glob("*.tmp*"))
 
 
-def test_differences_name_both_values():
-    changed = dataclasses.replace(Experiment(), seed=3, metric="acc")
-    assert Experiment().differences(changed) == {"seed": (0, 3), "metric": ("loss", "acc")}
-
-
-def test_what_a_resumed_search_may_change_are_fields():
-    assert {field.name for field in dataclasses.fields(Experiment)} >= EXTENDABLE
-    assert not EXTENDABLE & {"seed", "space", "searcher", "scheduler", "metric", "mode", "name"}
-
-
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", "3", '{"format": 1}', '{"format": 1, "options": 3}', '{"format": 1, "options": []}',
@@ -134,12 +87,6 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, text):
     with pytest.raises(RequestError) as refused:
         load_experiment(tmp_path)
     assert "experiment.json is damaged" in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path):
-    (tmp_path / "experiment.json").write_bytes(b"\xff\xfe\x00{")
-    with pytest.raises(RequestError, match="is damaged"):
-        load_experiment(tmp_path)
 
 
 def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
@@ -181,13 +128,6 @@ def test_workers_that_a_strategy_cannot_use_are_refused(options, message):
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("strategy", CHOICES["strategy"])
-def test_every_strategy_can_be_asked_for(strategy):
-    assert Experiment(strategy=strategy).strategy == strategy
-    ddp = Experiment(strategy="ddp", workers_per_trial=2, cpus_per_trial=4, gpus_per_trial=0)
-    assert ddp.workers_per_trial == 2
-
-
 def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp_path, caplog):
     saved = Experiment(space="x", seed=7, name="mine")
     save_experiment(saved, tmp_path, {"space": {"params": {"lr": "0..1"}}})
@@ -217,12 +157,6 @@ def test_rungs_are_counted_before_any_is_laid(scheduler):
     assert peak < 1 << 20
     few = Experiment(scheduler=scheduler, max_epochs=1_000_000, reduction_factor=1.15)
     assert len(few.rungs()) <= 100
-
-
-def test_rungs_are_counted_from_the_grace_period_on():
-    assert Experiment(max_epochs=100, grace_period=90, reduction_factor=1.01).rungs()[0] == 90
-    with pytest.raises(RequestError, match="rungs"):
-        Experiment(scheduler="hyperband", max_epochs=100, grace_period=90, reduction_factor=1.01)
 
 
 def test_an_unknown_experiment_names_the_newest_and_says_how_many_there_are(tmp_path):

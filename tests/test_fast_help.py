@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 OPTIONS = {
     "--space", "--list", "--num-samples", "--max-epochs", "--grace-period", "--reduction-factor", "--brackets",
@@ -38,18 +36,6 @@ def test_help_imports_neither_ray_nor_torch():
     ran = output_of("--help")
     assert ran.returncode == 0, ran.stderr
     assert "Exit codes: 0 done" in ran.stdout and ran.stderr == ""
-
-
-def test_help_hides_every_empty_default_at_any_width(monkeypatch, capsys):
-    from tuner import run
-
-    for width in ("76", "80", "87", "120"):
-        monkeypatch.setenv("COLUMNS", width)
-        with pytest.raises(SystemExit):
-            run.main(["--help"])
-        text = capsys.readouterr().out
-        assert not re.search(r"default:[\s│]+(''|False)", text) and re.search(r"default:[\s│]+auto", text)
-        assert "--trust" in text
 
 
 def test_the_options_are_the_contracts():

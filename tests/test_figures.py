@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
-from ray.tune.schedulers.async_hyperband import _Bracket
 
-from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
@@ -18,12 +16,9 @@ from tuner.views.figures.curves import curves_of, draw_curves
 from tuner.views.figures.history import history_of
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parallel import MOST_PARAMETERS, parallel_of, parameters_of
-from tuner.views.figures.slices import usage_of
 from tuner.views.figures.whatif import cuts_of, draw_whatif
-from tuner.views.labels import MOST_NAME, escaped, flat
+from tuner.views.labels import MOST_NAME, flat
 from tuner.views.one_trial import draw_metrics
-from tuner.views.report import _contours
-from tuner.views.tables import decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
 
 
@@ -51,36 +46,12 @@ def searched():
     )
 
 
-def test_curves_hold_every_trial_its_stop_and_the_rungs(searched):
-    data = curves_of(searched)
-    assert [(c.trial, c.status, c.values) for c in data.curves][3] == ("00003", "pruned", [2.5, None])
-    assert [(s.epoch, s.value, s.cutoff) for s in data.stops] == [(1, 4.0, 3.9), (2, 3.0, 2.0), (1, 2.5, None)]
-    assert data.rungs == [1, 2, 4] and data.best == "00000"
-
-
-def test_rungs_of_other_schedulers_are_those_that_were_met(searched):
-    assert curves_of(record(*searched.trials, scheduler="hyperband")).rungs == [1, 2]
-    assert curves_of(record(*searched.trials, scheduler="median")).rungs == []
-
-
-def test_a_rung_between_two_epochs_is_one_line_at_the_later_epoch():
-    decisions = [decided(1, 3.0, None, "continue"), decided(2, 3.0, None, "continue", rung=1.5)]
-    data = curves_of(record(trial(0, [3.0, 3.0], decisions=decisions), reduction_factor=1.5))
-    assert data.rungs == [1, 2, 3, 4, 6]  # of 1, 1.5, 2.25, 3.375, 5.0625 and 7.59
-
-
 def test_figures_are_plotlys_and_strict_json(searched):
     figures = all_figures(searched)
     assert set(figures) == {"curves", "rung_values", "history"}  # the one parameter is the same in all
     for figure in figures.values():
         go.Figure(figure)
         json.dumps(figure, allow_nan=False)
-
-
-def test_pruned_trials_can_be_told_from_the_rest_and_the_winner_stays(searched):
-    traces = draw_curves(curves_of(searched))["data"]
-    assert [t.get("meta") for t in traces] == ["pruned", "best", "stop", "cutoff"]
-    assert traces[1]["name"] == "best: trial 00000" and traces[1]["type"] == "scatter"
 
 
 def test_every_point_and_bar_of_a_trial_has_the_trials_id():
@@ -117,17 +88,6 @@ def test_history_goes_by_time_and_keeps_the_improvements(searched):
 def test_nothing_finite_is_no_figure():
     assert all_figures(record()) == {}
     assert all_figures(record(trial(0, [math.nan], "pruned"), trial(1, [], "failed"))) == {}
-
-
-def test_one_trial_is_drawn():
-    assert set(all_figures(record(trial(0, [1.0])))) == {"curves", "history"}
-
-
-def test_many_points_are_thinned_and_keep_their_ends(monkeypatch):
-    monkeypatch.setattr("tuner.views.figures.curves.MAX_POINTS", 20)
-    data = curves_of(record(*(trial(n, [float(e) for e in range(10, 0, -1)]) for n in range(10))))
-    assert {(c.epochs[0], c.epochs[-1]) for c in data.curves} == {(1, 10)}
-    assert sum(len(c.epochs) for c in data.curves) <= 30
 
 
 def test_parallel_axes_follow_what_was_declared():
@@ -189,73 +149,6 @@ class TestConditionalParameters:
         traces = all_figures(whole)["slices"]["data"]
         assert sum(None in each["x"] for each in traces) == 3
 
-    def test_a_contour_has_the_trials_that_have_both_parameters(self):
-        data = contour_of(branched(), "optimizer/beta", "optimizer/lr")
-        assert data.values == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0] == [float(text.split()[1][:5]) for text in data.labels]
-        with pytest.raises(RequestError, match="no trial has both 'optimizer/momentum' and 'optimizer/beta'"):
-            contour_of(branched(), "optimizer/momentum", "optimizer/beta")
-
-    def test_the_report_leaves_out_a_contour_without_trials(self):
-        pairs = [key.replace("optimizer/", "") for key in _contours(branched())]
-        assert "beta, warm" in pairs and not {"momentum, beta", "beta, momentum", "warm, momentum"} & {*pairs}
-        assert "kind, lr" in pairs and "kind, momentum" not in pairs  # all trials with a momentum have one kind
-
-
-def test_texts_are_escaped_cut_and_in_one_line():
-    assert escaped("<img src=x>\n&", 40) == "&lt;img src=x&gt; &amp;"
-    assert escaped("x" * 50, 10) == "xxxxxxx..."
-
-
-def test_a_rung_counts_who_came_and_who_would_pass_now(searched):
-    first, second = rung_rows(searched)
-    assert (first.rung, first.came, first.went_on, first.stopped, first.best) == (1, 3, 2, 1, 3.0)
-    assert (first.cutoff_now, first.would_pass_now) == (3.5, 2)
-    assert (second.came, second.stopped, second.cutoff_then) == (1, 1, 2.0)
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("factor", [2, 3, 4.5])
-def test_the_cutoff_now_is_rays(mode, factor):
-    values = [0.3, 1.7, 0.9, 1.1, 2.2]
-    sign = 1 if mode == "max" else -1
-    theirs = sign * _Bracket(1, 8, factor, 0).cutoff({n: sign * value for n, value in enumerate(values)})
-    trials = [trial(n, [value], decisions=[decided(1, value, None)]) for n, value in enumerate(values)]
-    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor))
-    assert row.cutoff_now == pytest.approx(theirs)
-    assert row.would_pass_now == sum(sign * value >= sign * theirs for value in values)
-    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor, scheduler="median"))
-    assert (row.cutoff_now, row.would_pass_now) == (None, None)
-
-
-def test_a_trial_that_was_paused_went_on_if_it_was_promoted():
-    paused = [decided(1, 2.0, None, "pause")]
-    promoted = [*paused, decided(1, 2.0, None, "continue")]
-    (row,) = rung_rows(record(trial(0, [2.0, 1.0], decisions=promoted), trial(1, [3.0], "running", paused)))
-    assert (row.came, row.went_on, row.waiting) == (2, 1, 1)
-
-
-def test_decisions_are_sorted_by_their_margin(searched):
-    margins = [row.margin for row in decision_rows(searched)]
-    assert margins[:3] == pytest.approx([0.1, 0.1, 1.0]) and margins[3:] == [None, None]
-
-
-def test_a_stop_at_the_last_epoch_is_no_prune():
-    end = Decision(3, None, None, 1.0, None, 0, "stop", "trained its 3 epochs")
-    done = trial(0, [3.0, 2.0, 1.0], decisions=[decided(1, 3.0, 4.0, "continue"), decided(2, 2.0, None, "pause"), end])
-    worse = trial(1, [4.0], "pruned", [decided(1, 4.0, 3.9)])
-    failed = trial(2, [4.0], "failed", [Decision(1, None, None, None, None, 0, "stop", "reports no loss")])
-    outcomes = {(row.trial, row.epoch): row.outcome for row in decision_rows(record(done, worse, failed))}
-    assert outcomes == {
-        ("00000", 1): "continued", ("00000", 2): "paused", ("00000", 3): "completed", ("00001", 1): "pruned",
-        ("00002", 1): "failed",
-    }  # fmt: skip
-
-
-def test_a_trials_row_has_its_best_last_and_rung(searched):
-    rows = trial_rows(searched)
-    assert (rows[0].best, rows[0].best_epoch, rows[0].last, rows[0].epochs) == (1.0, 3, 1.0, 3)
-    assert rows[2].rung == 2 and math.isnan(rows[3].last)
-
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
     monkeypatch.setattr("tuner.views.figures.curves.MAX_CURVES", 40)
@@ -309,51 +202,6 @@ def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
         for text in strings(figure):
             plain = text.replace("<br>", "").replace("<extra></extra>", "")
             assert not {"<", "\x1b", "\x07", "\u202e", "\udcff"} & set(plain), (name, text)
-
-
-class Counted(dict):
-    """Metrics that count how many values they are asked for."""
-
-    asked = 0
-
-    def get(self, name, default=None):
-        Counted.asked += 1
-        return super().get(name, default)
-
-    def __getitem__(self, name):
-        Counted.asked += 1
-        return super().__getitem__(name)
-
-    def items(self):
-        Counted.asked += len(self)
-        return super().items()
-
-
-def test_reports_are_looked_at_once_however_many_names_they_have():
-    def reported(number, names_of):
-        reports = (Report(e, Counted({"loss": 1 / e, **names_of(e)}), None, e, e) for e in range(1, 101))
-        return TrialRecord(str(number), {"lr": number}, "completed", "r", tuple(reports))
-
-    Counted.asked = 0
-    distinct = reported(0, lambda epoch: {f"m{epoch}_{i}": 1.0 for i in range(20)})
-    assert len(draw_metrics(distinct, "loss", 1)["data"]) == 1
-    assert Counted.asked < 10_000  # of 2,100 values; a look for each of 2,001 names at each report would be 200,000
-    last = [
-        reported(n, lambda epoch, n=n: {f"cpu_{i}": n + i for i in range(400 if epoch == 100 else 1)}) for n in (0, 1)
-    ]
-    Counted.asked = 0
-    used = usage_of(record(*last))
-    assert len(used.axes) == 24 and used.axes[0].values == pytest.approx([0.0, 1.0])
-    assert Counted.asked < 10_000
-
-
-def test_a_metric_whose_name_begins_like_that_of_a_speed_is_no_usage():
-    def reported(number):
-        metrics = {"loss": 0.5, "train_s": 1.0 + number, "train_score": float(number), "cpu_percent": 50.0 + number}
-        return TrialRecord(str(number), {"lr": number}, "completed", "r", (Report(1, metrics, None, 1.0, 1),))
-
-    used = usage_of(record(reported(0), reported(1)))
-    assert [axis.name for axis in used.axes] == ["train_s", "cpu_percent"]
 
 
 def test_names_of_a_nested_setting_are_short_and_few():

@@ -11,7 +11,6 @@ import pytest
 import ray.tune.examples
 import torch
 from ray import cloudpickle, tune
-from ray.tune.result import DEFAULT_METRIC
 from tiers import further
 from workerless import in_this_process
 
@@ -75,20 +74,6 @@ def objective(trial):
         if trial.should_prune():
             raise optuna.TrialPruned
     return x**2 + depth + (2 if trial.number else 3)
-
-
-def test_an_objective_gets_its_parameters_and_reports(sent):
-    config = {"x": 0.5, "kind": {"name": "a", "depth": 2}}
-    assert with_trial(objective)(config) is None  # it returns the last report
-    assert [report[DEFAULT_METRIC] for report in sent] == [2.25, 3.25, 4.25]
-    assert with_trial(lambda trial: trial.suggest_float("x", -1, 1))(config) == 0.5
-
-
-def test_an_objective_that_prunes_itself_ends_without_a_value(sent):
-    def pruned(trial):
-        raise optuna.TrialPruned
-
-    assert with_trial(pruned)({"x": 1.0}) is None and not sent
 
 
 def test_a_parameter_that_the_space_lacks_is_named(sent):

@@ -145,34 +145,6 @@ def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monke
     assert {len(trial.node) for trial in gpus.TrialScanner().running(results)} == {9, gpus.MOST_NODE}
 
 
-def test_a_look_ends_in_time(monkeypatch, results, caplog):
-    monkeypatch.setattr(gpus, "SCAN_S", -1.0)
-    assert gpus.TrialScanner().running(results) == [] and "was not read" in caplog.text
-
-
-def test_a_journal_that_has_not_changed_is_not_read_again(monkeypatch, results):
-    reads, follow = [], gpus.follow
-    monkeypatch.setattr(gpus, "follow", lambda path, once: reads.append(path) or follow(path, once=once))
-    look = gpus.TrialScanner()
-    assert look.running(results) == look.running(results) != [] and len(reads) == 1
-    journal = Journal(results / "mine" / "journal.jsonl")
-    journal.write("report", "00000", epoch=4, metrics={"loss": 1.0})
-    journal.close()
-    assert [trial.epoch for trial in look.running(results)] == [4] and len(reads) == 2
-
-
-def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
-    naps = iter([None, None])
-
-    def nap(seconds):
-        if next(naps, "over") == "over":
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(gpus.time, "sleep", nap)
-    lines = output_of(monkeypatch, capsys, Without(), "--watch", "--results", str(tmp_path))
-    assert lines.count("no trial is running") == 3
-
-
 def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", Recorded([]))
     assert nvml.Busy("5f3a").percent() == 97 and nvml.Busy("other").percent() is None

@@ -80,17 +80,6 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_whole_process_group_leaves_what_resumes(tmp_path):
-    process = start([*COMMAND, *SLOW, "--results", str(tmp_path), "--name", "x"])
-    wait_for(lambda: (tmp_path / "x" / "journal.jsonl").exists() and reports(tmp_path / "x") >= 2)
-    os.killpg(process.pid, signal.SIGTERM)  # Ray's own processes too, as `timeout` and systemd do
-    assert process.wait(20) == 130
-    wait_for(lambda: not left_of(process), 15)
-    subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
-    assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
-
-
-@pytest.mark.slow
 def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("EPOCH_S", "3600")
     whole = ["--space", str(SPACES / "hours.py"), "--scheduler", "fifo"]

@@ -158,22 +158,10 @@ def test_a_wrong_point_is_refused_by_name(point, message):
     assert message in str(refused.value) and str(refused.value).startswith("--point")
 
 
-def test_what_is_declared_has_the_names_of_a_config():
-    described = parameters.describe(conditional().declared)
-    assert described["optimizer/name"] == {"kind": "choice", "values": ["sgd", "adam"]}
-    assert described["optimizer/momentum"]["kind"] == "uniform"
-    assert [each["lower"] for each in described["optimizer/lr"]["branches"]] == [1e-3, 1e-5]
-    assert described["optimizer/decay/weight_decay"]["kind"] == "loguniform"
-    assert set(described) >= {"width", "net/depth"} and not {"steps", "net/kind"} & set(described)
-
-
 @pytest.mark.parametrize(
     "value, message",
     [
-        ([0.1, 0.01], "list [0.1, 0.01]; did you mean tune.choice([0.1, 0.01])?"),
-        ((1, 2), "did you mean tune.choice([1, 2])?"),
         (lambda spec: 1, "is a function"),
-        (object(), "a object is neither a domain"),
         (tune.choice([{"a": tune.choice([])}]), "tune.choice([]) has no values"),
         (tune.choice([{"a": tune.uniform(0, 1)}, [1]]), "a list among dictionaries with domains"),
     ],
@@ -184,14 +172,3 @@ def test_what_is_neither_a_domain_nor_a_constant_is_refused_with_what_to_write(v
     assert message in str(refused.value) and "'x'" in str(refused.value)
     if callable(value):
         assert Path(__file__).name in str(refused.value), "the user's own file and line"
-
-
-def test_constants_alone_are_no_search():
-    with pytest.raises(ValueError, match="only constants"):
-        Space(params={"x": 1, "y": {"z": None}}, train=train)
-
-
-def test_a_choice_of_fixed_dictionaries_is_one_parameter():
-    space = Space(params={"x": tune.choice([{"a": 1}, {"a": 2}])}, train=train)
-    assert space.encoded == space.searched == space.params
-    assert {str(config) for config in settings_of("random", space)} == {"{'x': {'a': 1}}", "{'x': {'a': 2}}"}

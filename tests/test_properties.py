@@ -76,17 +76,6 @@ def test_every_report_is_judged_and_what_is_no_number_stops_its_trial(made):
 
 
 @LIMITS
-@given(searches())
-def test_what_diverged_leaves_no_trace_at_the_rungs(made):
-    choices, turns = made
-    with tempfile.TemporaryDirectory() as folder:
-        search = Search(Path(folder) / "journal.jsonl", **(choices | {"scheduler": "asha"}))
-        list(played(search, turns))
-    values = [value for _, rung in search.inner._rule._rule._rungs[0] for value in rung.values()]
-    assert all(math.isfinite(value) for value in values)
-
-
-@LIMITS
 @given(searches(), some.integers(0, 39))
 def test_a_search_cut_anywhere_goes_on_as_an_unbroken_one(made, cut):
     choices, turns = made

@@ -1,11 +1,9 @@
 """Searches from Python: `search`, `load` and `load_best` in scripts and notebooks."""
 
-import contextlib
 import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from ray import tune
 from spaces import tiny
 from workerless import in_this_process
 
-import tuner
 from tuner import RequestError, Space, load, load_best, run, search
 from tuner.spec.live import code_digest, space_of
 
@@ -67,28 +64,6 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
         search(tiny.space, table="broad")
 
 
-def test_an_interrupt_that_ends_the_clean_end_also_says_how_to_resume(tmp_path, monkeypatch):
-    from tuner.tuning import driver, session
-
-    def twice(request):
-        raise KeyboardInterrupt
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
-    monkeypatch.setattr(session, "open_journal", twice)
-    with pytest.raises(KeyboardInterrupt, match=r'interrupted; tuner.search\(space, resume="twice"\) resumes it'):
-        search(tiny.space, name="twice", **QUICK)
-
-
-def test_the_names_of_the_package_are_cheap():
-    names = ", ".join(tuner.EXPORTS)
-    script = f"import sys, tuner; from tuner import {names}\nassert not {{'ray', 'torch'}} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
-    assert set(tuner.EXPORTS) <= set(dir(tuner))
-    with pytest.raises(AttributeError, match="no attribute 'serch'"):
-        tuner.serch  # noqa: B018
-
-
 @pytest.mark.parametrize(
     ("space", "options", "text"),
     [
@@ -130,13 +105,6 @@ def test_a_search_returns_its_result_and_its_best_model(here, capsys):
     assert tiny.accuracy(scores, labels).item() == pytest.approx(result.best.test["accuracy"])
     assert not best.model.training and best.config.keys() == tiny.space.params.keys()
     assert f"best = load_best({str(result.folder.absolute())!r})" in (result.folder / "best" / "README.md").read_text()
-
-
-def test_the_rows_are_dicts_without_pandas(here, monkeypatch):
-    result = search(tiny.space, name="mine", **QUICK)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    rows = result.refreshed().trials
-    assert [row["trial"] for row in rows] == ["00000", "00001", "00002"] and rows[0]["width"] in (2, 4, 8)
 
 
 SCRIPT = TINY.read_text()

@@ -11,7 +11,6 @@ from tuner.record.journal import Journal
 from tuner.record.records import records_of
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.record.standing import Tally
 from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 
@@ -27,39 +26,9 @@ def ended(trial, time, status="completed", reason="r"):
     return {"event": "trial_ended", "trial": trial, "time": time, "status": status, "reason": reason}
 
 
-def test_a_trial_is_suggested_then_running_then_ended():
-    events = [
-        {"event": "trial_suggested", "trial": "0", "time": 0, "config": {"lr": 0.1}},
-        {**START, "trial": "0", "time": 1},
-        report("0", 1, 3.5, loss=1.0),
-        ended("0", 4, "pruned", "worse"),
-    ]
-    states = [records_of(events[:n])[0].status for n in range(1, 5)]
-    assert states == ["suggested", "running", "running", "pruned"]
-    (record,) = records_of(events)
-    assert (record.config, record.reason, record.node, record.seconds) == ({"lr": 0.1}, "worse", "n", 3.0)
-
-
 def decided(trial, time, action, reason):
     fields = {"epoch": 1, "rung": 1, "bracket": 0, "value": 1.0, "cutoff": None, "recorded": 0}
     return {"event": "decision", "trial": trial, "time": time, "action": action, "reason": reason, **fields}
-
-
-def test_a_paused_trial_says_what_it_waits_for():
-    events = [
-        {**START, "trial": "0", "time": 1},
-        report("0", 1, 2, loss=1.0),
-        decided("0", 2, "pause", "waits at rung 1"),
-        decided("0", 3, "continue", "is among the best"),
-        {**START, "trial": "0", "time": 4},
-        decided("0", 5, "pause", "waits at rung 2"),
-        ended("0", 6, "pruned", "waited to the end"),
-    ]
-    states = [(records[0].status, records[0].reason) for n in range(2, 8) if (records := records_of(events[:n]))]
-    assert states == [
-        ("running", ""), ("paused", "waits at rung 1"), ("paused", "waits for a worker: is among the best"),
-        ("running", ""), ("paused", "waits at rung 2"), ("pruned", "waited to the end"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["kill", "interruption", "finish"])
@@ -83,17 +52,6 @@ def test_a_paused_trial_waits_however_its_session_ended(tmp_path, end):
     assert started.status == ("running" if end == "finish" else "interrupted")
 
 
-def test_trials_come_in_the_order_in_which_they_were_first_seen():
-    events = [report(t, 1, 0, loss=1) for t in ("2", "0", "1", "0")]
-    assert [record.id for record in records_of(events)] == ["2", "0", "1"]
-
-
-def test_a_restart_that_reports_an_epoch_again_replaces_it():
-    events = [report("0", 1, 1, loss=1.0), report("0", 2, 2, loss=0.5), report("0", 1, 3, loss=0.9)]
-    (record,) = records_of(events)
-    assert {r.epoch: r.metrics["loss"] for r in record.reports} == {1: 0.9, 2: 0.5}
-
-
 def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
     events = [
         {**START, "trial": "0", "time": 0},
@@ -113,38 +71,11 @@ def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
     assert known == [None, None, 2, 2, 2, 2, 4, 4, 4, 4, 3, 3]
 
 
-def test_seconds_of_all_restarts_are_added_without_the_pause_between_them():
-    events = [
-        {**START, "trial": "0", "time": 0},
-        report("0", 1, 10, loss=1.0),
-        ended("0", 11, "interrupted"),
-        {**START, "trial": "0", "time": 100},
-        report("0", 2, 105, loss=1.0),
-        ended("0", 106),
-    ]
-    (record,) = records_of(events)
-    assert record.seconds == 17 and record.status == "completed"
-
-
 @pytest.mark.parametrize(("mode", "epoch"), [("min", 2), ("max", 4)])
 def test_the_best_report_is_the_best_finite_one_and_the_earlier_of_equals(mode, epoch):
     losses = [2.0, 1.0, 1.0, 3.0, 3.0, math.nan, math.inf, -math.inf]
     (record,) = records_of([report("0", i + 1, i, loss=loss) for i, loss in enumerate(losses)])
     assert record.best("loss", mode).epoch == epoch
-
-
-def test_a_trial_without_a_finite_metric_has_no_best_report():
-    (record,) = records_of(
-        [report("0", 1, 0, loss=math.nan), report("0", 2, 1, accuracy=1.0), report("0", 3, 1, loss="x")]
-    )
-    assert record.best("loss", "min") is None
-    assert Tally(Experiment()).update([record]).best("loss", "min") is None
-
-
-def test_ties_between_trials_go_to_the_earlier_report():
-    records = records_of([report("0", 1, 5, loss=1.0), report("1", 1, 4, loss=1.0), report("2", 1, 6, loss=2.0)])
-    trial, best = Tally(Experiment()).update(records).best("loss", "min")
-    assert trial.id == "1" and best.time == 4
 
 
 def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
@@ -184,32 +115,3 @@ def test_a_trial_that_names_very_many_checkpoints_is_not_looked_for_one_by_one(t
     record = load(folder)
     looks.clear()
     assert record.best()[1].epoch == 0 and len(looks) < 10
-
-
-def test_a_folder_is_read_into_one_record(tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    save_experiment(Experiment(space="tiny", name="mine"), folder, {"versions": {"ray": "2"}})
-    book = Journal(folder / "journal.jsonl")
-    book.write("experiment_started", name="mine")
-    assert load(folder).state == "running" and load(folder).best() is None
-    book.write("trial_started", "00000", config={"lr": 1}, resources={}, node="")
-    book.write("report", "00000", epoch=1, metrics={"loss": 0.25})
-    book.write("decision", "00000", epoch=1, rung=1, bracket=0, value=0.25, cutoff=None, recorded=0, action="continue",
-               reason="r")  # fmt: skip
-    book.write("trial_failed", "00000", error="boom", kind="user", will_retry=False)
-    book.write("trial_ended", "00000", status="failed", reason="boom")
-    book.write("experiment_finished", state="interrupted", reason="")
-    assert load(folder).state == "interrupted"
-    book.write("experiment_resumed", name="mine")
-    record = load(folder)
-    assert record.state == "running" and record.facts == {"versions": {"ray": "2"}}
-    (trial,) = record.trials
-    assert trial.errors == ("boom",) and trial.decisions[0].rung == 1 and trial.status == "failed"
-    assert record.best()[1].metrics == {"loss": 0.25} and record.experiment.folder == folder
-    book.close()
-
-
-def test_a_moved_folder_reads_as_where_it_is(tmp_path):
-    save_experiment(Experiment(results="/somewhere/else", name="old"), tmp_path, {})
-    assert load(tmp_path).experiment.folder == tmp_path

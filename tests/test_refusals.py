@@ -3,22 +3,20 @@
 import contextlib
 import io
 import itertools
-import json
 import os
 import shutil
 import socket
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from asking import call_of, request_of
+from asking import request_of
 from crashing import killed_at
 
 from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
 from tuner.serve import __main__ as serve
-from tuner.spec import patience, spaces
+from tuner.spec import spaces
 from tuner.tuning import session
 from tuner.tuning.checks.data import load_data
 
@@ -67,28 +65,17 @@ def refused(tmp_path, monkeypatch, capsys):
     return command
 
 
-def test_help_leaves_out_empty_defaults(capsys):
-    with pytest.raises(SystemExit) as ended:
-        run.main(["--help"])
-    text = capsys.readouterr().out
-    assert not ended.value.code and "(default: 10)" in text
-    assert "(default: '')" not in text and "(default: False)" not in text
-
-
 @pytest.mark.parametrize(
     ("main", "argv", "message"),
     [
         (report, ["nothing"], "no experiment 'nothing': no such folder TMP/results; change to the folder in which"),
         (report, ["nothing", "--results", "."], "no experiment 'nothing' in TMP; this folder has no experiments"),
         (run, ["--resume", "results/x"], "no such folder TMP/results/results; change to the folder in which"),
-        (run, ["--resume", "latest"], "no such folder TMP/results; give the --results of a search"),
         (train, ["results/x", "--trial", "1"], "no experiment 'x': no such folder TMP/results; change to the folder"),
         (train, ["x/best/config.json"], "x/best/config.json: no such file TMP/x/best/config.json; give"),
         (report, [], "give NAME (see --help)"),
-        (audit, ["results/x"], "no experiment 'x': no such folder TMP/results/results; change to the folder in which"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
         (audit, ["x", "--trials", "3", "--tri=4"], "--trials is given twice, with 3 and with 4: give it once"),
-        (train, ["x", "--trial", "3", "--trial", "4"], "--trial is given twice, with 3 and with 4: give it once"),
         (serve, ["--port", "1", "--port", "2"], "--port is given twice, with 1 and with 2: give it once"),
         (gpus, ["--wach"], "--wach: is no option of this command (see --help)"),
     ],
@@ -101,76 +88,45 @@ def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, mo
 
 
 OPTIONS = [
-    # a value that its option does not take
     (["--num-samples", "0"], "--num-samples 0: must be 1 or more"),
-    (["--num-samples", "-4"], "--num-samples -4: must be 1 or more"),
-    (["--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
-    (["--grace-period", "0"], "--grace-period 0: must be 1 or more"),
-    (["--grace-period", "9"], "--grace-period 9 is above --max-epochs 8"),
+    (["--num-samples", "2.5"], "--num-samples 2.5: must be a whole number"),
+    (["--num-samples"], "--num-samples: needs a value"),
+    (["--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
+    (["--frobnicate"], "--frobnicate"),
+    (["surplus"], "surplus"),
     (["--max-epochs", "2", "--grace-period", "3"], "--grace-period 3 is above --max-epochs 2"),
     (["--reduction-factor", "1"], "--reduction-factor 1: must be above 1"),
     (["--reduction-factor", "nan"], "--reduction-factor nan: must be above 1"),
     (["--seed", "-1"], "--seed -1: must be 0..4294967295"),
     (["--max-concurrent-trials", "-1"], "--max-concurrent-trials -1: must be 1 or more, or 0 for"),
-    (["--searcher", "baysian"], "baysian"),
     (
         ["--searcher", "hyperot"],
         "--searcher hyperot: must be one of auto, random, grid, refine, forest, hyperopt, bohb, optuna; "
         "did you mean 'hyperopt'?",
     ),
-    (["--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
-    (["--num-samples"], "--num-samples: needs a value"),
-    (["--scheduler", "ahsa"], "asha"),
-    (["--mode", "best"], "max"),
-    (["--wandb", "sometimes"], "offline"),
-    (
-        ["--searcher", "bohb", "--scheduler", "asha"],
-        "--searcher bohb does not work with --scheduler asha; bohb works with bohb",
-    ),
+    (["--searcher", "bohb", "--scheduler", "asha"], "bohb does not work with --scheduler asha; bohb works with bohb"),
     (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
     (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
-    (["--searcher", "grid", "--scheduler", "bohb"], "bohb works with bohb"),
     (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: each of"),
-    (["--precision", "fp8"], "fp16"),
-    (["--on-oom", "ignore"], "shrink"),
     (["--workers-per-trial", "2"], "--workers-per-trial 2"),
-    (["--workers-per-trial", "0"], "--workers-per-trial 0: must be 1 or more"),
     (["--time-budget", "10"], "--time-budget 10: write it as 90s, 30m or 2h"),
     (["--time-budget", "0s"], "--time-budget 0s: write it as"),
-    (["--time-budget", "-5m"], "-5m"),
-    (["--time-budget", "1d"], "--time-budget 1d: write it as"),
-    (["--time-budget", "1h30m"], "--time-budget 1h30m: write it as"),
-    (["--time-budget", "soon"], "--time-budget soon: write it as"),
+    (["--time-budget", "\u0663m"], "write it as 90s, 30m or 2h"),
     (["--cpus-per-trial", "0"], "--cpus-per-trial 0"),
-    (["--cpus-per-trial", "-2"], "--cpus-per-trial -2"),
     (["--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
     (["--cpus-per-trial", "many"], "--cpus-per-trial many: must be a number or auto"),
     (["--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: above 1 it must be a whole number"),
-    (["--gpus-per-trial", "-1"], "--gpus-per-trial -1"),
     (["--gpus-per-trial", "64"], "--gpus-per-trial 64: there "),
     (["--gpus-per-trial", "inf"], "--gpus-per-trial inf"),
     (["--name", "../x"], "--name '../x': letters, digits"),
-    (["--name", "a/b"], "--name 'a/b': letters, digits"),
-    (["--name", " "], "--name ' ': letters, digits"),
     (["--name", "-x"], "--name"),
     (["--name", "x" * 101], "at most 100"),
     (["--results", ""], "--results '': give a folder, or an object store"),
-    (["--metric", ""], "--metric '': give the name of a reported metric"),
-    (["--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
-    (["--wandb-project", ""], "--wandb-project '': W&B takes 1 to 128"),
-    (["--time-budget", "\u0663m"], "write it as 90s, 30m or 2h"),
     (["--results", "nowhere://bucket/tuner"], "--results nowhere://bucket/tuner: Unrecognized filesystem type"),
     (["--results", "s3://bucket/tuner", "--address", "auto"], "where all nodes need a shared folder"),
-    (["--metric", "accuray"], "--metric accuray: space"),
+    (["--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
+    (["--metric", ""], "--metric '': give the name of a reported metric"),
     (["--metric", "accuray"], "did you mean 'accuracy'?"),
-    # what the command line does not know
-    (["--num-smaples", "3"], "--num-samples"),
-    (["--frobnicate"], "--frobnicate"),
-    (["--num-samples"], "--num-samples"),
-    (["--num-samples", "ten"], "--num-samples ten: must be a whole number"),
-    (["--num-samples", "2.5"], "2.5"),
-    (["--reduction-factor", "two"], "two"),
-    (["surplus"], "surplus"),
 ]
 
 
@@ -181,25 +137,11 @@ def test_a_wrong_option_is_refused(refused, argv, message):
     assert message in refused("--space", TINY, *argv)
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--num-smaples", "3"], "--num-samples"),
-        (["--num-samples", "ten"], "--num-samples"),
-        (["--searcher", "hyperot"], "hyperopt"),
-        (["--num-samples"], "--num-samples"),
-    ],
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_what_the_parser_refuses_is_told_without_its_box(argv, message, encoding, monkeypatch):
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-    with pytest.raises(RequestError) as refused:
-        run.parse(["--space", "cifar", *argv])
-    assert message in str(refused.value)
-    assert not any(line in str(refused.value) for line in ("---", "──", "│", "helptext"))
-
-
 SPACE_NAMES = [
+    (
+        ["--space", f"{SPACES}/numbers.py:derived", "--searcher", "grid"],
+        "cannot propose parameter 'half', a sample_from",
+    ),
     ([], "give --space NAME (see --list), or --resume NAME"),
     (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
     (["--space", "zzz"], "known: cifar, imagefolder, mobilenet, quadratic, "),
@@ -224,14 +166,11 @@ FILES = [
     ("x = (\n", "does not parse"),
     ("import no_such_thing\n", "No module named 'no_such_thing' (mine.py, line 1)"),
     ("1 / 0\n", "ZeroDivisionError: division by zero (mine.py, line 1)"),
-    ("raise RuntimeError('one\\ntwo')\n", "RuntimeError: one"),
-    ("space = 3\n", "has no space = Space(...)"),
     (
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, metics={})",
         "Space has no argument 'metics'; did you mean 'metric'? (mine.py, line 4)",
     ),
     ("from tuner.space import Task\nTask(optimiser=1)", "Task has no argument 'optimiser'; did you mean 'optimizer'?"),
-    ("from tuner.space import Task\nTask(metric=1)", "Task has no argument 'metric'; did you mean 'metrics'?"),
     (
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='minimum')",
         "mode='minimum': must be 'min' or 'max'; did you mean 'min'? (mine.py, line 4)",
@@ -245,10 +184,8 @@ FILES = [
         "space = Space(params={'l': tune.choice([])}, train=train)",
         "parameter 'l' (line 4): tune.choice([]) has no values",
     ),
-    ("space = Space(params={'x': tune.loguniform(1, 0.1)}, train=train)", "x"),
     ("space = Space(params={'x': tune.loguniform(0, 1)}, train=train)", "0"),
     ("space = Space(params={'x': tune.uniform(1, 0)}, train=train)", "range 1..0 is reversed or empty"),
-    ("space = Space(params={'x': tune.randint(3, 3)}, train=train)", "range 3..3 is reversed or empty"),
     ("space = Space(params=[('x', tune.uniform(0, 1))], train=train)", "params is a list: must be a dict"),
     ("space = Space(params={1: tune.uniform(0, 1)}, train=train)", "parameter 1: a name is a string without '/'"),
     ("space = Space(params={'a/b': tune.uniform(0, 1)}, train=train)", "parameter 'a/b' (line 4): a name is a string"),
@@ -257,10 +194,6 @@ FILES = [
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give the name"),
     ("x = 1\0\n", "does not parse: source code string cannot contain null bytes"),
     ("space = Space(params={}, train=train)", "there is nothing to search"),
-    ("space = Space(params={'x': tune.uniform(0, 1)})", "exactly one of task= and train="),
-    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mutable=('y',))", "mutable names 'y'"),
-    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='maximum')", "maximum"),
-    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=0)", "0"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, num_samples='ten')", "ten"),
     ("raise SystemExit(3)\n", "mine.py"),
 ]
@@ -270,39 +203,6 @@ FILES = [
 def test_a_wrong_space_file_is_refused(refused, tmp_path, text, message):
     (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
     assert message in refused("--space", "mine.py")
-
-
-@pytest.mark.parametrize("searcher", ["grid", "refine", "hyperopt", "optuna"])
-def test_a_parameter_that_the_searcher_cannot_propose_is_named(refused, searcher):
-    message = refused("--space", "TMP/derived.py", "--searcher", searcher)
-    assert f"--searcher {searcher} cannot propose parameter 'half', a sample_from" in message
-
-
-@pytest.fixture(autouse=True)
-def derived(tmp_path):
-    """The three odd spaces of `spaces/numbers.py` as files of their own."""
-    for name in ("derived", "normal", "points"):
-        text = (SPACES / "numbers.py").read_text()
-        (tmp_path / f"{name}.py").write_text(f"{text}\nspace = {name}\n")
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--space", "TMP/normal.py", "--searcher", "grid"], "cannot propose parameter 'x', a normal"),
-        (
-            ["--space", "TMP/points.py", "--searcher", "hyperopt"],
-            "cannot propose parameter 'x', a grid_search",
-        ),
-        (
-            ["--space", "TMP/points.py", "--searcher", "bohb", "--scheduler", "bohb"],
-            "parameter 'x', a grid_search",
-        ),
-        (["--space", "TMP/normal.py", "--searcher", "optuna"], "'x'"),
-    ],
-)
-def test_a_domain_that_the_searcher_cannot_take_is_named(refused, argv, message):
-    assert message in refused(*argv)
 
 
 def test_results_that_are_a_file_are_refused(refused, tmp_path):
@@ -351,15 +251,9 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
         (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
-        (["--resume", "mine", "--searcher", "grid"], "--searcher was 'random', now 'grid'"),
-        (["--resume", "mine", "--scheduler", "fifo", "--seed", "1"], "--scheduler was 'asha', now 'fifo'"),
-        (["--resume", "mine", "--metric", "accuracy"], "--metric was 'loss', now 'accuracy'"),
-        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the previous 8"),
-        (["--resume", "mine", "--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
         (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
         (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
         (["--resume", "../results/mine/x"], "no experiment"),
-        (["--resume", ""], "give --space NAME"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -385,10 +279,7 @@ def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
     [
         "",
         "{",
-        "[]",
-        '{"format": 1}',
         '{"format": 1, "options": 3}',
-        '{"format": 1, "options": {"seed": "x"}}',
         '{"format": 1, "options": {"searcher": "gone"}}',
     ],
 )
@@ -397,13 +288,6 @@ def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
     (saved / ".experiment.json.copy").write_text(text)
     message = refused("--resume", "mine")
     assert "experiment.json is damaged" in message and "start anew with --name" in message
-
-
-def test_an_experiment_without_its_facts_is_refused(refused, saved):
-    document = json.loads((saved / "experiment.json").read_text())
-    (saved / ".experiment.json.copy").unlink()
-    (saved / "experiment.json").write_text(json.dumps({"format": 1, "options": document["options"]}))
-    assert "experiment.json is damaged" in refused("--resume", "mine")
 
 
 def test_a_journal_whose_first_line_is_damaged_is_refused(refused, saved):
@@ -469,13 +353,6 @@ def test_a_foreign_folder_is_refused(refused, saved, foreign):
         other.mkdir()
         (other / "notes.txt").write_text("hello")
     assert "no experiment 'other' in " in refused("--resume", "other")
-
-
-def test_a_folder_with_another_programs_experiment_json_is_refused(refused, saved):
-    other = saved.parent / "other"
-    other.mkdir()
-    (other / "experiment.json").write_text('{"name": "of another program"}')
-    assert "experiment.json has no format number" in refused("--resume", "other")
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
@@ -575,28 +452,16 @@ def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch,
     [
         (["--space", "my", "space.py"], "space.py: no option before it takes this word; write a value with spaces in"),
         (["--space", TINY, "--batch-size", "32"], "is no option; values of parameters belong in the params"),
-        (["--space", TINY, "--lr", "0.1"], "--lr: is no option; values of parameters belong in the params"),
         (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
         (
             ["--space", TINY, "--num-samples", "4", "--num-samples", "5"],
             "--num-samples is given twice, with 4 and with 5",
         ),
-        (["--space", TINY, "--num-samples=4", "--num_samples", "4"], "--num-samples is given twice, with 4 and with 4"),
-        (["--space", TINY, "--lr", "1", "--lr", "2"], "--lr is given twice, with 1 and with 2: give it once"),
         (["--space", "README.md"], "No module named 'README', and no such file in "),
-        (["--space", TINY, "--results", "mine.txt"], "--results mine.txt: is a file; give another folder"),
     ],
 )
 def test_a_wrong_word_on_the_command_line_is_named(argv, message, refused):
-    Path("mine.txt").write_text("")
     assert message in refused(*argv)
-
-
-def test_an_option_that_may_be_repeated_is_no_mistake():
-    words = "--trust --trust --point lr=0.1 width=2 --point lr=0.2 --stop loss=1 --stop accuracy=1"
-    argv = ["--space", TINY, *words.split()]
-    given = call_of(*argv).given
-    assert given["point"] == (("lr=0.1", "width=2"), ("lr=0.2",)) and given["stop"] == ("loss=1", "accuracy=1")
 
 
 def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch, capsys):
@@ -607,56 +472,6 @@ def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch
     told, error = capsys.readouterr().err.splitlines()
     assert told.startswith("still importing loop.py after 0 s (loop.py, line 3); Ctrl-C ends it; the usual cause is a")
     assert "training loop" in told and "has no space = Space(...)" in error
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """An installed package, in whose folder a test writes modules; the current folder is the user's."""
-    folder = tmp_path / "site-packages" / "slow_package"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(
-        "import importlib\n\ndef __getattr__(name):\n    return importlib.import_module(f'slow_package.{name}')\n"
-    )
-    monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.chdir(tmp_path)
-    yield folder
-    for name in [name for name in sys.modules if name.startswith("slow_package")]:
-        del sys.modules[name]
-
-
-IMPORTS = ["import slow_package.part", "import slow_package\n\nslow_package.part", "__import__('slow_package.part')"]
-
-
-@pytest.mark.parametrize("text", IMPORTS)
-def test_a_slow_import_of_a_package_is_not_taken_for_a_training_loop(text, package, monkeypatch, capsys):
-    """Also not a line that imports without the word, such as a function that its package imports when it is used."""
-    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
-    (package / "part.py").write_text("import time\n\ntime.sleep(0.5)\n")
-    Path("mine.py").write_text(text)
-    assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
-    assert "still importing" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", IMPORTS)
-def test_a_very_slow_import_of_a_package_is_told_without_a_cause(text, package, monkeypatch, capsys):
-    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
-    monkeypatch.setattr(patience, "IMPORTS_S", 0.1)
-    monkeypatch.setattr(patience, "busy", lambda: "")  # the line ends with the load of a busy machine
-    (package / "part.py").write_text("import time\n\ntime.sleep(0.5)\n")
-    Path("mine.py").write_text(text)
-    assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
-    told, _ = capsys.readouterr().err.splitlines()
-    assert told.endswith("); Ctrl-C ends it; this line imports an installed package")
-
-
-@pytest.mark.parametrize("text", IMPORTS)
-def test_an_interrupted_import_of_a_package_has_no_cause(text, package, monkeypatch, capsys):
-    monkeypatch.setattr("tuner.engine.local.signals.end_family", lambda: None)  # would kill the Ray of the other tests
-    (package / "part.py").write_text("raise KeyboardInterrupt\n")
-    Path("mine.py").write_text(text)
-    assert run.main(["--space", "mine.py", "--dry-run"]) == 130
-    line = capsys.readouterr().err.strip()
-    assert line.startswith("interrupted while importing mine.py (mine.py, line ") and "cause" not in line
 
 
 @pytest.mark.parametrize("name", ["loop.py", "looping.forever"])

@@ -3,11 +3,9 @@
 import math
 
 import pytest
-from by_hand import STOP, Halving, Search, StandIn
+from by_hand import Search
 
 from tuner.record.reading import read
-from tuner.tuning.resume.replay import Replay
-from tuner.tuning.resume.stage import Stage
 
 
 def event(name, trial=None, /, **fields):
@@ -47,12 +45,6 @@ def again(tmp_path, history, **choices):
     return Search(tmp_path / "resumed", history=history, **{"max_epochs": 4, "scheduler": "fifo", **choices})
 
 
-def test_trials_that_ran_continue_and_those_that_ended_do_not(tmp_path):
-    ends = [decision(1, 1, "stop"), ended(1, "pruned"), ended(2, "completed", "its function returned")]
-    history = [begun(), *started(0), *started(1), *started(2), *(report(n, 1) for n in range(3)), *ends]
-    assert statuses(again(tmp_path, history)) == {0: "PENDING", 1: "TERMINATED", 2: "TERMINATED"}
-
-
 def test_a_trial_that_failed_for_good_stays_failed_and_the_searcher_hears_it(tmp_path):
     failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
     search = again(tmp_path, [begun(), *started(0), report(0, 1), failed, ended(0, "failed", "broken")])
@@ -72,12 +64,6 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 
 
-def test_a_trial_that_is_tried_again_continues_behind_the_others(tmp_path):
-    failed = event("trial_failed", 0, error="lost", kind="worker_lost", will_retry=True)
-    search = again(tmp_path, [begun(), *started(0), *started(1), report(0, 1), report(1, 1), failed])
-    assert list(statuses(search).items()) == [(1, "PENDING"), (0, "PENDING")]
-
-
 def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path):
     history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), decision(1, 1, "stop")]
     history += [ended(0, "interrupted"), ended(1, "interrupted")]
@@ -86,41 +72,6 @@ def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path):
         assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
         ends = [(e["trial"], e["status"]) for e in read(search.path) if e["event"] == "trial_ended"]
         assert ends == [("00001", "pruned")]
-
-
-def test_a_report_that_stops_its_trial_reaches_the_searcher_only_as_its_end(tmp_path):
-    history = [begun(), *started(0), report(0, 1, 1.0), *started(1), report(1, 1, 9.0)]
-    history += [decision(1, 1, "stop", rung=1, bracket=0, value=9.0, cutoff=1.0, recorded=1), ended(1, "pruned")]
-    search = again(tmp_path, history, scheduler="asha")
-    assert search.searcher_heard == [("00000", 1), ("00001", "end")]
-
-
-@pytest.mark.parametrize("status", ["interrupted", None])
-def test_a_paused_trial_waits_after_a_resume(tmp_path, status):
-    whole = Halving(tmp_path / "whole")
-    whole.report(3, 2, loss=1.0)
-    history = [begun(8), *(event("trial_suggested", number, config={}) for number in range(8))]
-    history += [event("trial_started", 3, resources={}, node=""), *read(whole.path)]
-    history += [ended(3, status)] if status else []
-    search = again(tmp_path, history, scheduler="hyperband", max_epochs=8, reduction_factor=3)
-    assert statuses(search)[3] == "PAUSED" and set(statuses(search).values()) == {"PAUSED", "PENDING"}
-
-
-def test_a_trial_that_trained_all_its_epochs_gets_those_of_the_resume_once(tmp_path):
-    whole = [
-        *started(0),
-        report(0, 1),
-        report(0, 2),
-        decision(0, 2, "stop"),
-        ended(0, "completed", "trained its 2 epochs"),
-    ]
-    more = [resumed(4), event("trial_started", 0, resources={}, node=""), report(0, 3)]
-    search = again(tmp_path, [begun(2), *whole, *more])
-    assert statuses(search) == {0: "PENDING"}
-    assert search.report("00000", 4, loss=1.0) == STOP
-    assert search.scheduler.verdicts["00000"].reason == "trained its 4 epochs"
-    # Without a checkpoint there is nothing to continue from; a trial of an earlier session that had one has a start.
-    assert statuses(again(tmp_path, [begun(2), *whole])) == {0: "TERMINATED"}
 
 
 @pytest.mark.parametrize(
@@ -135,15 +86,6 @@ def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path, loss, st
     assert statuses(search) == {0: after}
 
 
-def test_the_trials_that_had_a_worker_are_named_in_their_order(tmp_path):
-    search = Search(tmp_path / "j", scheduler="fifo", max_epochs=4)
-    history = [begun(), *started(1), *started(0), *started(2), report(1, 1), report(0, 1), report(2, 1)]
-    history += [ended(0, "completed", "its function returned")]
-    replay = Replay(search, search.scheduler, search.journal, search.experiment, history)
-    replay.run()
-    assert [trial.trial_id for trial in replay.started()] == ["00001", "00002"]
-
-
 def test_a_stop_that_the_crash_cut_off_is_decided_and_written_again(tmp_path):
     history = [begun(), *started(0), report(0, 1, 1.0), decision(0, 1, "continue", rung=1, bracket=0)]
     history += [*started(1), report(1, 1, 9.0)]
@@ -151,12 +93,3 @@ def test_a_stop_that_the_crash_cut_off_is_decided_and_written_again(tmp_path):
     assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
     written = [(e["event"], e["trial"]) for e in read(search.path)]
     assert written == [("decision", "00001"), ("trial_ended", "00001")]
-
-
-def test_a_stage_ends_a_trial_once(tmp_path):
-    search = Search(tmp_path / "j", scheduler="fifo")
-    stage, trial = Stage(search, search.scheduler, search.journal), StandIn("00000")
-    search.scheduler.on_trial_add(stage, trial)
-    for _ in range(2):
-        stage.stop_trial(trial)
-    assert [e["status"] for e in read(search.path)] == ["completed"]

@@ -9,7 +9,6 @@ from test_figures import decided, record, trial
 
 from tuner.report import main
 from tuner.views.alternatives import alternative_rows
-from tuner.views.labels import escaped
 from tuner.views.report import page, write_report
 
 
@@ -53,11 +52,6 @@ def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
     assert alternative_rows(searched) == []
 
 
-def test_one_parameter_has_no_pair_and_no_trial_no_figure():
-    assert "<h2>Contour" not in page(record(trial(0, [1.0], x=1), trial(1, [2.0], x=2)))
-    assert "const FIGURES" not in page(record())
-
-
 def test_a_folder_that_breaks_a_view_is_named_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tuner.report.load", lambda folder: 1 / 0)
     assert main(["evil\x1b[2J", "--results", str(tmp_path)]) == 2
@@ -77,7 +71,3 @@ def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):
     odd = trial(9, [1.0], x=1, y=1, act="\udcff")
     path = write_report(record(*searched.trials, odd, max_epochs=2, results=str(tmp_path)))
     assert r"\udcff" in path.read_text()
-
-
-def test_no_text_reverses_its_line():
-    assert escaped("a\u202eb <c>\nd") == "a\\u202eb &lt;c&gt; d"

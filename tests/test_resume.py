@@ -36,7 +36,7 @@ def cut(folder, target, num_events):
 @pytest.mark.parametrize(("searcher", "scheduler", "num_cuts"), CUTS)
 def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler, num_cuts):
     options = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "7", "--max-epochs", "4"]
-    with in_this_process():  # which changes nothing of it: `test_the_same_command_writes_the_same_journal`
+    with in_this_process():  # the rest, in a worker process, must agree with it
         whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")
     assert whole.code == 0
     num_events = len(read(whole.folder / "journal.jsonl"))

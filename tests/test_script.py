@@ -7,12 +7,9 @@ import sys
 
 import pytest
 import torch
-from ray import tune
 
 from tuner import RequestError, load, load_best
-from tuner import script as declare
 from tuner.spec.script import Script, in_trial
-from tuner.spec.space import Space
 from tuner.spec.spaces import find_space
 
 CONSTANTS = """
@@ -155,16 +152,6 @@ def test_a_parameter_that_would_reach_nothing_is_refused(tmp_path):
         assert space.train.targets(space.params) == {"width": "in place of the constant in line 4"}
 
 
-def test_a_module_level_parser_sees_no_arguments_of_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["run.py", "--space", "main.py"])
-    text = "import argparse\nargs = argparse.ArgumentParser().parse_args()\n" + CONSTANTS
-    assert find_space(str(written(tmp_path, text))).space.searched
-
-
-def test_without_tuner_the_script_is_as_before():
-    assert declare({"lr": tune.uniform(0, 1)}) == {}
-
-
 def test_a_function_without_a_config_gets_it_by_its_parser(tmp_path, search_here):
     text = """
 import argparse
@@ -198,11 +185,6 @@ def test_a_script_is_searched_and_resumed(tmp_path, search_here):
     for trial in done.record.trials:
         assert [report.metrics["loss"] for report in trial.reports] == [trial.config["lr"] / n for n in (1, 2, 3)]
     assert json.loads((done.folder / "best" / "config.json").read_text())["config"]["name"] == "x"
-
-
-def test_a_train_that_takes_two_arguments_is_still_refused():
-    with pytest.raises(ValueError, match="must be a function of one argument"):
-        Space(params={"lr": tune.uniform(0, 1)}, train=lambda a, b: None)
 
 
 WRITING = """
@@ -243,14 +225,3 @@ def test_the_files_of_the_winner_are_kept(tmp_path, search_here, monkeypatch):
     assert (tmp_path / "data" / "images").exists() and len(list(ran.folder.glob("ray/*/files/downloads.txt"))) == 1
     assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
     assert "`files/` has what the trial wrote" in (best / "README.md").read_text()
-
-
-def test_a_search_without_a_model_says_so(tmp_path, search_here, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = 'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1)})\nlr = 0.1\ntune.report({"loss": lr})\n'
-    ran = search_here(str(written(tmp_path, text)), "--num-samples", "1")
-    assert (
-        "wrote no file by a relative path, so there is no model here" in (ran.folder / "best" / "README.md").read_text()
-    )
-    with pytest.raises(RequestError, match=r"has no model.pt, checkpoint/ or files/"):
-        load_best(ran.folder)

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 from tiers import further
-from workerless import in_this_process
 
 from tuner import run
 from tuner.errors.output import MOST_BYTES
 from tuner.record.reading import read
-from tuner.record.report_keys import USAGE
 from tuner.spec.experiment import PAIRS
 from tuner.views.labels import formatted
 
@@ -69,16 +67,6 @@ def test_the_folder_holds_what_the_contract_says(search_here):
     }  # fmt: skip
 
 
-# By default `test_resume.py` compares a search here, whose rest is searched by a worker.
-@pytest.mark.parametrize("options", further([["--searcher", "hyperopt"], []], 1))
-def test_the_same_command_writes_the_same_journal(search, options):
-    one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", "--num-samples", "5", *options]
-    in_a_worker = search("tiny.py", *one_at_a_time, name="worker")
-    with in_this_process():
-        here = search("tiny.py", *one_at_a_time, name="here")
-    assert timeless(in_a_worker.folder) == timeless(here.folder)
-
-
 def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys):
     from tuner import train
 
@@ -118,13 +106,6 @@ def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
 def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
     assert_output_is_cut(ran, by_trouble["prints"])
-    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
-
-
-@pytest.mark.slow
-def test_troubled_trials_do_not_touch_the_others_in_workers(search, tmp_path):
-    ran, by_trouble, ends = in_trouble(search, tmp_path, [*IN_ITS_FUNCTION[:-1], *IN_ITS_WORKER])
-    assert_trouble_is_told(ran, by_trouble, ends)
     assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
 
 
@@ -186,13 +167,6 @@ def test_a_finished_search_is_extended(search_here, tmp_path, capsys):
     assert [t.reason for t in extended.trials] == [t.reason for t in whole.record.trials]
 
 
-def test_a_function_without_checkpoints_is_never_begun_again(search_here):
-    ran = search_here("quadratic", "--scheduler", "median", "--num-samples", "6")
-    assert ran.code == 0
-    epochs = [[report.epoch for report in trial.reports] for trial in ran.record.trials]
-    assert epochs == [list(range(1, len(seen) + 1)) for seen in epochs]
-
-
 def test_a_time_budget_ends_the_search_with_an_answer(search_here):
     ran = search_here("endless.py", "--time-budget", "2s")
     assert ran.code == 0
@@ -202,28 +176,8 @@ def test_a_time_budget_ends_the_search_with_an_answer(search_here):
     assert math.isfinite(ran.record.best()[1].metrics["loss"])
 
 
-def test_spaces_of_ray_tune_with_sample_from_and_nested_parameters(search_here):
-    ran = search_here("dependent.py")
-    assert ran.code == 0
-    for trial in ran.record.trials:
-        assert trial.config["half"] == trial.config["net"]["width"] // 2
-
-
 def curve(trial):
     return [report.metrics["loss"] for report in trial.reports]
-
-
-def timeless(folder):
-    """The journal without times, seconds and rates, and without what tells of the machine: processes and usage."""
-    events = read(folder / "journal.jsonl")
-    for event in events:
-        del event["time"]
-        for name in ("name", "pid"):
-            event.pop(name, None)
-        if "metrics" in event:
-            kept = event["metrics"].keys() - USAGE
-            event["metrics"] = {k: v for k, v in event["metrics"].items() if k in kept and not k.endswith("_s")}
-    return events
 
 
 def test_a_batch_that_does_not_fit_is_computed_in_parts(search_here):
@@ -277,22 +231,6 @@ def test_a_space_searches_precision(search_here, tmp_path):
     assert {trial.config["precision"]: trial.status for trial in ran.record.trials} == dict.fromkeys(
         ["fp32", "bf16", "fp16"], "completed"
     )
-
-
-@pytest.mark.slow  # as `engine/test_retries.py`, by default, of one that is tried again
-def test_a_worker_with_a_poisoned_cuda_context_serves_no_other_trial(search, tmp_path):
-    space = tmp_path / "poisoned.py"
-    space.write_text(
-        '"""The second trial breaks its process."""\nimport os\nfrom ray import tune\nfrom tuner.space import Space\n'
-        "def train(config):\n    tune.report({'loss': 1.0, 'process': os.getpid()})\n"
-        "    if config['x'] == 1:\n        raise RuntimeError('CUDA error: device-side assert triggered')\n"
-        "space = Space(params={'x': tune.grid_search([0, 1, 2, 3])}, train=train, num_samples=1, max_epochs=2)\n"
-    )
-    ran = search(str(space), "--scheduler", "fifo", "--max-concurrent-trials", "1")
-    processes = [trial.reports[0].metrics["process"] for trial in ran.record.trials]
-    assert processes[1] not in processes[2:]
-    failed = next(event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed")
-    assert failed["kind"] == "cuda" and "usually a label or an index out of range" in failed["error"]
 
 
 @pytest.mark.slow

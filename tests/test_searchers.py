@@ -11,14 +11,13 @@ from ray import tune
 from ray.tune.search import Searcher
 from tiers import further
 
-from tuner.errors import RequestError, output
+from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
-from tuner.tuning.proposals import Proposals
-from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
-from tuner.tuning.searchers.named import build_searcher, check_searcher
-from tuner.tuning.searchers.sampling import grid_size, num_random, seeded
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.tuning.searchers.forest import Forest, ForestSearcher
+from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.searchers.sampling import num_random, seeded
 from tuner.tuning.searchers.seeded import SeededSearcher, python_values
 
 SEARCHERS = CHOICES["searcher"]
@@ -95,6 +94,8 @@ def assert_declared(space, setting):
         if "values" in described:
             assert value in described["values"] and type(value) in {type(v) for v in described["values"]}, (name, value)
             continue
+        if "lower" not in described:
+            continue
         integers, step = "randint" in described["kind"], described.get("q")
         assert type(value) is (int if integers else float), (name, value)
         top = described["upper"] - 1 if integers and not step else described["upper"]
@@ -127,11 +128,17 @@ def test_settings_lie_in_the_declared_domains(searcher, seed):
         tune.randint(0, 2),
         tune.lograndint(1, 3),
         tune.uniform(-3, -1),
+        tune.randn(),
+        tune.qrandn(0, 1, 1),
+        tune.choice([None, 1]),
+        tune.choice([7]),
+        tune.grid_search([1, 2]),
+        tune.sample_from(lambda spec: 1),
     ],
     ids=lambda domain: str(domains.describe(domain)),
 )
 @pytest.mark.parametrize("searcher", SEARCHERS)
-def test_narrow_and_quantised_ranges_are_kept_or_refused(searcher, domain):
+def test_every_domain_is_kept_or_refused_by_name(searcher, domain):
     space = space_of(x=domain, y=tune.uniform(0, 1))
     try:
         settings = settings_of(searcher, space, num_samples=25)
@@ -173,19 +180,6 @@ def test_a_new_searcher_told_the_same_answers_the_same(searcher):
     one, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
     other, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
     assert interleaved(one, 3, 30) == interleaved(other, 3, 30)
-
-
-@pytest.mark.parametrize("searcher", SEARCHERS)
-def test_settings_do_not_depend_on_the_global_random_state_nor_touch_it(searcher):
-    def state():
-        return random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
-
-    random.seed(1), np.random.seed(1)
-    before = state()
-    first = settings_of(searcher, wide(), seed=4)
-    assert state() == before
-    random.seed(99), np.random.seed(99)
-    assert settings_of(searcher, wide(), seed=4) == first
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
@@ -235,24 +229,6 @@ def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_t
 # forest
 
 
-def test_the_forest_sees_ranges_from_0_to_1_numbers_in_order_and_no_branch_that_was_not_chosen():
-    leaves = {
-        "lr": tune.loguniform(1e-4, 1),
-        "width": tune.choice([256, 16, 64]),
-        "act": tune.choice(["relu", "tanh"]),
-        "optimizer/chosen": tune.choice(["branch0", "branch1"]),
-        "optimizer/branch0/momentum": tune.uniform(0, 2),
-    }
-    columns = {
-        "lr": [1e-4, 1e-2],
-        "width": [256, 64],
-        "act": ["tanh", "relu"],
-        "optimizer/chosen": ["branch0", "branch1"],
-        "optimizer/branch0/momentum": [1, 1],
-    }
-    assert features(leaves, columns).round(6).tolist() == [[0, 1, 0, 1, 1, 0, 0.5], [0.5, 0.5, 1, 0, 0, 1, -1]]
-
-
 def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed():
     space = space_of(x=tune.uniform(0, 1))
     built, _ = build_searcher(experiment_of("forest", num_samples=200), space)
@@ -299,19 +275,6 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
     assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
 
 
-def test_a_trial_that_failed_early_weighs_as_much_as_the_longest():
-    searcher = ForestSearcher(experiment_of("forest"), space_of(x=tune.uniform(0, 1)), 9)
-    for trial, epoch, loss in (("00000", 7, 1.0), ("00001", 2, 2.0), ("00002", 1, math.inf)):
-        searcher.suggest(trial)
-        searcher.on_trial_result(trial, {"training_iteration": epoch, "loss": loss})
-    assert [searcher._weight(f"{number:05d}") for number in range(3)] == [7, 2, 7]
-
-
-def test_the_forest_takes_a_parameter_of_any_size():
-    settings = settings_of("forest", space_of(n=tune.randn(0, 1e200), x=tune.uniform(0, 1)), num_samples=30)
-    assert max(abs(setting["n"]) for setting in settings) > 1e150
-
-
 def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
     few = settings_of("forest", wide(), num_samples=30)
     assert settings_of("forest", wide(), num_samples=60)[:30] == few
@@ -356,20 +319,6 @@ def test_sample_from_reads_the_other_parameters_and_is_seeded():
     assert settings_of("random", space, seed=2) == first
 
 
-def test_sample_from_prints_no_more_than_a_limit(monkeypatch, capsys):
-    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
-    settings = settings_of("random", space_of(a=tune.sample_from(lambda spec: print("s" * 5000))))
-    out = capsys.readouterr().out
-    assert out.count("s" * 1000) == len(settings) and len(out) < 1200 * len(settings)
-
-
-def test_random_takes_every_domain_of_ray():
-    space = space_of(
-        n=tune.randn(0, 1), q=tune.qrandn(0, 1, 0.5), g=tune.grid_search([1]), s=tune.sample_from(lambda _: 1)
-    )
-    assert len(settings_of("random", space)) == SAMPLES
-
-
 # grid
 
 
@@ -387,17 +336,6 @@ def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
     assert len(few) == 5 and len(many) == 20
     assert len({tuple(dict(domains.leaves(s)).values()) for s in many}) == 20
     assert many[:5] == few, "an extended search must go on with the same settings"
-
-
-def test_a_grid_of_millions_is_not_laid_out():
-    space = space_of(**{f"p{i}": tune.uniform(0, 1) for i in range(14)})
-    built, num = build_searcher(experiment_of("grid", num_samples=3), space)
-    assert built.size == 5**14 and num == 3
-    assert grid_size(space.searched) == built.size
-
-
-def test_nested_settings_are_built_back():
-    assert nested({"a": 1, "b/c": 2, "b/d/e": 3}) == {"a": 1, "b": {"c": 2, "d": {"e": 3}}}
 
 
 # refine
@@ -430,16 +368,6 @@ def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best)
         assert flat[changed] in domains.neighbours(declared[changed], centre[changed])
 
 
-def test_refine_goes_by_the_best_report_of_a_trial_not_its_last():
-    built, _ = build_searcher(experiment_of("refine", num_samples=4), space_of(w=tune.choice(list(range(100)))))
-    first = [built.suggest("00000"), built.suggest("00001")]
-    for trial, losses in (("00000", [0.1, 7.0]), ("00001", [2.0, 1.0])):
-        for loss in losses:
-            built.on_trial_result(trial, {"loss": loss})
-        built.on_trial_complete(trial, {"loss": losses[-1]})
-    assert abs(built.suggest("00002")["w"] - first[0]["w"]) == 1
-
-
 def test_refine_with_no_good_first_half_goes_on_at_random():
     settings = settings_of("refine", wide(), num_samples=8)
     built, num = build_searcher(experiment_of("refine", num_samples=8), wide())
@@ -448,99 +376,6 @@ def test_refine_with_no_good_first_half_goes_on_at_random():
     assert failed == settings_of("random", wide(), num_samples=8)
 
 
-def test_refine_of_a_small_space_ends_with_random_settings():
-    settings = settings_of("refine", space_of(a=tune.choice([1, 2])), num_samples=8)
-    assert len(settings) == 8 and {s["a"] for s in settings} <= {1, 2}
-
-
 def test_refine_never_proposes_a_setting_twice_while_neighbours_are_left():
     settings = settings_of("refine", wide(), num_samples=40)
     assert len({tuple(dict(domains.leaves(s)).values()) for s in settings}) == 40
-
-
-# refusals
-
-
-REFUSED = [
-    (searcher, "sample_from", tune.sample_from(lambda spec: 1)) for searcher in SEARCHERS if searcher != "random"
-] + [
-    ("hyperopt", "grid_search", tune.grid_search([1, 2])),
-    ("optuna", "grid_search", tune.grid_search([1, 2])),
-    ("bohb", "grid_search", tune.grid_search([1, 2])),
-    ("grid", "normal", tune.randn()),
-    ("bohb", "normal", tune.randn()),
-]
-
-
-@pytest.mark.parametrize(("searcher", "kind", "domain"), REFUSED)
-def test_a_parameter_that_a_searcher_cannot_propose_is_named(searcher, kind, domain):
-    space = space_of(lr=tune.uniform(0, 1), outer={"odd": domain})
-    with pytest.raises(RequestError) as refused:
-        check_searcher(experiment_of(searcher), space)
-    message = str(refused.value)
-    assert f"--searcher {searcher} cannot propose parameter 'outer/odd', a {kind}" in message
-    assert "--searcher random" in message
-
-
-@pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize(
-    "domain",
-    [
-        tune.choice([1, 2]),
-        tune.uniform(0, 1),
-        tune.quniform(0, 1, 0.5),
-        tune.loguniform(1, 2),
-        tune.randn(),
-        tune.qloguniform(1, 2, 0.5),
-        tune.randint(0, 3),
-        tune.qrandint(0, 4, 2),
-        tune.lograndint(1, 9),
-        tune.qrandn(0, 1, 1),
-        tune.qlograndint(1, 9, 2),
-        tune.choice([(1, 2), (3, 4)]),
-        tune.choice([[1, 2], [3]]),
-        tune.choice([None, 1]),
-        tune.choice([7]),
-        tune.grid_search([1, 2]),
-        tune.sample_from(lambda spec: 1),
-    ],
-    ids=lambda domain: str(domains.describe(domain)),
-)
-def test_every_domain_is_proposed_or_refused_by_name(searcher, domain):
-    space = space_of(odd=domain, lr=tune.uniform(0, 1))
-    try:
-        settings = first_six(searcher, space)
-    except RequestError as refused:
-        assert "'odd'" in str(refused)
-        return
-    assert len(settings) >= 2 and all("odd" in setting for setting in settings)
-
-
-def first_six(searcher, space):
-    built, num = build_searcher(experiment_of(searcher, num_samples=6), space)
-    return drive(built, num=min(6, num), score=lambda flat: float(flat["lr"]))
-
-
-def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused():
-    ends = {}
-
-    class Heard(Searcher):
-        def suggest(self, trial_id):
-            return {}
-
-        def on_trial_result(self, trial_id, result):
-            pass
-
-        def on_trial_complete(self, trial_id, result=None, error=False):
-            ends[trial_id] = result["loss"]
-
-    experiment = Experiment(searcher="optuna", scheduler="hyperband", metric="loss", mode="min")
-    proposals = Proposals(
-        Heard("loss", "min"), 3, experiment, None, concurrent=lambda: 1, keep=None, replayed=lambda source: [],
-    )  # fmt: skip
-    for trial in ("00000", "00001"):
-        proposals.on_trial_result(trial, {"loss": 2.0, "training_iteration": 1})
-    proposals.on_trial_complete("00000")  # Ray gives no result of a paused trial
-    proposals.on_trial_complete("00001", error=True)
-    proposals.on_trial_complete("00002")  # it has not reported
-    assert ends == {"00000": 2.0, "00001": math.inf, "00002": math.inf}

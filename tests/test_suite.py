@@ -22,7 +22,7 @@ WITH_RAY = "test_resume.py"  # skipped as a whole: it imports Ray itself
     ("paths", "least"),
     [
         pytest.param([*FEW, WITH_RAY], 100, id="few"),
-        pytest.param([""], 1300, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
+        pytest.param([""], 1000, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
     ],
 )
 def test_ray_is_never_imported_and_most_tests_run(paths, least):

@@ -46,11 +46,6 @@ def test_the_best_value_is_one_that_the_answer_can_have():
     assert tracker.best() == (0.5, "00001")  # tuner.record: reports with a checkpoint take precedence
 
 
-def test_a_session_counts_the_trials_that_ended_in_it():
-    tracker = tracked(*ended("00001", "pruned"), history=[begun(), *ended("00000")])
-    assert len(tracker.ended) == 1 and tracker.trials["00000"].status == "completed"
-
-
 FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")]
 
 

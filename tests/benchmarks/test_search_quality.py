@@ -7,15 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.search_quality import methods, summary, tables
+from benchmarks.search_quality import methods, tables
 from benchmarks.search_quality.__main__ import main
-from benchmarks.search_quality.baselines import OneEpoch
 from benchmarks.search_quality.remote import Remote
-from benchmarks.search_quality.runs import BETWEEN, NUM_BUDGETS, NUM_REGRETS, Key, Regret, Results, budgets, run
+from benchmarks.search_quality.runs import NUM_REGRETS, Key, Regret, Results, run
 from benchmarks.search_quality.simulate import Curves, Observation, Problem, simulate
-from benchmarks.search_quality.summary import Compared
 from tuner.errors import RequestError
-from tuner.record.records import Report, TrialRecord
 
 NUM, EPOCHS = 60, 9
 SPACE = {"lr": {"type": "loguniform", "low": 1e-4, "high": 1.0}, "width": {"type": "choice", "values": [2, 4]}}
@@ -59,24 +56,6 @@ def test_every_cut_of_a_results_file_is_read_and_the_run_goes_on(tmp_path):
         assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("line", ["table,of,others", '[["a", "b", 1, 0], [0.5]]', '{"a": 1}', "[1, 2]"])
-def test_a_file_of_others_is_refused_and_stays(tmp_path, line):
-    path = tmp_path / "results.jsonl"
-    path.write_text(f"{line}\n")
-    with pytest.raises(RequestError, match="line 1 is no result of this program"):
-        Results(path)
-    assert path.read_text() == f"{line}\n"
-
-
-def test_budgets_go_from_half_a_training_to_a_tenth_of_the_table(curves):
-    ten = budgets(curves, 1)[::BETWEEN]
-    assert len(ten) == NUM_BUDGETS
-    assert ten[0] == pytest.approx(EPOCHS / 2) and ten[-1] == pytest.approx(NUM * EPOCHS / 10)
-    assert np.diff(np.log(ten)) == pytest.approx(np.log(12) / 9)
-    assert budgets(curves, 3)[-1] == pytest.approx(NUM * EPOCHS / 30)
-    assert budgets(curves, 4) is None  # 1.5 trainings a worker: less than four times the first budget
-
-
 @pytest.mark.parametrize("sign, mode", [(1, "min"), (-1, "max")])
 def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_table(sign, mode):
     values = sign * np.array([[5.0, 1.0], [4.0, 3.0], [math.nan, 9.0]])
@@ -85,41 +64,6 @@ def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_t
     seen += [Observation(4, 2, 1, 2, sign * 4), Observation(5, 2, 2, 2, sign * 1)]
     regrets = Regret(curves).at(np.array([0.5, 1, 2.9, 3, 4.5, 5, 9]), seen)
     assert regrets == pytest.approx([1, 2, 2, 0.5, 0.5, 0, 0])  # best 1, median of the settings' best values 3
-
-
-def test_a_table_without_a_scale_is_refused():
-    equal = Curves("loss", "min", SPACE, np.zeros((3, 2)), np.ones((3, 2)), np.ones((3, 2)))
-    with pytest.raises(RequestError, match="median"):
-        Regret(equal)
-
-
-def test_ranks_are_of_the_mean_over_repeats_and_equal_ones_share():
-    means = {"a": [[1, 3], [1]], "b": [[2], [3]], "c": [[1], [2]]}  # method -> of each table its repeats
-    regrets = {
-        (f"t{at}", name): np.array([regrets_of(value) for value in repeats])
-        for name, per_table in means.items()
-        for at, repeats in enumerate(per_table)
-    }
-    each = Compared(1, ["t0", "t1"], list(means), {}, regrets)
-    mean, high = summary.ranks(each)
-    assert mean[:, 0] == pytest.approx([1.75, 2.75, 1.5])
-    assert (mean <= high).all() and (summary.ranks(each)[1] == high).all()  # the same results, the same intervals
-
-
-def test_a_table_that_a_method_lacks_is_left_out():
-    keys = [Key("t", "a", 1, 0), Key("t", "b", 1, 0), Key("other", "a", 1, 0), Key("other", "b", 4, 0)]
-    rows = dict.fromkeys(keys, regrets_of(1.0))
-    each = summary.compared(rows, ["a", "b", "absent"], 1, 1, dict.fromkeys(["t", "other"], regrets_of(1.0)))
-    assert each.tables == ["t"] and each.methods == ["a", "b"]
-
-
-def test_the_share_of_a_budget_is_interpolated_over_its_logarithm():
-    falling = np.linspace(1, 0, NUM_REGRETS)
-    regrets = {("t", summary.REFERENCE): falling[None], ("t", "fast"): 0.5 * falling[None] - 0.25}
-    regrets["t", "slow"] = falling[None] + 1
-    names = [summary.REFERENCE, "fast", "slow"]
-    each = Compared(1, ["t"], names, {"t": np.geomspace(1, 100, NUM_REGRETS)}, regrets)
-    assert [summary.shares(each, name)[0] for name in names] == [1, pytest.approx(0.1), math.inf]
 
 
 def test_an_experiments_completed_trials_become_a_table(search_here, tmp_path):
@@ -148,15 +92,6 @@ def test_an_experiments_completed_trials_become_a_table(search_here, tmp_path):
         tables.record(folder, tmp_path / "table.npz")
 
 
-def test_a_recorded_training_that_diverged_is_nan_to_its_end():
-    reports = tuple(Report(at, {"loss": value}, None, 10.0 + 2 * at) for at, value in ((1, 0.5), (2, math.nan)))
-    trial = TrialRecord("a", {}, "failed", reports=reports, spans=((10.0, 14.0),))
-    np.testing.assert_array_equal(tables.values_of(trial, "loss", 4), [0.5, *[math.nan] * 3])
-    assert tables.seconds_of(trial, 4) == [2, 2, 2, 2]
-    pruned = TrialRecord("b", {}, "pruned", reports=reports[:1], spans=((10.0, 12.0),))
-    assert tables.values_of(pruned, "loss", 4) is None
-
-
 @pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:random+asha,eta=3,grace=1", "ours:hyperopt+asha"])
 def test_a_method_searches_the_same_for_the_same_seed_and_survives_divergence(path, curves, name):
     first, again = (run(path, name, 2, 0) for _ in range(2))
@@ -164,15 +99,6 @@ def test_a_method_searches_the_same_for_the_same_seed_and_survives_divergence(pa
     assert len({methods.build(name, Problem(curves, 1, seed)).next()[1]["lr"] for seed in range(3)}) == 3
     diverging = Curves("loss", "max", SPACE, curves.settings, np.full_like(curves.values, np.nan), curves.seconds)
     assert len(list(simulate(methods.build(name, Problem(diverging, 2, 0)), diverging, 2, 30.0))) >= 50
-
-
-def test_one_epoch_trains_the_best_of_each_nine_settings_to_the_end(curves):
-    seen = list(simulate(OneEpoch(Problem(curves, 1, 0)), curves, 1, 200.0))
-    first = {each.trial: each.value for each in seen if each.epoch == 1}
-    started = [each.trial for each in seen[:EPOCHS]]
-    assert started == list(range(EPOCHS))
-    best = min(started, key=first.__getitem__)
-    assert [each.trial for each in seen[EPOCHS : 2 * EPOCHS - 1]] == [best] * (EPOCHS - 1)
 
 
 @pytest.mark.parametrize(
@@ -188,21 +114,6 @@ def test_one_epoch_trains_the_best_of_each_nine_settings_to_the_end(curves):
 def test_a_wrong_method_is_refused(curves, name, expected):
     with pytest.raises(RequestError, match=expected):
         methods.build(name, Problem(curves, 1, 0))
-
-
-def test_tables_are_found_in_folders_and_their_names_must_differ(path, tmp_path):
-    assert tables.tables_of([tmp_path]) == tables.tables_of([path]) == {"tiny": path}
-    (tmp_path / "empty").mkdir()
-    for named, expected in (
-        ([path, tmp_path], "several tables are named tiny"),
-        ([tmp_path / "absent"], "absent: no such file or folder"),
-        ([tmp_path / "empty"], "empty: no .npz file there"),
-    ):
-        with pytest.raises(RequestError, match=expected):
-            tables.tables_of(named)
-    path.write_text("lr,loss\n")  # numpy's own message advises to unpickle it
-    with pytest.raises(RequestError, match="tiny.npz: not a table of learning curves, which are .npz files$"):
-        Curves.load(path)
 
 
 def test_the_command_prints_ranks_and_continues_a_cut_run(path, tmp_path, capsys):

@@ -66,11 +66,6 @@ def test_workers_scale_from_zero_on_spot_and_the_head_is_on_demand(launched, pat
     assert "spot" not in head and "preemptible" not in head
 
 
-@pytest.mark.parametrize("path", [*LAUNCHED, "docker/kuberay.yaml"])
-def test_three_places_are_to_be_edited(path):
-    assert [f"EDIT {i} of 3" in text(path) for i in (1, 2, 3, 4)] == [True, True, True, False]
-
-
 def test_the_cluster_has_the_version_of_the_project():
     (wanted,) = [line for line in text("constraints.txt").splitlines() if line.startswith("ray==")]
     assert yaml_documents("docker/kuberay.yaml")[1]["spec"]["rayClusterSpec"]["rayVersion"] == wanted.split("==")[1]

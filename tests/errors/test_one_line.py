@@ -90,11 +90,6 @@ def test_a_mistake_in_a_script_is_one_line_with_its_place(shown, call, text):
     assert text in printed and printed.count("\n") == 1 and printed.endswith("(mine.py, line 2)\n")
 
 
-def test_the_line_is_that_of_the_function_that_calls(shown):
-    printed = shown("def go():\n    search('cifra')\n\n\ngo()\n")
-    assert printed.endswith("(mine.py, line 2)\n")
-
-
 def test_other_errors_keep_their_traceback(shown):
     assert shown("try:\n    load('nothing')\nexcept RequestError:\n    pass\n1 / 0\n").startswith(
         "Traceback (most recent"

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tuner import gpus, report, run
+from tuner import gpus, report
 from tuner.errors import PrintableFormatter, say, terminal
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
@@ -75,12 +75,6 @@ def test_a_call_from_python_can_be_copied_from_a_narrow_terminal(monkeypatch, wi
     compile(copied, "copied", "eval")
 
 
-@pytest.mark.parametrize("path", ["/home/" + "x" * 60, "/home/" + "x" * 100])
-def test_a_path_is_broken_by_no_line_end(monkeypatch, path):
-    assert path in printed(monkeypatch, f"folder      {path}").splitlines()[-1]
-    assert path in printed(monkeypatch, f"tuner: error: {'word ' * 10}({path}, line 12); correct it")
-
-
 def test_a_pipe_gets_each_line_whole_and_without_colours(monkeypatch):
     for line in LINES + COMMANDS:
         assert printed(monkeypatch, line, 40, no_color="", stream=io.StringIO) == line + "\n"
@@ -105,27 +99,6 @@ def test_a_warning_is_wrapped_as_other_lines(monkeypatch):
     assert PrintableFormatter().format(record) == HEADING
     monkeypatch.setattr("sys.stderr", Terminal())
     assert PrintableFormatter().format(record).splitlines() == terminal.fitted(HEADING, 80)
-
-
-def test_a_wrong_option_gets_one_line_without_the_codes_of_the_parser(monkeypatch, capsys):
-    texts = []
-    for is_terminal in (False, True):
-        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
-        monkeypatch.setenv("TERM", "xterm")
-        assert run.main(["--space", "cifar", "--serchr", "asha"]) == 2
-        texts.append(capsys.readouterr().err)
-    assert texts[0] == texts[1] == "tuner: error: --serchr: is no option; did you mean '--searcher'? (see --help)\n"
-
-
-def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe(monkeypatch, capsys):
-    texts = []
-    for is_terminal in (False, True):
-        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
-        monkeypatch.setenv("TERM", "xterm")
-        with pytest.raises(SystemExit):
-            run.main(["--help"])
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] and "(default: False)" not in texts[1] and "\x1b" not in texts[1]
 
 
 STEERING = set("\x1b\x07\x9b\r\u202e")

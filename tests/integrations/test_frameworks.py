@@ -117,17 +117,6 @@ def test_a_trial_resumes_from_an_object_store(name, trial):
     assert current_trial._copies == {}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_after_pbt_the_trial_has_its_own_learning_rate(name, trial):
-    train = example(name)["train"]
-    slow, quick = (CONFIGS[name] | {"lr": CONFIGS[name]["lr"] * factor} for factor in (1, 4))
-    _, saved = trial.run(train, slow, most=2)
-    same, changed = (trial.run(train, config, saved[-1])[0] for config in (slow, quick))
-    assert same != changed
-    back, saved = trial.run(train, quick, most=2)
-    assert trial.run(train, quick, saved[-1])[0] != trial.run(train, slow, saved[-1])[0]
-
-
 @skip_without("lightning")
 def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypatch):
     import lightning as L
@@ -166,18 +155,6 @@ def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
     )
     with pytest.raises(ValueError, match=f"trained with {BATCH}=16, and this trial has 8: .* parameters of the optim"):
         trial.run(train, CONFIGS["transformers_text"], saved[-1])
-
-
-@skip_without("transformers", "accelerate")
-@pytest.mark.parametrize("quiet", [True, False])
-def test_the_loggers_of_a_hugging_face_trainer_are_off(trial, monkeypatch, quiet):
-    from transformers import Trainer
-
-    made = []
-    monkeypatch.setattr(Trainer, "train", recorded(Trainer.train, made))
-    trial.run(text_trainer(quiet=quiet, eval_strategy="epoch", report_to="wandb", num_train_epochs=1), {})
-    names = {type(callback).__name__ for callback in made[0].callback_handler.callbacks}
-    assert {"WandbCallback", "ProgressCallback"} & names == (set() if quiet else {"WandbCallback", "ProgressCallback"})
 
 
 SCRIPTS = {
@@ -271,13 +248,6 @@ def test_outside_a_search_the_callback_does_nothing(name, trial, monkeypatch, ca
 
 
 @skip_without("transformers", "accelerate")
-def test_without_an_evaluation_the_training_loss_of_each_epoch_is_reported(trial):
-    whole, saved = trial.run(text_trainer(eval_strategy="no"), {})
-    assert [list(report) for report in whole] == [["loss"]] * 4
-    assert trial.run(text_trainer(eval_strategy="no"), {}, saved[1])[0] == whole[2:]
-
-
-@skip_without("transformers", "accelerate")
 @pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.nightly)])
 def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
     train = text_trainer(eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
@@ -285,18 +255,6 @@ def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
     assert len(whole) == math.ceil(32 / steps)
     for number, checkpoint in enumerate(saved, 1):
         assert trial.run(train, {}, checkpoint)[0] == whole[number:]
-
-
-@skip_without("transformers", "accelerate")
-def test_the_patience_of_a_hugging_face_trial_survives(trial):
-    from transformers import EarlyStoppingCallback
-
-    options = dict(eval_strategy="epoch", metric_for_best_model="eval_loss", learning_rate=1e-9, num_train_epochs=9)
-    train = text_trainer(EarlyStoppingCallback(3, 0.5), **options)
-    whole, saved = trial.run(train, {})
-    assert len(whole) == 4
-    train = text_trainer(EarlyStoppingCallback(3, 0.5), **options)
-    assert trial.run(train, {}, saved[1])[0] == whole[2:]
 
 
 def text_trainer(*callbacks, quiet=True, **options):

@@ -109,14 +109,6 @@ def test_a_log_with_the_metric_is_a_report(fake, reports):
     assert reports == [{"batch": 2.0, "val/loss": 0.25, "size": 2.0}, {"val/loss": 0.2, "accuracy": True}]
 
 
-def test_a_process_that_the_script_starts_does_not_report(fake, reports, monkeypatch):
-    with in_trial({"lr": 0.5}, "loss") as trial:
-        wandb.init()
-        trial.pid += 1
-        wandb.log({"loss": 1.0})
-    assert reports == []
-
-
 def test_a_metric_of_the_summary_is_the_report_of_the_end(fake, reports):
     for logged, expected in ({}, [{"error": 0.1}]), ({"error": 0.4}, [{"error": 0.4}]):
         reports.clear()
@@ -199,10 +191,3 @@ def test_a_run_before_the_space_is_refused(fake, tmp_path):
     path.write_text("from tuner.integrations import wandb\nwandb.init()\n")
     with pytest.raises(RequestError, match="before the file declared its space; put tuner.script.*line 2"):
         find_space(str(path))
-
-
-def test_without_tuner_it_is_wandb_itself(fake):
-    run = wandb.init(config={"lr": 0.1}, mode="online")
-    wandb.log({"loss": 1})
-    assert run.mode == "online" and fake.logged == [{"loss": 1}] and wandb.run is run
-    assert wandb.sweep({}) == "real"

@@ -38,12 +38,6 @@ def test_the_lock_of_a_dead_driver_is_free(tmp_path):
         assert (tmp_path / ".driver").read_text().startswith(f"process {os.getpid()} on ")
 
 
-def test_the_lock_is_free_after_the_search(tmp_path):
-    for _ in range(2):
-        with only_driver(tmp_path):
-            pass
-
-
 def test_a_full_disk_is_one_line_and_frees_the_lock(tmp_path, monkeypatch):
     def full(path, text):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -62,19 +62,6 @@ def test_the_store_gets_what_the_folder_gets_and_loses_what_it_loses(uri, folder
     assert store.names() == ["mine"]
 
 
-def test_a_file_that_has_not_changed_is_uploaded_once(folder):
-    class Counting:
-        uri = "s3://b"
-        uploads = []
-
-        def upload(self, name, relative, content):
-            self.uploads.append(relative)
-
-    uploader = Uploader(Counting(), "mine", folder)
-    assert uploader.pushed() and uploader.pushed()
-    assert Counting.uploads == ["ray/00000/checkpoint_000000/state.pt", JOURNAL]  # what the journal names comes first
-
-
 def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, caplog):
     class Failing:
         uri = "s3://b"
@@ -119,38 +106,6 @@ def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_ref
     (folder / JOURNAL).write_text("other\n")
     with pytest.raises(RequestError, match="went different ways"):
         store.bring("mine", folder)
-
-
-class Parts:
-    """A store's file system that counts the bytes of a file which are not yet in the store."""
-
-    def __init__(self):
-        self.whole, self.pending, self.most, self.closed = b"", 0, 0, False
-
-    def open_output_stream(self, path):
-        return self
-
-    def write(self, part):
-        self.whole += part
-        self.pending += len(part)
-        self.most = max(self.most, self.pending)
-
-    def flush(self):
-        self.pending = 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.closed = True
-
-
-def test_an_upload_holds_a_limited_number_of_parts_in_memory(uri, monkeypatch):
-    monkeypatch.setattr(object_store, "PART_BYTES", 10)
-    store, content = ObjectStore(uri), bytes(range(256))
-    store.filesystem = parts = Parts()
-    store.upload("mine", "state.pt", io.BytesIO(content))
-    assert parts.whole == content and parts.closed and parts.most == 10 * object_store.MOST_PARTS
 
 
 def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch):

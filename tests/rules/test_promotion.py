@@ -2,8 +2,6 @@
 
 import math
 import random
-import re
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -14,16 +12,12 @@ from test_hyperband import failing
 from tiers import further
 from workerless import Worker, Workerless, run
 
-from tuner.engine.controller.halt import Halt
-from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Brackets
 from tuner.rules.promotion import Promotion
 from tuner.spec.experiment import Experiment
-from tuner.tuning.callbacks import JournalCallback
-from tuner.tuning.tracker import Tracker
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
 
@@ -247,44 +241,6 @@ def kinds(folder):
     return [event["event"] for event in read(folder / "journal.jsonl")]
 
 
-def test_the_reasons_name_promotions_and_rungs_with_too_few_trials(whole):
-    seen = set()
-    for brackets in (1, 2):
-        paused = set()
-        folder = whole(f"whole{brackets}", brackets=brackets, reduction_factor=3, num_samples=8)
-        for event in (event for event in read(folder / "journal.jsonl") if event.get("rung")):
-            place, action, reason = (event["trial"], event["rung"]), event["action"], event["reason"]
-            if action == "continue":
-                assert reason.startswith("promoted: ") is (place in paused)
-            elif action == "stop":
-                assert ("too few trials came" in reason) is (event["cutoff"] is None)
-            paused |= {place} if action == "pause" else set()
-            seen.add((action, place in paused, event["cutoff"] is None))
-    assert {("continue", True, False), ("continue", False, False), ("stop", True, False), ("stop", True, True)} <= seen
-
-
-def test_a_session_that_is_interrupted_ends_no_pause(tmp_path):
-    tracker, trials = Tracker(Experiment()), [started_trial(f"{number:05}") for number in range(3)]
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.listener = tracker.hear
-    callback = JournalCallback(journal, None, Halt(), None, tracker, None)
-    for trial in trials:
-        callback.on_trial_start(0, trials, trial)
-    verdict = {"value": 1.0, "cutoff": None, "recorded": 0, "bracket": 0, "band": None, "reason": "waits"}
-    journal.write("decision", "00001", epoch=1, rung=1, action="pause", **verdict)
-    callback.on_experiment_end(trials)
-    journal.close()
-    assert [e["trial"] for e in read(tmp_path / "journal.jsonl") if e["event"] == "trial_ended"] == ["00000", "00002"]
-
-
-def started_trial(trial_id):
-    return SimpleNamespace(
-        trial_id=trial_id, config={}, placement_group_factory=SimpleNamespace(required_resources={}),
-        get_ray_actor_ip=lambda: "127.0.0.1",
-        temporary_state=SimpleNamespace(ray_actor=trial_id, location=SimpleNamespace(pid=1)),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("more", [{"num_samples": 14}, {"max_epochs": 7}], ids=str)
 def test_an_extended_search_repeats_how_it_closed_before(whole, more):
     """The first session ends with promotions and stops that a longer search would not have made."""
@@ -298,33 +254,6 @@ def test_an_extended_search_repeats_how_it_closed_before(whole, more):
     for at in range(begun, len(kinds(folder)), 13):
         target = resumed_with(folder, at, CHOICES | choices)
         assert outcome_of(target) == expected, f"cut after {at} events"
-
-
-@pytest.mark.slow
-def test_more_settings_while_the_search_closes_keep_what_was_decided(whole):
-    """Each cut among the last decisions, resumed with more settings: recorded stops stay, and the search ends."""
-    folder = whole(num_samples=6)
-    events = read(folder / "journal.jsonl")
-    first = next(n for n, e in enumerate(events) if "no other trial runs" in e.get("reason", "") or
-                 "to the end of the search" in e.get("reason", ""))  # fmt: skip
-    choices = CHOICES | {"scheduler": "asha-promotion", "num_samples": 14}
-    for at in range(first - 3, len(events)):
-        target = resumed_with(folder, at, choices)
-        after = read(target / "journal.jsonl")
-        assert after[:at] == events[:at]
-        ends = [event["trial"] for event in after if event["event"] == "trial_ended"]
-        assert len(ends) == len(set(ends)) == 14
-        stops = {e["trial"] for e in events[:at] if e.get("action") == "stop"}
-        assert not stops & {e["trial"] for e in after[at:] if e["event"] == "report"}
-
-
-@pytest.mark.nightly
-def test_brackets_are_cut_after_every_event(whole):
-    choices = {"scheduler": "asha-promotion", "brackets": 2, "reduction_factor": 2.5, "max_epochs": 7, "seed": 3}
-    folder = whole(**choices)
-    assert {e["bracket"] for e in read(folder / "journal.jsonl") if e.get("action") == "pause"} == {0, 1}
-    for at in range(1, len(kinds(folder)), 2):
-        assert outcome_of(resumed_with(folder, at, CHOICES | choices)) == outcome_of(folder), f"cut after {at} events"
 
 
 def resumed_with(folder, num_events, choices):
@@ -375,17 +304,3 @@ def test_a_promoted_trial_runs_before_a_new_one(whole):
         if event["event"] == "decision" and event["action"] == "continue" and events[n - 1]["trial"] != event["trial"]
     ]
     assert promoted and all(trial == started for trial, started in promoted)
-
-
-def test_the_verdict_counts_the_trials_that_wait(whole):
-    folder = whole()
-    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    cut = next(
-        n for n, event in enumerate(read(folder / "journal.jsonl")) if "to the end of" in event.get("reason", "")
-    )
-    options = {"space": "tiny.py", "results": str(folder.parent), "scheduler": "asha-promotion", **CHOICES}
-    save_experiment(Experiment(**options, name="whole"), folder, {})
-    assert not verdict_of(load(folder)).about("waiting")
-    (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
-    text = verdict_of(load(folder)).about("waiting")
-    assert re.fullmatch(r"\d+ trials wait at a rung until they are among the best 1/2 there.*", text)

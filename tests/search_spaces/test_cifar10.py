@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import shutil
 import socket
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,7 +19,6 @@ from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from search_spaces.datasets import cifar10 as module
 from search_spaces.datasets import cifar10_files as files
-from search_spaces.datasets import make_cifar10_sample as maker
 from search_spaces.datasets.cifar10 import cifar10
 from tuner.training.data import Arrays, DataError
 
@@ -66,21 +63,6 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-@pytest.fixture
-def silent_port() -> Iterator[int]:
-    """A port of loopback whose queue is full: packets to it are dropped, as by a firewall."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(listener.getsockname())
-        yield listener.getsockname()[1]
-        for each in waiting:
-            each.close()
-
-
 def same(one: Arrays | None, other: Arrays | None) -> bool:
     assert one is not None and other is not None
     return np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
@@ -108,24 +90,10 @@ def test_sample_has_the_first_images_of_each_class() -> None:
     assert splits.test.targets[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
 
 
-def test_sample_says_what_it_is() -> None:
-    splits = files.load_sample("no network")
-    assert "5,000 training and 1,000 test images" in splits.notice
-    assert "(no network)" in splits.notice and "--data-dir" in splits.notice
-    assert "cifar10_sample" in splits.source
-    assert files.SAMPLE_SHA256 in (files.SAMPLE / "README.md").read_text()
-
-
-def test_sample_is_small() -> None:
-    sizes = [path.stat().st_size for path in files.SAMPLE.iterdir()]
-    assert sum(sizes) < 15e6 and max(sizes) < 2e6
-
-
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
         ("label", "sha256"),
-        ("labels", "test_labels.txt"),
         ("missing", "train_3.webp"),
         ("no image", "train_3.webp"),
     ],
@@ -144,29 +112,6 @@ def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monk
         (folder / "train_3.webp").write_bytes(b"not an image")
     with pytest.raises(DataError, match=named):
         files.load_sample("")
-
-
-def test_sheets_give_back_what_was_written(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    part = Arrays(generator.integers(0, 256, (1000, 3, 32, 32), np.uint8), generator.integers(0, 10, 1000))
-    maker.write_sheets(part, tmp_path, "some")
-    assert same(files.read_sheets(tmp_path, "some"), part)
-
-
-def test_first_of_each_class_keeps_the_order() -> None:
-    labels = np.array([3, 3, 1, 3, 1, 0, 1, 0, 0])
-    images = np.arange(len(labels), dtype=np.uint8)
-    assert maker.first_of_each_class(Arrays(images, labels), 2).inputs.tolist() == [0, 1, 2, 4, 5, 7]
-
-
-@pytest.mark.skipif("TUNER_CIFAR10_DIR" not in os.environ, reason="TUNER_CIFAR10_DIR names no complete set")
-def test_sample_is_the_beginning_of_the_complete_set(tmp_path: Path) -> None:
-    complete, sample = cifar10(Path(os.environ["TUNER_CIFAR10_DIR"])), files.load_sample("")
-    assert complete.test is not None and complete.notice == ""
-    assert np.bincount(complete.train.targets).tolist() == [5000] * 10
-    assert np.bincount(complete.test.targets).tolist() == [1000] * 10
-    assert same(sample.train, maker.first_of_each_class(complete.train, 500))
-    assert same(sample.test, maker.first_of_each_class(complete.test, 100))
 
 
 # A data folder
@@ -189,16 +134,6 @@ def test_planes_are_red_green_blue(small: Path) -> None:
     splits = cifar10(small / files.BINARY)
     assert splits.train.targets[0] == record[0]
     assert splits.train.inputs[0].tobytes() == record[1:]
-
-
-@pytest.mark.parametrize("place", ["empty", "missing"])
-def test_folder_without_the_data_set(place: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError) as error:
-        cifar10(tmp_path / place)
-    text = str(error.value)
-    assert str(tmp_path / place) in text and files.PICKLED in text and files.BINARY in text
-    assert ("no such folder" in text) == (place == "missing") and "\n" not in text
 
 
 def cut_in_a_record(path: Path) -> None:
@@ -233,14 +168,6 @@ def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None
     assert str(path) in str(error.value) and message in str(error.value)
 
 
-@pytest.mark.parametrize("damage", [cut_in_a_record, lambda path: flip_byte(path, 5000), Path.unlink])
-def test_damaged_pickled_file_is_named(small: Path, damage: Callable[[Path], None]) -> None:
-    path = small / files.PICKLED / "test_batch"
-    damage(path)
-    with pytest.raises(DataError, match="test_batch: (truncated or altered|cannot be read)"):
-        cifar10(small)
-
-
 class Trap:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -259,26 +186,6 @@ def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> 
 # The cache and the download
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection's own limit ends an attempt, long before the limit of all that is tried."""
-    assert module.CONNECT_SECONDS < module.REACH_SECONDS < 10
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
-    monkeypatch.setattr(module, "REACH_SECONDS", 60.0)
-
-
-def test_dropped_packets_are_found_out_by_the_connections_limit(silent_port: int, direct: None, patient: None) -> None:
-    assert module.why_unreachable(f"http://127.0.0.1:{silent_port}/").startswith("timed out")
-
-
-def test_silent_proxy_is_found_out(silent_port: int, patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    # urllib reads the proxies once a process, with its first request.
-    monkeypatch.setattr(urllib.request, "_opener", None)
-    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
-    monkeypatch.setenv("no_proxy", "")
-    assert "timed out" in module.why_unreachable("https://data.invalid/archive")
-
-
 def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
     over, ended = threading.Event(), threading.Event()
@@ -292,13 +199,6 @@ def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.Mon
     assert "no answer" in module.why_unreachable("http://data.invalid/archive")
     assert not ended.is_set()  # the answer did not wait for it
     over.set()
-
-
-def test_refused_connection_is_unreachable(direct: None) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        why = module.why_unreachable(f"http://127.0.0.1:{unused.getsockname()[1]}/")
-        assert "refused" in why and "after 0 s" not in why
 
 
 def test_unreachable_host_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,12 +229,6 @@ def test_one_download_for_all_who_ask_at_once(small: Path, cache: Path, monkeypa
     assert {path.name for path in cache.parent.iterdir()} <= {"cifar10", "cifar10.lock"}
 
 
-def test_cached_set_is_used_without_asking_the_host(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(small, cache)
-    monkeypatch.setattr(module, "why_unreachable", lambda url: pytest.fail("asked the host"))
-    assert len(cifar10(None).train) == 5 * IMAGES
-
-
 def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(small / files.PICKLED, cache / files.PICKLED)
     flip_byte(cache / files.PICKLED / "data_batch_1", 5000)
@@ -354,12 +248,6 @@ def test_failed_download_gives_the_sample(cache: Path, monkeypatch: pytest.Monke
     notice = cifar10(None).notice
     assert "download from www.cs.toronto.edu" in notice and str(error) in notice
     assert not cache.exists()
-
-
-def test_cache_that_cannot_be_written_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.parent.write_text("a file in the place of the folder")
-    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
-    assert str(cache.parent) in cifar10(None).notice
 
 
 class Stalling(BaseHTTPRequestHandler):
@@ -396,25 +284,3 @@ def test_stalled_download_gives_the_sample(cache: Path, direct: None, monkeypatc
         server.server_close()
     assert "the download from 127.0.0.1" in notice and "timed out" in notice
     assert socket.getdefaulttimeout() is None
-
-
-def test_a_file_of_any_size_is_read_up_to_the_sets_own(tmp_path: Path) -> None:
-    folder = tmp_path / files.BINARY
-    folder.mkdir()
-    for name, _ in files.BINARY_FILES:
-        with open(folder / name, "wb") as file:
-            file.truncate(1 << 40)  # takes no room on the disk
-    with pytest.raises(DataError, match="data_batch_1.bin: above 33,554,432 bytes"):
-        files.load_complete(tmp_path)
-
-
-def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / files.BINARY
-    folder.mkdir()
-    for name, _ in files.BINARY_FILES[1:]:
-        os.mkfifo(folder / name)
-    (folder / files.BINARY_FILES[0][0]).write_bytes(b"")
-    with pytest.raises(DataError):
-        files.load_complete(tmp_path)
-    with pytest.raises(DataError, match="not a regular file"):
-        files.read_binary(folder / files.BINARY_FILES[1][0], "")

@@ -51,15 +51,6 @@ def test_classes_alone_are_training_data_from_which_a_part_is_held_out(tree):
     assert len(divided.validation) == 2
 
 
-def test_pictures_are_cut_to_their_middle_square(tmp_path):
-    pixels = np.zeros((20, 40, 3), np.uint8)
-    pixels[:, 10:30] = 200
-    Image.fromarray(pixels).save(tmp_path / "wide.png")
-    assert (decoded(str(tmp_path / "wide.png"), canvas=20) == 200).all()
-    Image.fromarray(pixels[..., 0]).save(tmp_path / "grey.png")
-    assert decoded(str(tmp_path / "grey.png"), canvas=8).shape == (3, 8, 8)
-
-
 def test_a_jpeg_of_countless_scans_is_not_decoded(tmp_path):
     path = tmp_path / "scans.jpg"
     Image.new("L", (64, 64), 128).save(path, progressive=True)
@@ -97,15 +88,6 @@ def test_a_mistake_is_named_in_one_line(tree, what):
     with pytest.raises(DataError) as raised:
         image_folder(tree, canvas=16)
     assert str(raised.value).startswith(f"{named}: ") and "\n" not in str(raised.value)
-
-
-def test_headers_are_checked_evenly_where_there_are_many(tree, monkeypatch):
-    monkeypatch.setattr(module, "MOST_CHECKED", 2)
-    (tree / "train" / "cat" / "zzz.jpg").write_text("skipped")
-    asked = []
-    monkeypatch.setattr(module, "header_error", lambda path: asked.append(path) or "")
-    image_folder(tree / "train", canvas=16)
-    assert len(asked) == 2
 
 
 def test_a_truncated_picture_shows_when_it_is_decoded(tmp_path):

@@ -1,4 +1,4 @@
-"""A function that reports at once; its space has one parameter of each kind that some searcher cannot propose."""
+"""A function that reports at once; `derived` has a parameter that only the random searcher can propose."""
 
 from ray import tune
 
@@ -11,5 +11,3 @@ def train(config):
 
 space = Space(params={"x": tune.uniform(0, 1), "width": tune.choice([1, 2])}, train=train, max_epochs=4)
 derived = Space(params={"x": tune.uniform(0, 1), "half": tune.sample_from(lambda spec: spec.config.x / 2)}, train=train)
-normal = Space(params={"x": tune.randn()}, train=train)
-points = Space(params={"x": tune.grid_search([1, 2]), "y": tune.uniform(0, 1)}, train=train)

@@ -4,11 +4,9 @@ import argparse
 import sys
 import types
 
-import optuna
 import pytest
 
 from tuner import RequestError, run
-from tuner.engine.local.machine import local_cluster
 from tuner.engine.workers.reports import Reporter
 from tuner.integrations.optuna import with_trial
 from tuner.spec.script import in_trial
@@ -245,31 +243,6 @@ def test_an_objective_of_several_values_is_refused_before_the_first_trial():
     assert callable(with_trial(lambda trial: two_values(trial)[0]))
 
 
-def test_a_value_that_is_none_of_the_choices_is_named():
-    def objective(trial):
-        return trial.suggest_categorical("kind", ["a", "b"]) == "a"
-
-    with (
-        in_trial({"kind": "c"}, "loss"),
-        pytest.raises(ValueError, match="kind='c' is none of the objective"),
-    ):
-        with_trial(objective)({"kind": "c"})
-
-
-def test_optunas_callbacks_get_a_trial_of_optuna(monkeypatch):
-    """They ask for its storage and its study's direction; the study has only this trial."""
-
-    def objective(trial):
-        assert isinstance(trial, optuna.Trial) and trial.study.direction.name == "MAXIMIZE"
-        assert trial.storage.get_n_trials(trial.study._study_id) == 1
-        with pytest.raises(ValueError, match="No trials"):
-            _ = trial.study.best_trial
-        return trial.suggest_int("n", 1, 3)
-
-    with in_trial({"n": 2}, "loss", mode="max"):
-        assert with_trial(objective)({"n": 2}) == 2
-
-
 RETURNS = """
 import os
 from tuner import Space, tune
@@ -296,21 +269,3 @@ def test_a_report_of_another_process_is_refused(monkeypatch):
     monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process that the trial forks
     with pytest.raises(RuntimeError, match="another process than the trial's; send the metric to the trial's own"):
         reporter({"loss": 1})
-
-
-def test_a_sanity_check_of_lightning_is_no_epoch():
-    sent = []
-    reporter = Reporter(sent.append, "loss")
-
-    def _run_sanity_check():
-        reporter({"loss": 1})
-
-    _run_sanity_check()
-    assert not sent
-    reporter({"loss": 2})
-    assert len(sent) == 1
-
-
-def test_the_cpus_of_a_running_ray_count(one_ray, monkeypatch):
-    monkeypatch.setattr(one_ray, "cluster_resources", lambda: {"CPU": 6.0, "memory": 1.0})
-    assert local_cluster() == {"CPU": 6.0, "GPU": 0.0}

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.errors import output
 from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
@@ -24,7 +23,6 @@ from tuner.training.trial_spec import trial_seed
 from tuner.tuning.answer.best import is_loadable
 from tuner.tuning.answer.conclusion import conclude, trials_csv
 from tuner.tuning.trial import STATE
-from tuner.views.labels import figures, flat, setting
 
 TINY = Path(__file__).parents[2] / "spaces" / "tiny.py"
 CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}
@@ -69,21 +67,6 @@ def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
     assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
     model = loaded_space.space.task.model(CONFIG)
     model.load_state_dict(torch.load(folder / "best/model.pt", weights_only=True))
-
-
-def test_the_test_prints_no_more_than_a_limit(searched, monkeypatch, capsys):
-    folder, loaded_space, splits, _ = searched
-    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
-    task = loaded_space.space.task
-
-    def loud(config):
-        print("m" * 5000)
-        return task.model(config)
-
-    loud_space = replace(loaded_space, space=replace(loaded_space.space, task=replace(task, model=loud)))
-    assert conclude(results.load(folder), loud_space, splits, 1, 0).test
-    out = capsys.readouterr().out
-    assert out.count("m" * 1000) == 1 and len(out) < 1200
 
 
 def test_the_test_part_is_read_once_for_one_winner(searched):
@@ -142,13 +125,6 @@ def test_the_test_figures_of_another_report_are_not_taken_over(searched):
     assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
 
 
-def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched):
-    folder, loaded_space, splits, _ = searched
-    assert conclude(results.load(folder), loaded_space, splits, 1, 0, ended=False).test is None
-    assert (folder / "best/model.pt").exists()
-    assert conclude(results.load(folder), loaded_space, splits, 1, 0).test
-
-
 def save_better(folder):
     """Gives trial 00001 a checkpoint of a better epoch than that of trial 00000."""
     shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
@@ -205,13 +181,6 @@ def test_the_best_trial_stays_the_answer_while_best_has_its_model(searched, capl
     assert files_of(folder / "best") == before and not caplog.text
 
 
-def test_damaged_checkpoints_alone_leave_the_setting_of_the_best(searched, caplog):
-    folder, loaded_space, splits, _ = searched
-    (folder / "ray/00000/checkpoint_000000" / STATE).write_bytes(b"")
-    assert conclude(results.load(folder), loaded_space, splits, 1, 0).trial.id == "00000"
-    assert "is damaged" in caplog.text and "but no model" in caplog.text and not is_loadable(folder / "best")
-
-
 def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
     folder = tmp_path / "none"
     folder.mkdir()
@@ -221,26 +190,6 @@ def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
     book.close()
     assert conclude(results.load(folder), find_space(str(TINY)), None, 1, 0) is None
     assert not (folder / "best").exists() and (folder / "trials.csv").read_text().count("\n") == 2
-
-
-def test_files_of_the_answer_are_strict_json_where_another_metric_diverged(searched):
-    folder, loaded_space, splits, _ = searched
-    book = Journal(folder / "journal.jsonl")
-    book.write(
-        "report",
-        "00000",
-        epoch=2,
-        metrics={"loss": 0.0, "other": math.nan},
-        checkpoint="ray/00000/checkpoint_000000",
-    )
-    book.close()
-    conclude(results.load(folder), loaded_space, splits, 1, 0)
-
-    def refuse(constant):
-        pytest.fail(f"{constant} is no JSON")
-
-    for name in ("config", "metrics"):
-        json.loads((folder / f"best/{name}.json").read_text(), parse_constant=refuse)
 
 
 def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
@@ -267,25 +216,3 @@ def test_no_text_of_the_table_is_a_formula_and_each_can_be_read_back(text):
     row = dict(zip([name.removeprefix("'") for name in head], cells, strict=True))
     assert {row[name].removeprefix("'") for name in ("reason", "error", "act", "best_note", "last_note")} == {text}
     assert (row[text], row["x"], row["best_loss"]) == ("1", "-2", "-1.5")
-
-
-def test_a_setting_and_figures_are_told_in_a_line():
-    assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}
-    assert setting({"l1": 64, "opt": {"lr": 0.00123456789}, "act": "relu"}) == "l1 64, opt/lr 0.00123457, act relu"
-    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2"
-
-
-def test_a_metric_is_printed_whatever_its_name_ends_in():
-    metrics = {"latency_s": 0.25, "model_size": 3.5, "train_s": 2.0, "micro_batch_size": 8, "rss_bytes": 9}
-    assert figures(metrics) == "latency_s 0.25, model_size 3.5"
-    assert figures(metrics, "train_s") == "latency_s 0.25, model_size 3.5, train_s 2"
-
-
-def test_a_folder_instead_of_a_config_is_answered_by_what_to_give(tmp_path, capsys):
-    from tuner import train
-
-    assert train.main([str(tmp_path)]) == 2
-    wanted = f"{tmp_path} is a folder; give {tmp_path}/best/config.json, or add --trial ID"
-    assert capsys.readouterr().err == f"tuner: error: {wanted}\n"
-    assert train.main([str(tmp_path / "gone")]) == 2
-    assert f"no such file {tmp_path}/gone; give the best/config.json" in capsys.readouterr().err

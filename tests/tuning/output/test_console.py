@@ -6,20 +6,16 @@ from types import SimpleNamespace
 
 import asking
 import pytest
-from ray import tune
 from ray.tune.schedulers import HyperBandScheduler
 
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.space import Space
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer import ending
-from tuner.tuning.answer.best import MODEL, readme
-from tuner.tuning.answer.conclusion import Answer
 from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
-from tuner.views.commands import command, start_again
+from tuner.views.commands import command
 
 TINY = str(Path(__file__).parents[2] / "spaces" / "tiny.py")
 
@@ -44,42 +40,6 @@ def test_the_plan_says_what_will_be_done(tmp_path):
     assert f"results     {tmp_path}/mine" in text and "W&B         disabled" in text
 
 
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["--searcher", "grid"], "6, drawn by the seed, of a grid of 45 (--num-samples 45 tries all)"),
-        (["--searcher", "grid", "--num-samples", "45"], "all of a grid of 45"),
-        (
-            ["--searcher", "refine", "--num-samples", "7"],
-            "4 random, then 3 neighbours of the best one",
-        ),
-        (["--searcher", "hyperopt"], "6 by hyperopt"),
-        (["--searcher", "forest"], "6 by forest, all random: its model needs reports of 10 trials"),
-        (["--searcher", "forest", "--num-samples", "11"], "11 by forest"),
-    ],
-)
-def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):
-    assert console.settings(request_of(tmp_path, *argv)) == text
-
-
-@pytest.mark.parametrize(
-    ("declared", "text"),
-    [
-        (tune.choice([4, 8]), "{4, 8}"),
-        (tune.choice(list(range(20))), "{0, 1, 2, 3, 4, 5, 6, 7, 8, ...}"),
-        (tune.loguniform(1e-4, 1e-1), "loguniform(0.0001, 0.1)"),
-        (tune.randint(1, 5), "randint(1, 5)"),
-        (tune.quniform(0, 1, 0.25), "uniform(0, 1, step 0.25)"),
-        (tune.qrandint(2, 20, 3), "randint(2, 20, step 3)"),
-        (tune.randn(), "normal()"),
-        (tune.sample_from(lambda spec: 1), "sample_from()"),
-        (tune.grid_search([1, 2]), "{1, 2}"),
-    ],
-)
-def test_a_domain_is_told_in_a_word(declared, text):
-    assert console.domain(declared) == text
-
-
 @pytest.mark.parametrize(("max_epochs", "factor"), [(8, 2), (10, 2), (81, 3), (1, 2)])
 def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor):
     experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=max_epochs, reduction_factor=factor)
@@ -88,46 +48,6 @@ def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor)
     assert console.bracket_sizes(experiment) == sizes
     said = f"the first {sizes[0]} of every {sum(sizes)} trials are never stopped"
     assert schedule(experiment).endswith(said)
-
-
-@pytest.mark.parametrize(
-    ("brackets", "max_epochs", "ending"),
-    [
-        (1, 9, "a trial trains at most 9 epochs"),
-        (2, 9, "; 2 brackets, with the first rung after epoch 1, 2"),
-        (4, 8, "; 4 brackets, with the first rung after epoch 1, 2, 4, none"),
-    ],
-)
-def test_the_plan_says_where_the_rungs_of_each_bracket_begin(brackets, max_epochs, ending):
-    assert schedule(Experiment(scheduler="asha-promotion", max_epochs=max_epochs, brackets=brackets)).endswith(ending)
-
-
-@pytest.mark.parametrize("scheduler", sorted({each for pairs in PAIRS.values() for each in pairs}))
-def test_the_plan_names_each_scheduler(scheduler):
-    searcher = next(searcher for searcher in CHOICES["searcher"] if scheduler in PAIRS[searcher])
-    assert schedule(Experiment(searcher=searcher, scheduler=scheduler)).startswith(f"{scheduler}: ")
-
-
-def test_the_plan_of_a_function_says_that_its_trials_may_end_earlier():
-    space = Space(params={"x": tune.uniform(0, 1)}, train=lambda config: None)
-
-    def planned(**options):
-        return console.schedule(Experiment(max_epochs=10, **options), space)
-
-    assert planned(scheduler="fifo") == "fifo: every trial trains at most 10 epochs"
-    for scheduler in ("asha", "asha-promotion"):
-        text = planned(scheduler=scheduler, grace_period=2)
-        assert "after epochs 2, 4, 8 (until a trial ends earlier by itself: its length then places the rungs)" in text
-        assert ": every trial trains at most 10 epochs, because" in planned(scheduler=scheduler, grace_period=10)
-    assert "until" not in schedule(Experiment(scheduler="asha", max_epochs=10))
-
-
-def test_a_note_says_that_a_named_scheduler_cannot_pause_trials_without_checkpoints():
-    promotion = Experiment(scheduler="asha-promotion")
-    loses, saves = find_space(str(Path(TINY).parent / "late.py")).space, find_space(TINY).space
-    (note,) = console.notes_on_checkpoints(promotion, loses)
-    assert "cannot pause" in note and "by the rule of asha" in note
-    assert console.notes_on_checkpoints(promotion, saves) == console.notes_on_checkpoints(Experiment(), loses) == []
 
 
 def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial(tmp_path):
@@ -226,34 +146,6 @@ def test_a_command_names_the_project_where_uv_would_not_find_it(tmp_path, monkey
     assert command("serve") == "python -m tuner.serve"
 
 
-def test_a_new_search_writes_to_the_same_results():
-    def again(results):
-        return start_again(ExperimentRecord(Experiment(space="my.py", results=results), {}, (), "finished"), "--seed 1")
-
-    assert again("/tmp/my results") == "python -m tuner.run --space my.py --results '/tmp/my results' --seed 1"
-    assert again("results") == "python -m tuner.run --space my.py --seed 1"
-
-
-def test_the_readme_of_the_best_trial_loads_it_from_anywhere(tmp_path, monkeypatch):
-    staged = tmp_path / "staged"
-    staged.mkdir()
-    (staged / MODEL).touch()
-    monkeypatch.chdir(tmp_path)
-    text = readme(Path("own/s12"), "my.py", staged, 3, ended=True)
-    assert "# The best trial of s12" in text and f"load_best('{tmp_path}/own/s12')" in text
-
-
-def test_a_mode_that_contradicts_the_metric_is_noted_beside_the_answer(tmp_path):
-    trial = TrialRecord("00003", {"lr": 0.1}, status="completed", reports=(Report(1, {"accuracy": 0.5}, None, 1.0),))
-    answer, outcome = Answer(trial, trial.reports[0], None), SimpleNamespace(state="finished", reason="")
-    for mode, noted in (("min", True), ("max", False)):
-        request = request_of(tmp_path, "--metric", "accuracy", "--mode", mode)
-        record = ExperimentRecord(request.experiment, {}, (trial,), "finished")
-        lines = ending.ending(SimpleNamespace(request=request, record=record, answer=answer, outcome=outcome))
-        (place,) = [number for number, line in enumerate(lines) if line.startswith("validation  accuracy 0.5")]
-        assert lines[place + 1].startswith("NOTE: mode is min, so a smaller accuracy counts as better") == noted
-
-
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
     def grown(number, *sizes):
         reports = tuple(
@@ -291,20 +183,3 @@ def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
     assert second.startswith("failed      7 trials, 00006 the last, in epoch 2: ValueError: width 6 ")
     many = [failed(n, 1, "no", n) for n in range(10, 20)]
     assert ending.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"
-
-
-def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
-
-    request = request_of(tmp_path)
-    sha256 = request.loaded_space.sha256
-    failed = [
-        {"event": "trial_suggested", "trial": "00000"},
-        {"event": "trial_failed", "trial": "00000", "kind": "user"},
-        {"event": "trial_ended", "trial": "00000", "status": "failed"},
-    ]
-    for before, line in [
-        (sha256, "resumed: 0 trials continue, 1 done, 5 still to come"),
-        ("other", "resumed: 1 trial continues (1 that had failed, as the code has changed), 0 done, 5 still to come"),
-    ]:
-        begun = {"event": "experiment_started", "max_epochs": 8, "space_sha256": before}
-        assert console.heading(replace(request, history=[begun, *failed]))[-1] == line

@@ -89,47 +89,6 @@ def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
     assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
 
 
-@pytest.mark.parametrize(("status", "code"), [("failed", 1), ("pruned", 0), ("interrupted", 0), ("completed", 0)])
-def test_only_a_failed_trial_ends_with_an_exit_code(wandb, tmp_path, status, code):
-    mirrored(wandb, tmp_path, STARTED, REPORT, ended(status))
-    assert wandb.runs[0].exit_code == code and wandb.runs[0].tags == (status,)
-
-
-def test_a_stopped_trial_says_where_and_why(wandb, tmp_path):
-    decision = {
-        "event": "decision",
-        "trial": "00000",
-        "epoch": 1,
-        "rung": 1,
-        "bracket": 0,
-        "value": 0.5,
-        "cutoff": None,
-        "recorded": 0,
-        "action": "continue",
-        "reason": "no other",
-    }
-    stop = {**decision, "action": "stop", "cutoff": 0.4, "reason": "worse than the cutoff"}
-    mirrored(wandb, tmp_path, STARTED, REPORT, decision, stop)
-    assert wandb.runs[0].summary == {
-        "decision/rung": 1,
-        "decision/cutoff": 0.4,
-        "decision/value": 0.5,
-        "decision/reason": "worse than the cutoff",
-    }
-
-
-def test_a_trial_that_failed_before_a_report_has_a_run_with_its_error(wandb, tmp_path):
-    failed = {"event": "trial_failed", "trial": "00000", "error": "boom", "kind": "oom", "will_retry": False}
-    mirrored(wandb, tmp_path, STARTED, failed, ended("failed", "boom"))
-    assert wandb.runs[0].summary["error"] == "boom" and wandb.runs[0].summary["error_kind"] == "oom"
-    assert wandb.runs[0].exit_code == 1
-
-
-def test_runs_of_trials_that_have_not_ended_are_closed_at_the_end(wandb, tmp_path):
-    mirrored(wandb, tmp_path, STARTED, REPORT).close()
-    assert wandb.runs[0].exit_code == 0
-
-
 @pytest.mark.parametrize(("more", "mirrored"), [([], {"00001"}), (["--all"], {"00000", "00001"})])
 def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch, more, mirrored):
     save_experiment(Experiment(name="mine"), tmp_path, {})
@@ -145,12 +104,6 @@ def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch,
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     assert main([str(tmp_path), "--mode", "offline", *more]) == 0
     assert {run.options["name"] for run in wandb.runs} == mirrored
-
-
-@pytest.mark.parametrize("choice", ["online", "offline", "disabled"])
-def test_a_mode_that_was_asked_for_is_taken(choice, monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "k")
-    assert wandb_mode(choice) == choice
 
 
 def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):

@@ -1,20 +1,15 @@
 """Reports are judged by the scheduler's rule, with a reason; what is no number never reaches it."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 from by_hand import CONTINUE, SPACE, STOP, Halving, Search, StandIn, reports, with_trials
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.controller.halt import Halt
-from tuner.engine.controller.stage import BareStage
 from tuner.errors import RequestError
-from tuner.record.journal import Journal, Ledger
 from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduling.decisions import JournalingScheduler
 from tuner.tuning.scheduling.schedulers import build_scheduler
 
 
@@ -113,13 +108,6 @@ def test_an_integer_that_no_float_can_hold_ends_its_trial_alone(tmp_path, value)
     assert search.scheduler.on_trial_complete(None, search.trials["00001"], {"loss": 10**400}) is None
 
 
-def test_a_trial_that_trained_all_its_epochs_is_completed(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=3, grace_period=3)
-    assert [search.report("00000", epoch, loss=1.0) for epoch in (1, 2, 3)] == [CONTINUE, CONTINUE, STOP]
-    verdict = search.scheduler.verdicts["00000"]
-    assert (verdict.status, verdict.reason) == ("completed", "trained its 3 epochs")
-
-
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
 def test_an_epoch_that_is_reported_again_is_journaled_and_not_judged_again(tmp_path, scheduler):
     search = Search(tmp_path / "j", max_epochs=8, scheduler=scheduler)
@@ -145,23 +133,6 @@ def test_value_and_cutoff_have_the_metrics_own_sign(tmp_path, mode, values):
     assert (third["rung"], third["bracket"]) == (1, 0)
     cutoff = f"the cutoff {third['cutoff']:g} of the 2 trials recorded at rung 1"
     assert f"loss {values[2]:g} is worse than {cutoff}" == third["reason"]
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("seed", range(4))
-def test_every_decision_follows_from_the_cutoff_it_names(tmp_path, mode, seed):
-    search = Search(tmp_path / "j", max_epochs=27, reduction_factor=3, mode=mode)
-    for trial_id, epoch, loss, end in reports(seed, most=27):
-        if search.report(trial_id, epoch, loss=loss) == STOP:
-            end()
-    at_rung = [d for d in search.decisions() if d["rung"] is not None]
-    assert len(at_rung) > 10
-    for decision in at_rung:
-        worse = decision["cutoff"] is not None and (
-            decision["value"] > decision["cutoff"] if mode == "min" else decision["value"] < decision["cutoff"]
-        )
-        assert (decision["action"] == "stop") == worse
-        assert (decision["cutoff"] is None) == (decision["recorded"] == 0)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -210,20 +181,6 @@ def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp
     assert decision["event"] == "decision"
 
 
-def test_a_whole_number_is_explained_by_the_cutoff_too(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=8)
-    search.report("00000", 1, loss=3)
-    search.report("00001", 1, loss=9)
-    assert search.decisions()[-1]["reason"] == "loss 9 is worse than the cutoff 3 of the 1 trial recorded at rung 1"
-
-
-def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=8, reduction_factor=2.0)
-    search.report("00000", 1, loss=3.0)
-    search.report("00000", 2, loss=3.0)
-    assert search.decisions()[-1]["reason"] == "no other trial to compare with at rung 2"
-
-
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
 def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
@@ -240,17 +197,6 @@ def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
 
 
-def test_hyperband_explains_a_trial_that_continues_at_once(tmp_path):
-    search = Halving(tmp_path / "j")
-    for number, loss in ((3, 5.0), (4, 4.0), (5, 3.0), (6, 2.0)):
-        search.report(number, 2, loss=loss)
-    assert search.report(7, 2, loss=1.0) == CONTINUE
-    reasons = [decision["reason"] for decision in search.decisions()[-2:]]  # its own, then that of the paused trial
-    assert reasons == [f"loss {n} is among the best 2 of the 5 trials of its bracket at rung 2" for n in (1, 2)]
-    assert search.report(7, 3, loss=1.0) == CONTINUE
-    assert search.decisions()[-1]["epoch"] == 2  # between two rungs nothing is decided
-
-
 def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
     search = Halving(tmp_path / "j")
     num = len(search.halve())
@@ -263,76 +209,6 @@ def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
         ("00004", "stop", None, ended),
         ("00006", "stop", None, ended),
     ]
-
-
-def fail(search, number):
-    search.scheduler.on_trial_error(search.stage, search.stage.trials[f"{number:05d}"])
-    search.stage.trials[f"{number:05d}"].status = "ERROR"
-
-
-def test_a_trial_that_fails_before_the_last_rung_does_not_hold_up_the_last_of_its_bracket(tmp_path):
-    search = Halving(tmp_path / "j")
-    search.halve()
-    search.report(4, 6, loss=0.5)
-    fail(search, 6)
-    assert (
-        search.decisions()[-1] | {"trial": "00004", "reason": "its bracket has ended at rung 6"}
-        == search.decisions()[-1]
-    )
-
-
-def test_a_trial_that_fails_before_a_second_halving_does_not_hold_it_up(tmp_path):
-    # 9 epochs and a factor of 3: trials 8 to 16 are in the bracket with rungs 1 and 3, which keep 3 and then 1.
-    search = Halving(tmp_path / "j", trials=17, max_epochs=9)
-    for number in range(8, 17):
-        search.report(number, 1, loss=float(number))
-    for number in (8, 9):
-        search.report(number, 3, loss=float(number))
-    fail(search, 10)
-    last = [tuple(d[name] for name in ("trial", "action", "rung", "cutoff", "recorded")) for d in search.decisions()]
-    assert last[-2:] == [("00009", "stop", 3, 8.0, 1), ("00008", "continue", 3, 8.0, 1)]
-
-
-@pytest.mark.parametrize("failed", [3, 4])
-def test_a_trial_that_fails_does_not_hold_up_its_bracket(tmp_path, failed):
-    search = Halving(tmp_path / "j")
-    for number in {3, 4, 5, 6, 7} - {failed}:
-        search.report(number, 2, loss=float(number))
-    assert {d["action"] for d in search.decisions()} == {"pause"}
-    fail(search, failed)
-    stops = [(int(d["trial"]), d["value"], d["cutoff"]) for d in search.decisions() if d["action"] == "stop"]
-    kept = [number for number in range(3, 8) if number != failed][1]
-    assert stops == [(number, number, kept) for number in (6, 7)] or stops == [
-        (number, number, kept) for number in (7, 6)
-    ]
-
-
-def test_a_search_that_halts_journals_no_stop_of_paused_trials(tmp_path):
-    search = Halving(tmp_path / "j")
-    search.report(3, 2, loss=1.0)
-    search.halt.refuse(RequestError("enough"))
-    search.stage.stop_trial(search.stage.trials["00003"])
-    assert [d["action"] for d in search.decisions()] == ["pause"]
-
-
-def test_paused_trials_wait_until_fewer_than_the_limit_run(tmp_path):
-    journal = Ledger(Journal(tmp_path / "j"))
-    waits, first, second = StandIn("00000", status="PAUSED"), StandIn("00001", status="PENDING"), StandIn("00002")
-    inner = build_scheduler(Experiment(scheduler="hyperband"), SPACE)
-    inner.choose_trial_to_run = lambda controller: waits
-    scheduler = JournalingScheduler(inner, Experiment(scheduler="hyperband"), journal, Halt(), (), concurrent=lambda: 2)
-    for trial in (waits, first, second):
-        scheduler.on_trial_add(None, trial)
-    assert scheduler.choose_trial_to_run(None) is first  # one runs, and this one's worker starts: no place is free
-    second.status = "TERMINATED"
-    assert scheduler.choose_trial_to_run(None) is waits
-    waits.status = "PENDING"
-    second.status = "RUNNING"
-    assert scheduler.choose_trial_to_run(None) is waits  # only paused trials wait
-
-
-def test_each_report_is_judged_before_the_next_is_sent(tmp_path):
-    assert Search(tmp_path / "j").scheduler.supports_buffered_results is False  # or Ray would pass on several at once
 
 
 def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
@@ -348,65 +224,6 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
         started.append(search.scheduler.choose_trial_to_run(None))
         started[-1].status = "RUNNING"
     assert started == [*again, others]
-
-
-def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
-    search = Search(tmp_path / "j")
-    ended, waits = StandIn("00000", status="TERMINATED"), StandIn("00001", status="PENDING")
-    added = []
-    search.inner.on_trial_add = lambda controller, trial: added.append(trial.trial_id)
-    seen = []
-    search.inner.choose_trial_to_run = lambda controller: seen.append(controller.get_trials())
-    stage = BareStage(None)
-    search.scheduler.on_trial_add(stage, waits)  # by the replay
-    search.scheduler.choose_trial_to_run(None)
-    for trial in (ended, waits):
-        search.scheduler.on_trial_add(None, trial)
-    search.scheduler.choose_trial_to_run(None)
-    assert added == ["00001"]
-    assert seen == [[], [waits]]  # Ray cannot start a trial before it was given it
-
-
-def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_path):
-    search = Search(tmp_path / "j")
-    calls = []
-    search.inner.on_trial_add = lambda controller, trial: calls.append(f"{trial.trial_id} added")
-    search.inner.on_trial_error = lambda controller, trial: calls.append(f"{trial.trial_id} failed")
-    seen = []
-    search.inner.choose_trial_to_run = lambda controller: seen.append([t.trial_id for t in controller.get_trials()])
-    first, second = StandIn("00000", status="PENDING"), StandIn("00001", status="PENDING")
-    for trial in (first, second):
-        search.scheduler.on_trial_add(None, trial)
-    first.will_retry = True
-    search.scheduler.on_trial_error(None, first)
-    search.scheduler.on_trial_add(None, first)  # Ray's way of a retry
-    search.scheduler.choose_trial_to_run(None)
-    second.will_retry = False
-    search.scheduler.on_trial_error(None, second)
-    search.scheduler.choose_trial_to_run(None)
-    assert calls == ["00000 added", "00001 added", "00001 failed"]
-    assert seen == [["00001", "00000"], ["00000"]]  # put back behind the others
-
-
-def test_population_based_training_explains_a_pause_and_a_copy(tmp_path, monkeypatch):
-    search = Search(tmp_path / "j", scheduler="pbt")
-
-    def waits(controller, trial, result):
-        return TrialScheduler.PAUSE
-
-    def copies(controller, trial, result):
-        trial.config = {"lr": 0.12}
-        trial.checkpoint = SimpleNamespace(path="ray/00003/checkpoint_000001")
-        return TrialScheduler.NOOP
-
-    monkeypatch.setattr(search.inner, "on_trial_add", print)
-    for epoch, does, action in ((1, waits, TrialScheduler.PAUSE), (2, copies, TrialScheduler.NOOP)):
-        monkeypatch.setattr(search.inner, "on_trial_result", does)
-        assert search.report("00000", epoch, loss=1.0, checkpoint_dir_name="checkpoint_000000") == action
-    waited, copied = search.decisions()
-    assert waited["reason"] == "waits until the other trials of the population have trained"
-    assert copied["reason"] == "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
-    assert copied["copied"] == "00003" and "copied" not in waited
 
 
 def test_pbt_needs_a_parameter_that_may_change():
