@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.controller.halt import Halt
-from tuner.record.journal import Journal, Ledger
+from tuner.engine.controller.stopper import SearchStopper
+from tuner.record.journal import Journal, JournalWriter
 from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
@@ -50,9 +50,9 @@ class Search:
 
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
-        self.path, self.journal, self.halt = path, Ledger(Journal(path)), Halt()
+        self.path, self.journal, self.stopper = path, JournalWriter(Journal(path)), SearchStopper()
         self.inner = build_scheduler(self.experiment, SPACE)
-        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.halt, SPACE.mutable)
+        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.stopper, SPACE.mutable)
         self.searcher_heard = []
         replay = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
         self.trials = {trial.trial_id: trial for trial in replay.run()}

@@ -293,10 +293,10 @@ def check_rungs(truth, rows, experiment):
         actions = Counter()
         for name, decision in there.items():
             waits = decision["action"] == "pause" and list(truth.trials[name].values)[-1] <= decision["epoch"]
-            actions["waiting" if waits else "stopped" if decision["action"] == "stop" else "went_on"] += 1
-        assert row["came"] == len(there)
-        assert {name: row[name] for name in ("waiting", "stopped", "went_on")} == {
-            name: actions[name] for name in ("waiting", "stopped", "went_on")
+            actions["waiting" if waits else "stopped" if decision["action"] == "stop" else "continued"] += 1
+        assert row["reached"] == len(there)
+        assert {name: row[name] for name in ("waiting", "stopped", "continued")} == {
+            name: actions[name] for name in ("waiting", "stopped", "continued")
         }
         values = [number(d["value"]) for d in there.values() if usable(d["value"])]
         assert same(

@@ -16,7 +16,7 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
-from tuner.engine.moved import MOST_REPORTS, moved
+from tuner.engine.moved import MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.tuning.scheduling.schedulers import build_scheduler
@@ -46,7 +46,7 @@ def of(tmp_path):
         made = tune.Tuner(
             trainable, param_space=param_space, tune_config=tune.TuneConfig(**config), run_config=run_config
         )
-        return moved(made, options or {})
+        return read_tuner(made, options or {})
 
     return move
 

@@ -123,7 +123,7 @@ def test_close_calls_come_first(client):
     answer = get(client, "/demo/rungs")
     assert [d["margin"] for d in answer["decisions"]] == [0.5, None, None, None]
     (rung,) = answer["rungs"]
-    assert (rung["came"], rung["went_on"], rung["stopped"], rung["cutoff_then"]) == (2, 1, 1, 3.5)
+    assert (rung["reached"], rung["continued"], rung["stopped"], rung["cutoff_then"]) == (2, 1, 1, 3.5)
 
 
 def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):

@@ -67,8 +67,10 @@ def test_it_is_what_plain_sums_say(seed):
     finite = {n: [v for r in t.reports if (v := r.metrics["loss"]) == v] for n, t in enumerate(trials)}
     assert [rank.loss for rank in standing.ranked] == sorted(min(values) for values in finite.values() if values)
     assert standing.epochs == sum(trial.reports[-1].epoch for trial in trials if trial.reports)
-    assert len(standing.calls) == sum(len(trial.decisions) for trial in trials)
-    assert [call.margin for call in standing.calls] == sorted(call.margin for call in standing.calls)
+    assert len(standing.ranked_decisions) == sum(len(trial.decisions) for trial in trials)
+    assert [call.margin for call in standing.ranked_decisions] == sorted(
+        call.margin for call in standing.ranked_decisions
+    )
     reached = {(d.bracket, d.rung): set() for t in trials for d in t.decisions if d.rung}
     for trial in trials:
         for decision in trial.decisions:
@@ -77,7 +79,7 @@ def test_it_is_what_plain_sums_say(seed):
     assert {(rung.bracket, rung.rung): rung.reached for rung in standing.rungs} == {
         p: len(c) for p, c in reached.items()
     }
-    assert all(rung.went_on + rung.stopped + rung.waiting == rung.reached for rung in standing.rungs)
+    assert all(rung.continued + rung.stopped + rung.waiting == rung.reached for rung in standing.rungs)
     values = [value for _, value, *_ in standing.improvements]
     assert values == sorted(values, reverse=True) and standing.arrived == sum(
         e["event"] == "report" for e in events(seed)

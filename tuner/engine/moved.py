@@ -39,7 +39,7 @@ MOST_REPORTS = 1000  # the most reports of a trial if the Tuner sets no limit
 
 
 @dataclass(frozen=True)
-class Moved:
+class TunerRequest:
     """What a `tune.Tuner` declares: the space, options by name, and notes for the user."""
 
     space: Space
@@ -47,7 +47,7 @@ class Moved:
     notes: tuple[str, ...]
 
 
-def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
+def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerRequest:
     """Reads a Tuner that has not run.
 
     Args:
@@ -99,7 +99,7 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
     own["max_concurrent_trials"] = config.max_concurrent_trials or limit
     if budget := config.time_budget_s:
         own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"
-    return Moved(space, own, tuple(notes))
+    return TunerRequest(space, own, tuple(notes))
 
 
 def _unlimited(searcher: Any) -> tuple[Any, int]:

@@ -124,7 +124,7 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
     return {**fields, "metrics": kept}
 
 
-class Ledger:
+class JournalWriter:
     """Writes events to a journal, except those that the journal already has (the same name, trial and epoch).
 
     A resumed search replays its journal. The replay produces the recorded events again.

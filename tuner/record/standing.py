@@ -28,7 +28,7 @@ class Rank(NamedTuple):
     place: int
 
 
-class Call(NamedTuple):
+class RankedDecision(NamedTuple):
     """A decision: its distance to the cutoff (or inf), its trial's index, its number among that trial's decisions."""
 
     margin: float
@@ -76,7 +76,7 @@ class RungSummary(NamedTuple):
 
     Attributes:
         reached: number of trials that reached the rung.
-        went_on, stopped, waiting: how many of them continued, were pruned, or are paused there.
+        continued, stopped, waiting: how many of them continued, were pruned, or are paused there.
         scores: their finite values in ascending order, with the sign that makes larger values better.
         cutoff_then: the latest cutoff: that of the decision with the most trials recorded at the rung.
     """
@@ -85,7 +85,7 @@ class RungSummary(NamedTuple):
     bracket: int | None
     band: int | None
     reached: int
-    went_on: int
+    continued: int
     stopped: int
     waiting: int
     scores: list[float]
@@ -100,7 +100,7 @@ class Standing:
         counts: status -> number of trials.
         epochs: total number of epochs that all trials have trained.
         ranked: the trials with a finite value, the best first.
-        calls: all decisions, ordered by margin (|value - cutoff|), the smallest first.
+        ranked_decisions: all decisions, ordered by margin (|value - cutoff|), the smallest first.
         arrived: number of reports; an epoch that is trained again after a restart counts again.
         any_saved: whether any report ever named a checkpoint.
         pruned_cost: what the trials cost that a rule stopped.
@@ -114,7 +114,7 @@ class Standing:
     epochs: int
     ranked: list[Rank]
     rungs: list[RungSummary]
-    calls: list[Call]
+    ranked_decisions: list[RankedDecision]
     improvements: list[Improvement]
     arrived: int
     worker_spans: list[WorkerSpan]
@@ -170,7 +170,7 @@ class Tally:
         self._epochs = 0
         self._ranked: list[Rank] = []
         self._rungs: dict[tuple[int | None, int | None, int], _RungTally] = defaultdict(_RungTally)
-        self._calls: list[Call] = []
+        self._ranked_decisions: list[RankedDecision] = []
         self._improvements: list[Improvement] = []
         self._arrived, self._last_order = 0, -1
         self._worker_spans: list[WorkerSpan] = []
@@ -193,7 +193,7 @@ class Tally:
         self._judge(changed)
         self._listen(changed)
         return Standing(
-            self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._calls[:],
+            self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._ranked_decisions[:],
             self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
             _median(self._epoch_seconds),
             {epochs: number for epochs, number in sorted(self._lengths.items()) if number},
@@ -236,11 +236,11 @@ class Tally:
             known = len(old.decisions) if old else 0
             for number, decision in enumerate(new.decisions):
                 if number >= known:
-                    calls.append(Call(margin_of(decision), place, number))
+                    calls.append(RankedDecision(margin_of(decision), place, number))
                 if decision.rung is not None:
                     rung = self._rungs[decision.band, decision.bracket, decision.rung]
                     rung.put(place, decision, -self._sign, is_new=number >= known)
-        _renew(self._calls, [], calls)
+        _renew(self._ranked_decisions, [], calls)
 
     def _rung_list(self) -> list[RungSummary]:
         places = sorted(self._rungs, key=lambda place: tuple(-1 if each is None else each for each in place))

@@ -98,7 +98,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-class Desk:
+class ServedExperiments:
     """Combines, for each experiment, its files with the searches that this service was asked to run.
 
     Args:
@@ -246,13 +246,13 @@ def _pending(search: Search) -> Summary:
     return dataclasses.replace(options_summary(search.experiment), name=search.name, state="queued")
 
 
-def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
+def add_control(app: FastAPI, served: ServedExperiments, keys: Keys) -> None:
     """Adds to `app` the routes that list spaces, start, stop and resume searches, and sign in and out."""
 
     @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:
         """Returns whether the client is signed in, and why the service cannot start searches, if it cannot."""
-        return answer(SignIn(request.state.signed_in, desk.problem))
+        return answer(SignIn(request.state.signed_in, served.problem))
 
     @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
     def spaces() -> Response:
@@ -262,20 +262,20 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
         """Starts a search: it is queued, and runs as soon as it is its turn and a trial fits the free resources."""
-        return answer(desk.one(desk.searches.start(asked).name), 202)
+        return answer(served.one(served.searches.start(asked).name), 202)
 
     @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: it keeps its files and can be resumed. A queued search leaves the queue."""
-        view = desk.view(name)
-        search = desk.searches.stop(name)
+        view = served.view(name)
+        search = served.searches.stop(name)
         return answer(shown(view.summary, search), 202)
 
     @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
         """Resumes a search that was interrupted, or extends one that has ended, as --resume does."""
-        desk.resume(name, asked)
-        return answer(desk.one(name), 202)
+        served.resume(name, asked)
+        return answer(served.one(name), 202)
 
     @app.post("/signin", include_in_schema=False)
     async def signin(request: Request) -> Response:

@@ -25,7 +25,7 @@ from tuner.record.reading import NotYet
 from tuner.serve.access.connections import BodyLimit
 from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
-from tuner.serve.actions import REFUSALS, Desk, Shown, add_control
+from tuner.serve.actions import REFUSALS, ServedExperiments, Shown, add_control
 from tuner.serve.analysis.insight import add_insight
 from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal, wrong_field
 from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
@@ -121,38 +121,38 @@ def create_app(
     _errors_as_json(app)
     add_page(app)
     app.state.reader = reader = ResultsReader(results)
-    desk = Desk(reader, searches, "" if searches else problem)
-    _api(app, desk)
-    add_changes(app, desk)
-    add_insight(app, desk)
-    add_housekeeping(app, desk)
-    add_compare(app, desk)
-    _event_route(app, desk)
-    add_control(app, desk, keys)
+    served = ServedExperiments(reader, searches, "" if searches else problem)
+    _api(app, served)
+    add_changes(app, served)
+    add_insight(app, served)
+    add_housekeeping(app, served)
+    add_compare(app, served)
+    _event_route(app, served)
+    add_control(app, served, keys)
     return app
 
 
-def _api(app: FastAPI, desk: Desk) -> None:
+def _api(app: FastAPI, served: ServedExperiments) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
     async def health() -> Response:
         """Reports that the service answers, even while all its threads are busy."""
-        return answer(Health("ok", str(desk.reader.root)))
+        return answer(Health("ok", str(served.reader.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """Lists the experiments: first those that wait to be started, then the others from newest to oldest."""
-        total, rows = desk.rows(offset, limit)
-        return answer(Experiments(str(desk.reader.root), total), experiments=rows)
+        total, rows = served.rows(offset, limit)
+        return answer(Experiments(str(served.reader.root), total), experiments=rows)
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
         """Returns the summary of one experiment."""
-        return answer(desk.one(name))
+        return answer(served.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
         """Lists the experiment's trials in the order in which they were suggested."""
-        record = desk.view(name).record
+        record = served.view(name).record
         asked = tables.changed_since(record, since)[offset : offset + limit]
         return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))
 
@@ -162,19 +162,19 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
         offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """
-        record = desk.view(name).record
-        there, calls = record.standing.rungs, record.standing.calls
+        record = served.view(name).record
+        there, calls = record.standing.rungs, record.standing.ranked_decisions
         begun = Rungs(tables.rung_rows(record, MOST_ROWS), len(calls), left_out=max(0, len(there) - MOST_ROWS))
         return answer(begun, decisions=tables.decision_rows(record, offset, limit, since))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Returns figures of Plotly's schema by name; leaves out figures without data."""
-        view = desk.view(name)
+        view = served.view(name)
         return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
 
 
-def _event_route(app: FastAPI, desk: Desk) -> None:
+def _event_route(app: FastAPI, served: ServedExperiments) -> None:
     num_streams = 0
 
     async def counted() -> AsyncIterator[None]:
@@ -196,7 +196,7 @@ def _event_route(app: FastAPI, desk: Desk) -> None:
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
-        journal = desk.journal(name)
+        journal = served.journal(name)
         frames = event_frames(journal, last_event_id or after, app.state.stopping, num_streams=lambda: num_streams)
         return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # nginx then holds no events back
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI, Query
 from starlette.responses import Response
 
 from tuner.errors import blamed
-from tuner.serve.actions import Desk, Shown
+from tuner.serve.actions import ServedExperiments, Shown
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figures_text, text_of
 from tuner.views import tables
 from tuner.views.figures import values as value_choices
@@ -61,7 +61,7 @@ class Changes(Rows):
     figures: dict[str, dict[str, Any]]
 
 
-def add_changes(app: FastAPI, desk: Desk) -> None:
+def add_changes(app: FastAPI, served: ServedExperiments) -> None:
     """Adds the route for changed rows to the app."""
 
     @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
@@ -76,15 +76,15 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
 
         limit applies to trials and to decisions separately.
         """
-        view = desk.view(name)
+        view = served.view(name)
         record = view.record
         since = since if since <= view.summary.lines else 0
         with blamed(name):
             verdict = verdict_of(record)
             parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
-        rungs, calls = record.standing.rungs, record.standing.calls
+        rungs, calls = record.standing.rungs, record.standing.ranked_decisions
         rows = Rows(
-            summary=desk.shown(view.summary),
+            summary=served.shown(view.summary),
             since=since,
             num_trials=len(record.trials),
             num_decisions=len(calls),

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
-from tuner.serve.actions import Desk, Shown
+from tuner.serve.actions import ServedExperiments, Shown
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figure_text, figures_text, text_of
 from tuner.serve.changes import Values
 from tuner.serve.reading.results_reader import NotThere
@@ -115,8 +115,8 @@ class Comparison(ComparisonRows):
 class Comparisons:
     """Reads what is compared of experiments, and keeps it for the MOST_KEPT that were requested last; thread-safe."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, served: ServedExperiments) -> None:
+        self._served = served
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[Summary, Compared]] = OrderedDict()
 
@@ -129,14 +129,14 @@ class Comparisons:
             RequestError: its files are damaged.
         """
         try:
-            unchanged = self._desk.reader.unchanged(name)
+            unchanged = self._served.reader.unchanged(name)
         except NotThere:
             unchanged = None  # no folder yet: the search may be queued
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:
             if time.monotonic() > until:
                 raise NotYet("other experiments are being read; this one follows")
-            view = self._desk.view(name, until)
+            view = self._served.view(name, until)
             with blamed(name):
                 kept = view.summary, compared_of(view.record, view.summary.took_s)
         with self._lock:
@@ -147,9 +147,9 @@ class Comparisons:
         return kept
 
 
-def add_compare(app: FastAPI, desk: Desk) -> None:
+def add_compare(app: FastAPI, served: ServedExperiments) -> None:
     """Adds the route to the app."""
-    comparisons = Comparisons(desk)
+    comparisons = Comparisons(served)
 
     @app.get("/api/compare", responses={200: {"model": Comparison}})
     def compare(
@@ -176,7 +176,7 @@ def add_compare(app: FastAPI, desk: Desk) -> None:
                 )
                 rows.append(ComparedRow(each, color, dash, str(error), state))
                 continue
-            shown = desk.shown(summary)
+            shown = served.shown(summary)
             found.append((shown, compared))
             drawn.append(Drawn(each, place, compared))
             rows.append(_row(ComparedRow(each, color, dash), shown, compared, _group_of(groups, shown)))

@@ -30,7 +30,7 @@ from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
-from tuner.serve.actions import Desk, Shown
+from tuner.serve.actions import ServedExperiments, Shown
 from tuner.serve.answers import Refused, answer
 from tuner.serve.client import BUSY
 from tuner.serve.reading.results_reader import NotThere
@@ -110,14 +110,14 @@ class Deleted:
 
 
 class Housekeeping:
-    """Changes the folders of a desk's experiments."""
+    """Changes the folders of the served experiments."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, served: ServedExperiments) -> None:
+        self._served = served
 
     def save(self, name: str, **changed: object) -> Shown:
         """Replaces these fields of an experiment's notes.json; returns its summary."""
-        path = self._desk.reader.folder(name)
+        path = self._served.reader.folder(name)
         with _saving, folders.opened(path) as opened:
             try:
                 notes = read_notes(path)
@@ -126,22 +126,22 @@ class Housekeeping:
                     raise
                 notes = Notes()  # saving the notes replaces a damaged file
             folders.write_in(opened, saved_notes.FILE, replace(notes, **changed).text())  # type: ignore[arg-type]
-        return self._desk.one(name)
+        return self._served.one(name)
 
     def contents(self, name: str) -> Contents:
         """Returns what an experiment's folder holds, and why it cannot be deleted, if so."""
         trials = epochs = 0
         try:
-            view = self._desk.view(name)
+            view = self._served.view(name)
             trials, epochs = len(view.record.trials), view.summary.epochs
-            path = self._desk.reader.folder(name)
+            path = self._served.reader.folder(name)
         except NotThere:
-            self._desk.view(name)  # raises if no search of that name was requested either
+            self._served.view(name)  # raises if no search of that name was requested either
             return Contents(0, 0, 0, 0, True, 0, [], "")
         except NotYet:
             raise
         except RequestError:
-            path = self._desk.reader.folder(name)  # a damaged experiment can be deleted too
+            path = self._served.reader.folder(name)  # a damaged experiment can be deleted too
         try:
             self._refuse_running(name)
             driver = driver_of(path)  # holds the driver's lock only for a moment
@@ -158,9 +158,9 @@ class Housekeeping:
     def best_files(self, name: str) -> list[BestFile]:
         """Returns the files of an experiment's folder `best/`; none if it has no best model, or no folder yet."""
         try:
-            path = self._desk.reader.folder(name)
+            path = self._served.reader.folder(name)
         except NotThere:
-            self._desk.view(name)
+            self._served.view(name)
             return []
         with folders.opened(path) as opened:
             return [BestFile(*each) for each in folders.files_in(opened, "best")]
@@ -171,40 +171,42 @@ class Housekeeping:
         if not re.fullmatch(pattern, new, re.ASCII) or new == LATEST:
             raise RequestError(f"name {new!r}: must be {allowed}, and not {LATEST}")
         if new == name:
-            return self._desk.one(name)
-        path = self._desk.reader.folder(name)
+            return self._served.one(name)
+        path = self._served.reader.folder(name)
         if is_uri(_saved_results(path)):
             raise Refused(409, f"{name} is a working copy of an object store, where it would keep its name")
         self._refuse_running(name)
-        if self._desk.asked and self._desk.asked.get(new):
+        if self._served.asked and self._served.asked.get(new):
             raise Refused(409, f"{new} already exists; give another name")
-        with self._desk.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):
+        with self._served.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):
             folders.rename(opened, new)
-            if self._desk.asked:
-                self._desk.asked.rename(name, new)
-        return self._desk.one(new)
+            if self._served.asked:
+                self._served.asked.rename(name, new)
+        return self._served.one(new)
 
     def delete(self, name: str) -> Deleted:
         """Deletes an experiment, or forgets a requested search that has no folder."""
         try:
-            path = self._desk.reader.folder(name)
+            path = self._served.reader.folder(name)
         except NotThere:
-            if not (self._desk.asked and self._desk.asked.get(name)) or os.path.lexists(self._desk.reader.root / name):
+            if not (self._served.asked and self._served.asked.get(name)) or os.path.lexists(
+                self._served.reader.root / name
+            ):
                 raise
-            with self._desk.idle(name):
-                self._desk.asked.forget(name)
+            with self._served.idle(name):
+                self._served.asked.forget(name)
             return Deleted(name, "")
         self._refuse_running(name)
-        with self._desk.idle(name), folders.opened(path) as opened, folders.without_driver(opened):
+        with self._served.idle(name), folders.opened(path) as opened, folders.without_driver(opened):
             aside = folders.set_aside(opened)
-            if self._desk.asked:
-                self._desk.asked.forget(name)
+            if self._served.asked:
+                self._served.asked.forget(name)
             return Deleted(name, folders.remove(opened, aside))
 
     def _refuse_running(self, name: str) -> None:
         """Raises Refused if a search waits or runs, maybe on a host whose lock is not seen here."""
         try:
-            state = self._desk.one(name).state
+            state = self._served.one(name).state
         except NotYet:
             raise
         except RequestError:
@@ -220,7 +222,7 @@ class Housekeeping:
             NotThere: there is no such experiment or file, or a link leads to it.
         """
         try:
-            file = open_in(self._desk.reader.folder(name), f"best/{path}")
+            file = open_in(self._served.reader.folder(name), f"best/{path}")
         except (OSError, ValueError):
             raise NotThere(f"{name} has no file of that name in best/") from None
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{path}")[-150:].lstrip(".-")
@@ -268,9 +270,9 @@ class Download(StreamingResponse):
             self._end()
 
 
-def add_housekeeping(app: FastAPI, desk: Desk) -> None:
+def add_housekeeping(app: FastAPI, served: ServedExperiments) -> None:
     """Adds the routes to the app."""
-    keeper, downloads = Housekeeping(desk), threading.Semaphore(MOST_DOWNLOADS)
+    keeper, downloads = Housekeeping(served), threading.Semaphore(MOST_DOWNLOADS)
 
     @app.post("/api/experiments/{name}/notes", responses={200: {"model": Shown}})
     def notes(name: str, asked: Note) -> Response:

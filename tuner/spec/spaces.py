@@ -330,11 +330,11 @@ def metric_option(space: LoadedSpace, metric: str) -> str:
 
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
-    message = _unexpected(error) or said(error)
+    message = _unexpected(error) or message_of(error)
     return f"{type(error).__name__}{message and ': '}{message}{place_raised(error)}"
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an error in one line, cut after MOST_MESSAGE characters."""
     message = " ".join(str(error).split()).rstrip(".")
     return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE].rstrip()} ..."

@@ -165,10 +165,10 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
         )
     if type(space).__module__ != "ray.tune.tuner":
         return cast("AnySpace | None", space), options
-    from tuner.engine.moved import moved
+    from tuner.engine.moved import read_tuner
 
     try:
-        own = moved(cast("tune.Tuner", space), options)
+        own = read_tuner(cast("tune.Tuner", space), options)
     except ValueError as error:  # no Space can be made of what the Tuner declares
         raise RequestError(f"the Tuner: {error}") from None
     say(*(f"NOTE: the Tuner: {note}" for note in own.notes))

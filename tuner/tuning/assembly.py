@@ -17,11 +17,11 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.changes import installed
-from tuner.engine.controller.halt import Halt
 from tuner.engine.controller.retries import Retries
+from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.events import Event
-from tuner.record.journal import Journal, Ledger
+from tuner.record.journal import Journal, JournalWriter
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
@@ -41,11 +41,11 @@ from tuner.tuning.tracker import Tracker
 
 @dataclass(frozen=True)
 class Assembly:
-    """A search that is ready to run: call `tuner.fit()` inside `controller`; `halt` can end it early, with a reason."""
+    """A search that is ready to run: call `tuner.fit()` inside `controller`; `stopper` can end it early, with a reason."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]
-    halt: Halt
+    stopper: SearchStopper
 
 
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
@@ -55,10 +55,10 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         table: how to print the table of trials.
     """
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
-    halt = Halt(experiment.time_budget, left_s(experiment, history))
+    stopper = SearchStopper(experiment.time_budget, left_s(experiment, history))
     tracker = Tracker(experiment, history)
     journal.listener = tracker.hear
-    journal.blocked = halt.blocked
+    journal.blocked = stopper.blocked
     nodes = Nodes(
         resources,
         experiment.max_concurrent_trials,
@@ -68,12 +68,12 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
     scheduler = build_scheduler(experiment, loaded_space.space)
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
-    ledger = Ledger(journal)
+    writer = JournalWriter(journal)
     judge = JournalingScheduler(
         scheduler,
         experiment,
-        ledger,
-        halt,
+        writer,
+        stopper,
         tuple(loaded_space.space.mutable),
         resumed=bool(history),
         concurrent=None if pbt else nodes.concurrent,
@@ -81,7 +81,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     )
 
     def replayed(source: Proposals) -> list[Trial]:
-        replay = Replay(source, judge, ledger, experiment, history, loaded_space.sha256)
+        replay = Replay(source, judge, writer, experiment, history, loaded_space.sha256)
         trials = replay.run()
         judge.first(replay.started())
         return trials
@@ -91,7 +91,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         searcher,
         num_settings,
         experiment,
-        ledger,
+        writer,
         concurrent=(lambda: num_settings) if pbt else (lambda: judge.places(nodes.concurrent())),
         keep=keep,
         replayed=replayed,
@@ -117,16 +117,16 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         run_config=tune.RunConfig(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
-            stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt, retries, tracker, files), *loggers, *users],
+            stop=stopper,
+            callbacks=[JournalCallback(journal, judge, stopper, retries, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
-                experiment, num_settings, tracker, halt, nodes.notice, loaded_space.space.declared, table
+                experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
             ),
             verbose=1,
         ),
     )
-    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
-    return Assembly(tuner, controller, halt)
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting)
+    return Assembly(tuner, controller, stopper)
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:

@@ -9,13 +9,13 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from tuner.engine.controller.halt import Halt
 from tuner.engine.controller.retries import Failure, Retries
+from tuner.engine.controller.stopper import SearchStopper
 from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.spaces import with_place
-from tuner.tuning.scheduling.decisions import JournalingScheduler, Verdict
+from tuner.tuning.scheduling.decisions import JournalingScheduler, TrialEnd
 from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ class JournalCallback(Callback):
         self,
         journal: Journal,
         scheduler: JournalingScheduler,
-        halt: Halt,
+        stopper: SearchStopper,
         retries: Retries,
         tracker: Tracker,
         files: TrialFiles | None,
     ) -> None:
-        self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
+        self._journal, self._scheduler, self._stopper, self._retries = journal, scheduler, stopper, retries
         self._tracker, self._files = tracker, files
         self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}
@@ -62,7 +62,7 @@ class JournalCallback(Callback):
         self._failed(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._ended(trial, Verdict("failed", self._failed(trial).error))
+        self._ended(trial, TrialEnd("failed", self._failed(trial).error))
 
     def _failed(self, trial: Trial) -> Failure:
         failure = self._retries.last[trial.trial_id]
@@ -80,26 +80,26 @@ class JournalCallback(Callback):
         return failure
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        ended = Verdict("completed", RETURNED)
+        ended = TrialEnd("completed", RETURNED)
         if not trial.last_result or "training_iteration" not in trial.last_result:
             error = "ended without a report: its function must call tune.report at least once"
             self._journal.write("trial_failed", trial.trial_id, error=error, kind="user", will_retry=False)
-            ended = Verdict("failed", error)
-        self._ended(trial, self._scheduler.verdicts.pop(trial.trial_id, ended))
+            ended = TrialEnd("failed", error)
+        self._ended(trial, self._scheduler.ends.pop(trial.trial_id, ended))
 
-    def _ended(self, trial: Trial, verdict: Verdict) -> None:
+    def _ended(self, trial: Trial, end: TrialEnd) -> None:
         self._running.discard(trial.trial_id)
-        self._journal.write("trial_ended", trial.trial_id, status=verdict.status, reason=verdict.reason)
+        self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         if self._files:
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
-            self._halt.give_up(reason)
+            self._stopper.give_up(reason)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         for trial_id in sorted(self._running):
             if self._tracker.trials[trial_id].status == "paused":
                 continue  # the end of a session ends no pause
-            reason = self._halt.reason or "the search was interrupted"
+            reason = self._stopper.reason or "the search was interrupted"
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
 
 

@@ -53,19 +53,27 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
     Raises:
         RequestError: the search stopped because a report lacked a metric, or a checkpoint that the scheduler needs.
     """
-    halt = assembly.halt
-    with signals_to(halt.interrupt), assembly.controller:
+    stopper = assembly.stopper
+    with signals_to(stopper.interrupt), assembly.controller:
         try:
             assembly.tuner.fit()
         except ValueError:
             if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
-    state = "failed" if halt.error else "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
-    refused, out_of_time = halt.error is not None, halt.out_of_time and state == "finished"
-    journal.write("experiment_finished", state=state, reason=halt.reason, refused=refused, out_of_time=out_of_time)
-    if halt.error:
-        raise halt.error
-    return Outcome(state, halt.reason)
+    state = (
+        "failed"
+        if stopper.error
+        else "interrupted"
+        if stopper.interrupted
+        else "failed"
+        if stopper.gave_up
+        else "finished"
+    )
+    refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
+    journal.write("experiment_finished", state=state, reason=stopper.reason, refused=refused, out_of_time=out_of_time)
+    if stopper.error:
+        raise stopper.error
+    return Outcome(state, stopper.reason)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tuner.engine.controller.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
-from tuner.record.journal import Ledger
+from tuner.record.journal import JournalWriter
 from tuner.spec.experiment import Experiment
 from tuner.tuning.searchers.seeded import SeededSearcher
 
@@ -46,7 +46,7 @@ class Proposals(SearchAlgorithm):
         searcher: Searcher,
         num_settings: int,
         experiment: Experiment,
-        journal: Ledger,
+        journal: JournalWriter,
         *,
         concurrent: Callable[[], int],
         keep: CheckpointConfig,

@@ -31,7 +31,7 @@ TITLES = {  # as on the page
     "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
 HEADINGS = {  # of the columns whose name is not their heading
-    "came": "reached", "went_on": "continued", "stopped": "pruned", "waiting": "paused", "best": "best value",
+    "stopped": "pruned", "waiting": "paused", "best": "best value",
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
@@ -150,7 +150,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     rungs = rung_rows(record)
     shown = [
         *(parts.pop(name, "") for name in ("curves", "rung_values", "lineage")),
-        _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now",
+        _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now would_pass_now",
                rungs),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),

@@ -62,7 +62,7 @@ class TrialRow:
 class RungRow:
     """One rung of one bracket.
 
-    `came` trials reached it; of these, `went_on` were promoted, `stopped` were pruned, and `waiting` wait there.
+    `reached` trials reached it; of these, `continued` were promoted, `stopped` were pruned, and `waiting` wait there.
     `cutoff_then` is the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff over all
     trials that reached the rung; `would_pass_now` counts those that pass it. Both are None for other schedulers, and
     if no value is finite.
@@ -71,8 +71,8 @@ class RungRow:
     rung: int
     bracket: int | None
     band: int | None
-    came: int
-    went_on: int
+    reached: int
+    continued: int
     stopped: int
     waiting: int
     best: Number | None
@@ -169,8 +169,8 @@ def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
         rung=at.rung,
         bracket=at.bracket,
         band=at.band,
-        came=at.reached,
-        went_on=at.went_on,
+        reached=at.reached,
+        continued=at.continued,
         stopped=at.stopped,
         waiting=at.waiting,
         best=sign * at.scores[-1] if at.scores else None,
@@ -192,7 +192,7 @@ def decision_rows(
     if since:
         decisions = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
         return [decision_row(*each) for each in islice(decisions, offset, end)]
-    trials = ((record.trials[call.place], call.number) for call in record.standing.calls[offset:end])
+    trials = ((record.trials[call.place], call.number) for call in record.standing.ranked_decisions[offset:end])
     return [decision_row(trial, trial.decisions[number]) for trial, number in trials]
 
 

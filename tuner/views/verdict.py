@@ -219,7 +219,7 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], bool]:
     """Returns the close calls, the closest first, and whether there may be more than those."""
     spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.standing.rungs}
     found = []
-    calls = record.standing.calls
+    calls = record.standing.ranked_decisions
     for call in islice(calls, MOST_CALLS):
         trial = record.trials[call.place]
         decision = trial.decisions[call.number]
@@ -263,7 +263,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
             f"Of {audit.done} pruned trials that an audit trained to the end, {audit.beat} beat the best trial. "
             f"{audit.estimate}{stale}"
         ), True
-    late = sum(max(0, (row.would_pass_now or 0) - row.went_on) for row in rung_rows(record))
+    late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
     # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
     # comparison with all results is known exactly.
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""

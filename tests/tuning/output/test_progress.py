@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ray import tune
 
-from tuner.engine.controller.halt import Halt
+from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.tuning.output import progress
@@ -57,10 +57,10 @@ def line(
         elif number >= len(ended) + len(running):
             tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
     tracker.began = tracker.started = time.monotonic() - took
-    halt = Halt("", left_s)
+    stopper = SearchStopper("", left_s)
     if refused:
-        halt.refuse(RequestError("it reports no loss"))
-    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, halt)
+        stopper.refuse(RequestError("it reports no loss"))
+    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, stopper)
 
 
 def test_the_progress_line_counts_what_is_done_running_and_failed():
@@ -76,7 +76,7 @@ def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_no
     for event, number in (("trial_suggested", 0), ("trial_suggested", 1), ("trial_started", 1)):
         tracker.hear({"event": event, "trial": f"{number:05}"})
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
-    table = progress.ProgressTable(Experiment(), 10, tracker, Halt(), lambda *_: "", PARAMS)
+    table = progress.ProgressTable(Experiment(), 10, tracker, SearchStopper(), lambda *_: "", PARAMS)
     table.report([trial(0, "TERMINATED", 0), trial(1, "TERMINATED", 0)], done=True)
     assert "0/10 done; 1 interrupted, 1 suggested" in capsys.readouterr().out
 
@@ -105,7 +105,7 @@ def table_of(
             tracker.hear({"event": "trial_started", "trial": each.trial_id})
         for metrics in ({"loss": 0.75, "accuracy": 0.75}, each.last_result):
             tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
-    shown = progress.ProgressTable(experiment, 10, tracker, Halt(), lambda *_: "", PARAMS, table)
+    shown = progress.ProgressTable(experiment, 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
     shown.report(trials, done)
     return capsys.readouterr().out.removeprefix("\r\x1b[J").splitlines()
 
@@ -177,7 +177,9 @@ def diverging(trial_id):
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
-    shown = progress.ProgressTable(Experiment(), 1, Tracker(Experiment()), Halt(), lambda *_: "wait\x1b[2J", PARAMS)
+    shown = progress.ProgressTable(
+        Experiment(), 1, Tracker(Experiment()), SearchStopper(), lambda *_: "wait\x1b[2J", PARAMS
+    )
     shown._in_place = True
     for _ in range(2):
         shown.report([trial(0, lr="e\x9b[2J\r")], False)
@@ -187,7 +189,7 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
 
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     tracker = Tracker(Experiment())
-    table = progress.ProgressTable(Experiment(), 3, tracker, Halt(), lambda *_: "", {})
+    table = progress.ProgressTable(Experiment(), 3, tracker, SearchStopper(), lambda *_: "", {})
     tracker.hear({"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
     lost = {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "error": "its worker was killed"}
     tracker.hear({**lost, "will_retry": True, "from_epoch": 2})

@@ -42,8 +42,8 @@ def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, 
     monkeypatch.setattr(search.inner, "on_trial_result", lambda *arguments: TrialScheduler.PAUSE)
     assert search.report("00000", 1, loss=1.0, **saved) == STOP
     reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
-    assert reason in search.halt.reason
-    assert search.scheduler.verdicts["00000"].status == "failed"
+    assert reason in search.stopper.reason
+    assert search.scheduler.ends["00000"].status == "failed"
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -54,7 +54,7 @@ def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mod
     for trial_id, epoch, loss, end in reports(1):
         if epoch == diverges_at.get(trial_id):
             assert search.report(trial_id, epoch, loss=bad) == STOP
-            assert search.scheduler.verdicts[trial_id].status == "pruned"
+            assert search.scheduler.ends[trial_id].status == "pruned"
             assert f"loss is {bad} at epoch {epoch}: the training diverged" == search.decisions()[-1]["reason"]
             decision = search.decisions()[-1]
             assert decision["rung"] is None and decision["action"] == "stop"
@@ -71,19 +71,19 @@ def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mod
 def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_has(tmp_path):
     search = Search(tmp_path / "j", metric="los")
     assert search.report("00000", 1, loss=0.5, accuracy=0.3) == STOP
-    message = str(search.halt.error)
+    message = str(search.stopper.error)
     assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports accuracy, loss" in message
-    assert "did you mean 'loss'?" in message and search.halt.stop_all()
-    assert search.scheduler.verdicts["00000"].status == "failed"
+    assert "did you mean 'loss'?" in message and search.stopper.stop_all()
+    assert search.scheduler.ends["00000"].status == "failed"
 
 
 def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
     search = Search(tmp_path / "j")
     assert search.report("00000", 1, loss=0.5) == CONTINUE
     assert search.report("00001", 1, accuracy=0.5) == STOP
-    assert search.halt.error is None and not search.halt.stop_all()
-    verdict = search.scheduler.verdicts["00001"]
-    assert verdict.status == "failed" and "reports no 'loss' at epoch 1; it reports accuracy" in verdict.reason
+    assert search.stopper.error is None and not search.stopper.stop_all()
+    end = search.scheduler.ends["00001"]
+    assert end.status == "failed" and "reports no 'loss' at epoch 1; it reports accuracy" in end.reason
     assert search.report("00000", 2, loss=0.5) == CONTINUE
 
 
@@ -91,7 +91,7 @@ def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
 def test_a_metric_that_is_no_number_is_refused(tmp_path, value):
     search = Search(tmp_path / "j")
     assert search.report("00000", 1, loss=value) == STOP
-    assert "which is not a number" in str(search.halt.error)
+    assert "which is not a number" in str(search.stopper.error)
     assert search.decisions()[0]["value"] is None
 
 
@@ -100,8 +100,8 @@ def test_an_integer_that_no_float_can_hold_ends_its_trial_alone(tmp_path, value)
     search = Search(tmp_path / "j", max_epochs=8)
     assert search.report("00000", 1, loss=value) == STOP
     assert search.report("00001", 1, loss=0.5, num_steps=value) == CONTINUE
-    verdict = search.scheduler.verdicts["00000"]
-    assert verdict.status == "pruned" and verdict.reason.endswith("at epoch 1: the training diverged")
+    end = search.scheduler.ends["00000"]
+    assert end.status == "pruned" and end.reason.endswith("at epoch 1: the training diverged")
     events = read(search.path)  # each line can be read
     assert [event["event"] for event in events] == ["report", "decision"] * 2
     assert events[1]["value"] in (None, math.inf, -math.inf)

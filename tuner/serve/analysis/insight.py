@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
-from tuner.serve.actions import Desk
+from tuner.serve.actions import ServedExperiments
 from tuner.serve.analysis.analyses import ANALYSES, FigureAnswer, WhatIfAnswer
 from tuner.serve.analysis.worker import AnalysisWorker
 from tuner.serve.answers import answer
@@ -36,7 +36,7 @@ class AuditAnswer:
     command: str
 
 
-def add_insight(app: FastAPI, desk: Desk) -> None:
+def add_insight(app: FastAPI, served: ServedExperiments) -> None:
     """Adds the analysis routes to the app."""
     worker = AnalysisWorker(MOST_JOURNAL_BYTES)
 
@@ -46,9 +46,9 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         A queued experiment without a folder has an empty record, so the service itself computes its response.
         """
         try:
-            folder = await asyncio.to_thread(desk.reader.folder, name)
+            folder = await asyncio.to_thread(served.reader.folder, name)
         except NotThere:
-            return await asyncio.to_thread(asked, desk, name, lambda record: ANALYSES[analysis](record, **choices))
+            return await asyncio.to_thread(asked, served, name, lambda record: ANALYSES[analysis](record, **choices))
         return await worker.ask(request, folder, analysis, choices, lambda: app.state.stopping())
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
@@ -86,7 +86,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
                 raise NotThere(f"{name} has no trial of that id")
             return details
 
-        return asked(desk, name, work, "decisions", "metrics")
+        return asked(served, name, work, "decisions", "metrics")
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
@@ -95,10 +95,10 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         def work(record: ExperimentRecord) -> AuditAnswer:
             return AuditAnswer(result_of(record), audit_command(record))
 
-        return asked(desk, name, work)
+        return asked(served, name, work)
 
 
-def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any], *lists: str) -> Response:
+def asked(served: ServedExperiments, name: str, work: Callable[[ExperimentRecord], Any], *lists: str) -> Response:
     """Applies `work` to an experiment's record and returns the response.
 
     Args:
@@ -107,7 +107,7 @@ def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any], *lists
     Raises:
         RequestError: the response cannot be computed, for example because the experiment's files are damaged.
     """
-    record = desk.view(name).record
+    record = served.view(name).record
     with blamed(name):
         result = work(record)
         return answer(result, **{each: getattr(result, each) for each in lists})

@@ -23,7 +23,7 @@ export interface TrialRow {
 }
 
 export interface RungRow {
-  rung: number; bracket: number | null; band: number | null; came: number; went_on: number; stopped: number; waiting: number;
+  rung: number; bracket: number | null; band: number | null; reached: number; continued: number; stopped: number; waiting: number;
   best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null;
 }
 

@@ -11,7 +11,7 @@ from tuner.errors.users_code import place_of
 from tuner.spec.reach import python_files
 from tuner.spec.script import Script
 from tuner.spec.source import check_reports, never_reports
-from tuner.spec.spaces import said
+from tuner.spec.spaces import message_of
 from tuner.training.data import Arrays
 from tuner.tuning.checks.advice import CheckFailed, arguments_of
 
@@ -57,7 +57,7 @@ def _pickling_error(value: Any) -> str:
     try:
         cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
     except Exception as error:  # an object's own __reduce__ may raise anything
-        return said(error) or type(error).__name__
+        return message_of(error) or type(error).__name__
     return ""
 
 

@@ -16,7 +16,7 @@ from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
 from tuner.engine.controller.failures import likeness
-from tuner.engine.controller.halt import Halt
+from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
 from tuner.errors.terminal import fitted, has_colours, is_steerable
 from tuner.spec import parameters
@@ -53,7 +53,7 @@ class ProgressTable(CLIReporter):
 
     Args:
         tracker: the state of the search; it also calls the table when a trial ends.
-        halt: knows how much of the time budget remains, and whether the search was refused.
+        stopper: knows how much of the time budget remains, and whether the search was refused.
         waiting: gets the numbers of pending and running trials; returns what pending trials wait for, in a line.
         table: how to print the table: as wide as the terminal, with all columns, or not at all.
     """
@@ -63,7 +63,7 @@ class ProgressTable(CLIReporter):
         experiment: Experiment,
         num_settings: int,
         tracker: Tracker,
-        halt: Halt,
+        stopper: SearchStopper,
         waiting: Callable[[int, int], str],
         params: parameters.Params,
         table: Table = "fit",
@@ -81,7 +81,7 @@ class ProgressTable(CLIReporter):
         super().__init__(metric_columns=[experiment.metric, *others], parameter_columns=names)
         self._header, self._params, self._metrics = list(map(cell, shown)), names, [experiment.metric, *others]
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
-        self._tracker, self._halt, self._waiting = tracker, halt, waiting
+        self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
         tracker.on_retry = self._say_retry
@@ -107,7 +107,7 @@ class ProgressTable(CLIReporter):
         columns, more = self._columns(trials, done) if with_table else ([], [])
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
-                             self._halt, done)  # fmt: skip
+                             self._stopper, done)  # fmt: skip
         width = shutil.get_terminal_size().columns
         fits = sys.stdout.isatty() and self._table == "fit"
         table = narrowed(columns, width) if fits else drawn(columns)
@@ -193,7 +193,7 @@ def progress_line(
     tracker: Tracker,
     experiment: Experiment,
     num_settings: int,
-    halt: Halt,
+    stopper: SearchStopper,
     is_over: bool = False,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
@@ -209,10 +209,10 @@ def progress_line(
     now = time.monotonic()
     took = now - tracker.began
     remaining = seconds_left(tracker, experiment, num_settings - num_done, now)
-    if (left_s := halt.left_s()) is not None:
+    if (left_s := stopper.left_s()) is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
-    best = None if halt.error else tracker.best()
+    best = None if stopper.error else tracker.best()
     found = f"best {experiment.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
 

@@ -18,12 +18,12 @@ from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.stage import set_last_result, set_status
 from tuner.record.events import Event
-from tuner.record.journal import Ledger
+from tuner.record.journal import JournalWriter
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.checkpoints import JournalCheckpoints
 from tuner.tuning.resume.stage import Source, Stage
-from tuner.tuning.scheduling.decisions import ACTIONS, JournalingScheduler, Verdict
+from tuner.tuning.scheduling.decisions import ACTIONS, JournalingScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +40,15 @@ class Replay:
         self,
         source: Source,
         judge: JournalingScheduler,
-        ledger: Ledger,
+        writer: JournalWriter,
         experiment: Experiment,
         history: list[Event],
         sha256: str = "",
     ) -> None:
-        self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
+        self._source, self._judge, self._writer, self._experiment = source, judge, writer, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
-        self._stage = Stage(source, judge, ledger)
+        self._stage = Stage(source, judge, writer)
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
         self._failed: dict[str, Event] = {}  # trials that failed and were not retried -> `trial_failed` event
@@ -61,14 +61,14 @@ class Replay:
     def run(self) -> list[Trial]:
         """Returns all trials of the history (ended, paused, pending); registers the checkpoints of unfinished ones."""
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
-        self._ledger.mute()
+        self._writer.mute()
         for number, event in enumerate(self._history):
             if number == last:
-                self._ledger.unmute(self._history[number:])
+                self._writer.unmute(self._history[number:])
             step = getattr(self, f"_on_{event['event']}", None)
             if step is not None:
                 step(number, event)
-        self._ledger.unmute([])
+        self._writer.unmute([])
         self._settle()
         self._extend(self._experiment.max_epochs, len(self._history))
         self._try_again(self._sha256)
@@ -156,12 +156,12 @@ class Replay:
         if trial.trial_id in self._failed:
             self._fail(trial)
             return
-        self._judge.verdicts.setdefault(trial.trial_id, Verdict(event["status"], event["reason"]))
+        self._judge.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
         self._end(trial)
 
     def _end(self, trial: Trial) -> None:
-        verdict = self._judge.verdicts.get(trial.trial_id)
-        if verdict and verdict.status == "completed" and trial.last_result.get("training_iteration") is not None:
+        end = self._judge.ends.get(trial.trial_id)
+        if end and end.status == "completed" and trial.last_result.get("training_iteration") is not None:
             self._completed[trial.trial_id] = trial.last_result["training_iteration"]
         self._stage.stop_trial(trial)
 
@@ -180,7 +180,7 @@ class Replay:
                 self._started.pop(trial.trial_id, None)
                 self._fail(trial)
                 error = self._failed[trial.trial_id]["error"]
-                self._ledger.write("trial_ended", trial.trial_id, status="failed", reason=error)
+                self._writer.write("trial_ended", trial.trial_id, status="failed", reason=error)
             elif trial.status == Trial.RUNNING:
                 set_status(trial, Trial.PENDING)
         self._stopped.clear()

@@ -8,8 +8,8 @@ from ray.tune.experiment import Trial
 
 from tuner.engine.controller.stage import BareStage, set_status
 from tuner.record.events import RETURNED
-from tuner.record.journal import Ledger
-from tuner.tuning.scheduling.decisions import JournalingScheduler, Verdict
+from tuner.record.journal import JournalWriter
+from tuner.tuning.scheduling.decisions import JournalingScheduler, TrialEnd
 
 
 class Source(Protocol):
@@ -30,9 +30,9 @@ class Source(Protocol):
 class Stage(BareStage):
     """Stands in for Ray's controller while a journal is replayed; its trials have a status but no worker."""
 
-    def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
+    def __init__(self, source: Source, judge: JournalingScheduler, writer: JournalWriter) -> None:
         super().__init__(source)
-        self._judge, self._ledger = judge, ledger
+        self._judge, self._writer = judge, writer
 
     def stop_trial(self, trial: Trial) -> None:
         """Ends a trial, unless it has ended, as TuneController.stop_trial does; writes its `trial_ended` event."""
@@ -44,6 +44,6 @@ class Stage(BareStage):
         else:
             self._judge.on_trial_remove(self, trial)
             self.search_alg.on_trial_complete(trial.trial_id)
-        ended = self._judge.verdicts.pop(trial.trial_id, Verdict("completed", RETURNED))
-        self._ledger.write("trial_ended", trial.trial_id, status=ended.status, reason=ended.reason)
+        ended = self._judge.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
+        self._writer.write("trial_ended", trial.trial_id, status=ended.status, reason=ended.reason)
         set_status(trial, Trial.TERMINATED)

@@ -15,12 +15,12 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.controller.halt import Halt
 from tuner.engine.controller.stage import BareStage
+from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.controller.trials import SearchTrial
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, is_trial_id, plain
-from tuner.record.journal import Ledger
+from tuner.record.journal import JournalWriter
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.rules.own_length import of_length
@@ -43,7 +43,7 @@ NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds these 
 
 
 @dataclass
-class Verdict:
+class TrialEnd:
     """How a trial ended: the status and reason that the journal's `trial_ended` event gets."""
 
     status: str
@@ -82,15 +82,15 @@ class JournalingScheduler(TrialScheduler):
         self,
         inner: TrialScheduler,
         experiment: Experiment,
-        journal: Ledger,
-        halt: Halt,
+        journal: JournalWriter,
+        stopper: SearchStopper,
         mutable: tuple[str, ...],
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,
         metric_option: str = "",
     ) -> None:
         super().__init__()
-        self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
+        self._inner, self._experiment, self._journal, self._stopper = inner, experiment, journal, stopper
         self._mutable, self._metric_option = mutable, metric_option or f"--metric {experiment.metric}"
         self._rule = inner if isinstance(inner, RuleScheduler) else None  # None with pbt
         self._judged_any = resumed
@@ -102,7 +102,7 @@ class JournalingScheduler(TrialScheduler):
         self._stops_instead = False  # whether the journal has that asha-promotion uses the rule of asha
         self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
-        self.verdicts: dict[str, Verdict] = {}
+        self.ends: dict[str, TrialEnd] = {}
 
     @property
     def metric(self) -> str:
@@ -192,7 +192,7 @@ class JournalingScheduler(TrialScheduler):
         if action == PAUSE and unsaved and self._experiment.scheduler != "asha-promotion":
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             what_to_do = "report checkpoints, or use asha, median or fifo"
-            self._halt.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
+            self._stopper.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
             return self._decide(trial_id, epoch, value, STOP, reason, decision, "failed")
         if decision.rung is not None or changed or action not in (CONTINUE, NOOP):
             copied = _copied(trial) if changed else ""
@@ -230,9 +230,9 @@ class JournalingScheduler(TrialScheduler):
         else:
             self._inner.on_trial_remove(tune_controller, trial)
         self._promote()
-        verdict, epochs = self.verdicts.get(trial.trial_id), result.get(EPOCH, self.max_epochs)
+        end, epochs = self.ends.get(trial.trial_id), result.get(EPOCH, self.max_epochs)
         # A search that is being stopped ends its trials in the same way.
-        if (verdict is None or verdict.reason == RETURNED) and epochs < self.max_epochs and not self._halt.reason:
+        if (end is None or end.reason == RETURNED) and epochs < self.max_epochs and not self._stopper.reason:
             self.learn(tune_controller, trial.trial_id, epochs)
 
     def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
@@ -251,7 +251,7 @@ class JournalingScheduler(TrialScheduler):
     def _removed(self, trial: Trial) -> None:
         """Journals that the rule stops a waiting trial: it returns no decision, but makes Ray stop the trial."""
         decision = self._rule.decision(trial) if self._rule else RuleDecision()
-        if decision.action == "stop" and trial.trial_id not in self.verdicts and not self._halt.reason:
+        if decision.action == "stop" and trial.trial_id not in self.ends and not self._stopper.reason:
             epoch, value = trial.last_result["training_iteration"], plain(trial.last_result.get(self.metric))
             self._decide(trial.trial_id, epoch, value, STOP, decision.reason, decision, "pruned")
 
@@ -305,7 +305,7 @@ class JournalingScheduler(TrialScheduler):
         if not self._judged_any:
             hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
             hint = hint if name not in metrics else "; report a number"
-            self._halt.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
+            self._stopper.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
     def _decide(
@@ -321,7 +321,7 @@ class JournalingScheduler(TrialScheduler):
     ) -> str:
         self._journal_decision(trial_id, epoch, value, action, reason, decision, copied)
         if action == STOP:
-            self.verdicts[trial_id] = Verdict(status, reason)
+            self.ends[trial_id] = TrialEnd(status, reason)
         return action
 
     def _journal_decision(

@@ -15,7 +15,7 @@ from tuner.errors import RequestError, say
 TELL_S = 60.0  # minimum seconds between two lines on standard error that say why the search waits
 
 
-class Halt(Stopper):
+class SearchStopper(Stopper):
     """Ends the search as soon as it has a reason to; Ray calls `stop_all` at each step of its loop.
 
     Args:
