@@ -41,7 +41,7 @@ from tuner.tuning.tracker import Tracker
 
 @dataclass(frozen=True)
 class Assembly:
-    """A search that is ready to run: call `tuner.fit()` inside `controller`; `stopper` can end it early, with a reason."""
+    """A search that is ready to run: call `tuner.fit()` inside `controller`; `stopper` can end it early."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]

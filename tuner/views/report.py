@@ -150,8 +150,8 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     rungs = rung_rows(record)
     shown = [
         *(parts.pop(name, "") for name in ("curves", "rung_values", "lineage")),
-        _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now would_pass_now",
-               rungs),
+        _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
+               "would_pass_now", rungs),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
         _table("Replay with other pruning rules",
