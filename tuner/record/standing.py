@@ -194,7 +194,8 @@ class Tally:
         self._listen(changed)
         return Standing(
             self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(),
-            self._ranked_decisions[:], self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
+            self._ranked_decisions[:], self._improvements[:],
+            self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
             _median(self._epoch_seconds),
             {epochs: number for epochs, number in sorted(self._lengths.items()) if number},
             [place for _, place in self._failed],
