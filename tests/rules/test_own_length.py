@@ -60,14 +60,14 @@ def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monk
     record, learned = searched(tmp_path / "e", scheduler=scheduler, num_samples=12, **UNKNOWN)
     assert [(event["trial"], event["epochs"], event["rungs"]) for event in learned] == [("00000", 10, [1, 2, 4, 8])]
     assert "after 10 epochs; they are compared after epochs 1, 2, 4, 8" in learned[0]["reason"]
-    assert record.standing.counts["pruned"] >= 4
+    assert record.stats.counts["pruned"] >= 4
     assert (record.rules.max_epochs, record.rules.grace_period) == (10, 1)
     assert curves_of(record).rungs == [1, 2, 4, 8]
-    verdict, trained = verdict_of(record), record.standing.epochs
+    verdict, trained = verdict_of(record), record.stats.epochs
     assert (verdict.epochs_saved, verdict.about("rule")[:6]) == (120 - trained, "Trials")
     assert verdict.about("saved").startswith(f"About {120 - trained} of 120 epochs")
     # A replay of the search's own rules moves the rungs at the same place.
-    stopped = sum(rung.stopped for rung in record.standing.rungs)
+    stopped = sum(rung.stopped for rung in record.stats.rungs)
     assert reproduced(record) == stopped > 0
     own = what_if(record, scheduler, 1, 2)
     assert own.same and own.epochs.least == own.epochs.most == trained
@@ -102,10 +102,10 @@ def test_the_rungs_grow_with_a_longer_trial(one_ray, tmp_path, monkeypatch):
     ends = [trial.reports[-1].epoch for trial in record.trials if trial.status == "completed"]
     lengths = [event["epochs"] for event in learned]
     assert lengths == sorted(set(lengths)) and lengths[-1] == max(ends) == record.length
-    assert len(lengths) > 1 and reproduced(record) == record.standing.counts["pruned"]
+    assert len(lengths) > 1 and reproduced(record) == record.stats.counts["pruned"]
     # A parameter sets the length, so what was saved is known.
     whole = sum(LENGTHS[trial.config["width"]] for trial in record.trials)
-    assert verdict_of(record).epochs_saved == whole - record.standing.epochs
+    assert verdict_of(record).epochs_saved == whole - record.stats.epochs
     assert "as its width sets" in verdict_of(record).about("saved")
 
 

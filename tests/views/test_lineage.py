@@ -55,7 +55,7 @@ def test_epochs_that_were_trained_again_are_counted_apart():
     first, *others = population().trials
     again = replace(first, repeated=(first.reports[1]._replace(order=2, time=2), first.reports[2]._replace(order=5)))
     whole = record(again, *others, scheduler="pbt")
-    assert whole.standing.epochs == 9 and whole.standing.repeated == 2
+    assert whole.stats.epochs == 9 and whole.stats.repeated == 2
     history = draw_history(history_of(whole))["layout"]
     assert history["xaxis"]["title"]["text"] == "epochs trained by all trials, 2 of them again"
     assert "of 11 epochs, 2 of which were trained again;" in history["meta"]["text"]

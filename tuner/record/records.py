@@ -74,6 +74,12 @@ class Decision(NamedTuple):
         """The value that the scheduler compared with the cutoff."""
         return self.value if self.compared is None else self.compared
 
+    @property
+    def margin(self) -> float:
+        """|compared value - cutoff|; infinite if either is missing or not finite."""
+        value, cutoff = finite(self.compared_value), finite(self.cutoff)
+        return math.inf if value is None or cutoff is None else abs(value - cutoff)
+
 
 @dataclass(frozen=True)
 class TrialRecord:
@@ -105,6 +111,17 @@ class TrialRecord:
     spans: tuple[tuple[float, float], ...] = ()
     repeated: tuple[Report, ...] = ()
     epoch_seconds: float | None = None
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last report; 0 without reports."""
+        return self.reports[-1].epoch if self.reports else 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a rule stopped the trial; one whose training diverged is pruned, too, but no rule compared it."""
+        last = self.decisions[-1] if self.decisions else None
+        return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
 
     @kept
     def best(self, metric: str, mode: str) -> Report | None:

@@ -13,7 +13,7 @@ from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading, Session, unbounded
 from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
-from tuner.record.standing import Standing, Tally
+from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
 from tuner.rules.own_length import at_length
@@ -32,8 +32,6 @@ class ExperimentRecord:
         reason: why the search ended before its last trial, if it did.
         refused: whether it ended because its request was wrong.
         out_of_time: whether its time budget ended it; its state is finished.
-        followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
-            The record ignores it if it was computed from other trials.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         length: the most epochs after which a trial ended by itself, if the rungs moved to it; 0 if they did not.
         sessions: the search's sessions in order; empty for a folder without a journal.
@@ -44,7 +42,6 @@ class ExperimentRecord:
     trials: tuple[TrialRecord, ...]
     state: str
     reason: str = ""
-    followed: Standing | None = field(default=None, compare=False, repr=False)
     refused: bool = False
     out_of_time: bool = field(default=False, kw_only=True)
     changed: str = field(default="", kw_only=True)
@@ -52,12 +49,9 @@ class ExperimentRecord:
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
-    def standing(self) -> Standing:
-        """The counts, ranking, rungs and history of all trials; a refused search has no ranking and no best trial."""
-        standing = self.followed
-        if standing is None or standing.trials is not self.trials:
-            standing = Tally(self.experiment).update(self.trials)
-        return replace(standing, ranked=[], improvements=[]) if self.refused else standing
+    def stats(self) -> SearchStats:
+        """The counts, ranking, rungs and history of all trials."""
+        return SearchStats(self.experiment, self.trials, refused=self.refused)
 
     @property
     def rules(self) -> Experiment:
@@ -85,14 +79,12 @@ class ExperimentRecord:
 
         A report whose checkpoint is gone counts only if all are gone.
         """
-        asked = self.experiment.metric, self.experiment.mode
-        return self.standing.best_saved(*asked, SavedCheckpoints(self.experiment.folder)) or self.best_journaled
+        return self.stats.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @property
     def best_journaled(self) -> tuple[TrialRecord, Report] | None:
         """The best trial and report as `best` returns them while no checkpoint is gone."""
-        asked = self.experiment.metric, self.experiment.mode
-        return self.standing.best_saved(*asked, None) or self.standing.best(*asked)
+        return self.stats.best_saved(None) or self.stats.best()
 
 
 def load(folder: Path) -> ExperimentRecord:
@@ -119,8 +111,6 @@ class Following:
         self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._facts + more))
         self._hold = hold
         self._facts, self._ray_folder = 0, 0
-        self._tally: Tally | None = None
-        self._beginnings = 0
 
     @property
     def weight(self) -> int:
@@ -153,17 +143,13 @@ class Following:
         if state == "running" and abandoned(folder):  # a killed driver writes no final event
             state, reason = "interrupted", KILLED
             trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]
-        if self._tally is None or reading.beginnings != self._beginnings:
-            self._tally, self._beginnings = Tally(experiment), reading.beginnings
-        standing = self._tally.update(trials)
         sessions = tuple(reading.sessions)
         return ExperimentRecord(
             experiment,
             facts,
-            standing.trials,
+            tuple(trials),
             state,
             reason,
-            standing,
             reading.refused,
             out_of_time=reading.out_of_time,
             changed=reading.changed,

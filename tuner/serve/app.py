@@ -163,7 +163,7 @@ def _api(app: FastAPI, served: ServedExperiments) -> None:
         offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """
         record = served.view(name).record
-        there, calls = record.standing.rungs, record.standing.ranked_decisions
+        there, calls = record.stats.rungs, record.stats.ranked_decisions
         begun = Rungs(tables.rung_rows(record, MOST_ROWS), len(calls), left_out=max(0, len(there) - MOST_ROWS))
         return answer(begun, decisions=tables.decision_rows(record, offset, limit, since))
 

@@ -82,7 +82,7 @@ def add_changes(app: FastAPI, served: ServedExperiments) -> None:
         with blamed(name):
             verdict = verdict_of(record)
             parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
-        rungs, calls = record.standing.rungs, record.standing.ranked_decisions
+        rungs, calls = record.stats.rungs, record.stats.ranked_decisions
         rows = Rows(
             summary=served.shown(view.summary),
             since=since,

@@ -39,7 +39,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     finite value, or if a replay of the search would have more than MOST_REPORTS reports.
     """
     beyond = sum(epochs_beyond(trial, record.rules) for trial in record.trials)
-    if not record.standing.ranked or record.standing.arrived + beyond > MOST_REPORTS:
+    if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
         return []
     rows = []
     for scheduler, grace, factor in _choices(record):

@@ -85,7 +85,7 @@ def num_audited(record: ExperimentRecord) -> int:
 
 def num_judged(record: ExperimentRecord) -> int:
     """Returns how many trials a rule pruned at a rung, without the best trial and trials that diverged."""
-    best, stopped = record.best(), sum(rung.stopped for rung in record.standing.rungs)
+    best, stopped = record.best(), sum(rung.stopped for rung in record.stats.rungs)
     if best is None:
         return 0
     last = best[0].decisions[-1] if best[0].status == "pruned" and best[0].decisions else None

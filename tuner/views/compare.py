@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import Improvement
+from tuner.record.search_stats import Improvement
 from tuner.spec.experiment import values_of
 from tuner.views.figures.values import BEST, shared_epoch, value_at
 from tuner.views.labels import flat_parameters, formatted
@@ -94,18 +94,18 @@ def compared_of(record: ExperimentRecord, took_s: float) -> Compared:
     Args:
         took_s: the search's duration in seconds, without the time between two sessions.
     """
-    standing, experiment, winner = record.standing, record.experiment, record.best()
+    stats, experiment, winner = record.stats, record.experiment, record.best()
     return Compared(
         metric=experiment.metric,
         mode=experiment.mode,
         steps=_steps(record, took_s),
         distributions=_distributions(record),
-        has_pruned=bool(standing.counts.get("pruned")),
+        has_pruned=bool(stats.counts.get("pruned")),
         best=winner[1].metrics[experiment.metric] if winner else None,
         trial=winner[0].id if winner else "",
         trials=len(record.trials),
-        counts=dict(standing.counts),
-        epochs=standing.arrived,
+        counts=dict(stats.counts),
+        epochs=stats.num_reports,
         seconds=took_s,
         worker_s=round(sum(trial.seconds for trial in record.trials), 3),
         options=_options(record),
@@ -124,14 +124,14 @@ def _steps(record: ExperimentRecord, took_s: float) -> list[Step]:
     starts = sorted(trial.spans[0][0] for trial in record.trials if trial.spans)
     seconds = _clock(record, starts)
     steps: list[Step] = []
-    for found in thinned(record.standing.improvements, MOST_STEPS - 1):
+    for found in thinned(record.stats.improvements, MOST_STEPS - 1):
         step = _step(record, found, starts, seconds)
         if steps:  # a clock that was set back: the line must not run backwards
             step = step._replace(seconds=max(step.seconds, steps[-1].seconds))
         steps.append(step)
     if steps:
         last = steps[-1]
-        end = last._replace(epochs=record.standing.arrived, seconds=max(took_s, last.seconds), trials=len(starts))
+        end = last._replace(epochs=record.stats.num_reports, seconds=max(took_s, last.seconds), trials=len(starts))
         steps.append(end)
     return steps
 
@@ -169,7 +169,7 @@ def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
     epochs, last = [1], min(shared_epoch(record), LAST_EPOCH)
     while 2 * epochs[-1] <= last:
         epochs.append(2 * epochs[-1])
-    pairs = {BEST: [(rank.loss, rank.place) for rank in record.standing.ranked]}
+    pairs = {BEST: [(rank.loss, rank.place) for rank in record.stats.ranked]}
     for epoch in epochs if last else ():
         values = ((value_at(trial, metric, epoch), place) for place, trial in enumerate(trials))
         pairs[str(epoch)] = sorted((sign * value, place) for value, place in values if value is not None)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import is_stopped
 from tuner.rules.hyperband import band_of
 from tuner.spec.experiment import Experiment
 from tuner.views.labels import counted, flat, tick, trials
@@ -64,24 +63,19 @@ def savings(record: ExperimentRecord) -> Savings:
     Each of them counts at its own speed, with the length that trials of this search have. A trial that reported only
     once has no speed, because that report also waited for the worker's start: it counts at the search's median speed.
     """
-    cost, usual, length = record.standing.pruned_cost, record.standing.epoch_seconds, _length(record)
-    if not cost.trials or length is None:
+    stopped, usual, length = record.stats.stopped, record.stats.epoch_seconds, _length(record)
+    if not stopped or length is None:
         return Savings()
-    epochs = cost.trials * length.most - cost.epochs
-    seconds = (cost.us_per_epoch * length.most - cost.us) / 1e6
-    seconds += (cost.untimed * length.most - cost.untimed_epochs) * (usual or 0.0)
-    if length.of:
-        epochs, seconds = 0, 0.0
-        for trial in filter(is_stopped, record.trials):
-            left = max(0, length.of(flat(trial.config)) - trial.reports[-1].epoch)
-            speed = usual if trial.epoch_seconds is None else trial.epoch_seconds
-            epochs, seconds = epochs + left, seconds + left * (speed or 0.0)
-    if epochs <= 0:
+    epochs, seconds = 0, 0.0
+    for trial in stopped:
+        left = max(0, (length.of(flat(trial.config)) if length.of else length.most) - trial.last_epoch)
+        speed = usual if trial.epoch_seconds is None else trial.epoch_seconds
+        epochs, seconds = epochs + left, seconds + left * (speed or 0.0)
+    if epochs == 0:
         return Savings()
-    whole = record.standing.epochs + epochs
-    seconds = max(0.0, seconds)
+    whole = record.stats.epochs + epochs
     about = "At most" if length.is_most else "About"
-    which = "the trial" if cost.trials == 1 else f"each of the {cost.trials} trials"
+    which = "the trial" if len(stopped) == 1 else f"each of the {len(stopped)} trials"
     on_workers = "" if usual is None else f" and {_long(seconds)} on workers"
     text = (
         f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %){on_workers}. This estimate lets "
@@ -91,12 +85,13 @@ def savings(record: ExperimentRecord) -> Savings:
 
 
 def _speed(record: ExperimentRecord) -> str:
-    cost = record.standing.pruned_cost
-    if record.standing.epoch_seconds is None:
+    stopped = record.stats.stopped
+    if record.stats.epoch_seconds is None:
         return ""
-    if cost.untimed == cost.trials:
+    untimed = sum(trial.epoch_seconds is None for trial in stopped)
+    if untimed == len(stopped):
         return " at the search's median speed"
-    return " at its own speed" + (f" ({cost.untimed} of them at the search's median speed)" if cost.untimed else "")
+    return " at its own speed" + (f" ({untimed} of them at the search's median speed)" if untimed else "")
 
 
 def _rule_of(record: ExperimentRecord) -> str:
@@ -105,7 +100,7 @@ def _rule_of(record: ExperimentRecord) -> str:
 
 def _length(record: ExperimentRecord) -> _Length | None:
     """Returns the length of the trials; None if it is unknown."""
-    e, lengths = record.experiment, record.standing.lengths
+    e, lengths = record.experiment, record.stats.lengths
     is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end earlier by itself
     if is_task or (e.stop and (record.length or e.max_epochs in lengths)):
         most = e.max_epochs if is_task else record.length or e.max_epochs
@@ -129,8 +124,8 @@ def _by_parameter(record: ExperimentRecord) -> _Length | None:
     has the value of a completed one. Trials that ended by themselves before max_epochs must show it: two values that
     are numbers of epochs, or a value that two trials share.
     """
-    known = [(flat(t.config), t.reports[-1].epoch) for t in record.trials if t.status == "completed" and t.reports]
-    stopped = [flat(trial.config) for trial in record.trials if is_stopped(trial)]
+    known = [(flat(t.config), t.last_epoch) for t in record.trials if t.status == "completed" and t.reports]
+    stopped = [flat(trial.config) for trial in record.stats.stopped]
     names = [name for name in known[0][0] if all(name in config for config in [*stopped, *(c for c, _ in known)])]
     most = record.experiment.max_epochs
     ended = [config for config, epochs in known if epochs < most]
@@ -142,7 +137,7 @@ def _by_parameter(record: ExperimentRecord) -> _Length | None:
                 own = partial(_number, name, more, most)
                 if is_number and all(own(config) == epochs for config, epochs in known):
                     return _Length(most, _sets(name), of=own)
-    if len(record.standing.lengths) == 1:
+    if len(record.stats.lengths) == 1:
         return None
     groupings = []
     for number, name in enumerate(names):
@@ -169,8 +164,8 @@ def _sets(name: str) -> str:
 
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
-    standing, scheduler = record.standing, _rule_of(record)
-    number, judged = standing.counts.get("pruned", 0), standing.pruned_cost.trials
+    scheduler = _rule_of(record)
+    number, judged = record.stats.counts.get("pruned", 0), len(record.stats.stopped)
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
     if not number:
@@ -188,22 +183,22 @@ def _none(record: ExperimentRecord, scheduler: str) -> str:
         return f": {scheduler} prunes none"
     if record.state == "running":
         return ""
-    if waiting := sum(rung.waiting for rung in record.standing.rungs):
+    if waiting := sum(rung.waiting for rung in record.stats.rungs):
         return f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
-    if any(rung.cutoff_then is not None for rung in record.standing.rungs):
+    if any(rung.cutoff_then is not None for rung in record.stats.rungs):
         return ": none was worse than a cutoff"
     return ": no trial was compared with another"
 
 
 def why_none(record: ExperimentRecord) -> NonePruned:
     """Says why the search could prune nothing, and what to do; empty if it pruned trials or compared them."""
-    e, standing = record.experiment, record.standing
-    compared = any(rung.cutoff_then is not None for rung in standing.rungs)
-    if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not standing.lengths:
+    e, stats = record.experiment, record.stats
+    compared = any(rung.cutoff_then is not None for rung in stats.rungs)
+    if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:
         return NonePruned()
     if e.scheduler == "hyperband" and (text := _without_rungs(record)):
         return NonePruned(text, "--scheduler asha")
-    longest, first = max(standing.lengths), _first_comparison(record.rules)
+    longest, first = max(stats.lengths), _first_comparison(record.rules)
     begin = f"{e.scheduler} pruned nothing"
     if longest == 1:
         return NonePruned(f"{begin}: the trials ended after 1 report. Report the metric after each epoch.")
@@ -212,7 +207,7 @@ def why_none(record: ExperimentRecord) -> NonePruned:
         if e.scheduler in ("hyperband", "bohb") or e.auto_grace:
             return NonePruned(f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}")
         return NonePruned(f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}")
-    if record.length and not standing.rungs:
+    if record.length and not stats.rungs:
         late = f"when the first trial had ended after {record.length} epochs, the others had passed the rungs"
         return NonePruned(f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}")
     return NonePruned()
@@ -232,16 +227,16 @@ def _without_rungs(record: ExperimentRecord) -> str:
     full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
     without rungs had no later bracket.
     """
-    e, counts = record.experiment, record.standing.counts
+    e, counts = record.experiment, record.stats.counts
     shapes = band_of(e.max_epochs, e.reduction_factor)
-    first, longest = shapes[0].size, max(record.standing.lengths)
-    if len(shapes) > 1 and longest <= shapes[1].rung and not record.standing.rungs:
+    first, longest = shapes[0].size, max(record.stats.lengths)
+    if len(shapes) > 1 and longest <= shapes[1].rung and not record.stats.rungs:
         return (
             f"hyperband pruned nothing: its first bracket prunes none, and the second compares trials after epoch "
             f"{shapes[1].rung}, but they ended after {longest} or fewer. Choose --scheduler asha, or give --max-epochs "
             f"{longest}."
         )
-    if record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
+    if record.stats.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
         return ""
     if len(record.trials) <= first:
         return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."

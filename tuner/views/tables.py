@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import RungSummary, margin_of
+from tuner.record.search_stats import RungSummary
 from tuner.rules.asha import cutoff
 from tuner.spec.experiment import Experiment
 
@@ -105,7 +105,7 @@ class DecisionRow:
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
     """Returns the number of trials for each status."""
-    numbers = record.standing.counts
+    numbers = record.stats.counts
     return {name: numbers.get(name, 0) for name in STATUSES}
 
 
@@ -152,7 +152,7 @@ def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
     """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
-    return [_rung_row(rung, record.experiment) for rung in record.standing.rungs[:limit]]
+    return [_rung_row(rung, record.experiment) for rung in record.stats.rungs[:limit]]
 
 
 def notices(record: ExperimentRecord) -> list[str]:
@@ -192,14 +192,13 @@ def decision_rows(
     if since:
         decisions = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
         return [decision_row(*each) for each in islice(decisions, offset, end)]
-    trials = ((record.trials[call.place], call.number) for call in record.standing.ranked_decisions[offset:end])
+    trials = ((record.trials[call.place], call.number) for call in record.stats.ranked_decisions[offset:end])
     return [decision_row(trial, trial.decisions[number]) for trial, number in trials]
 
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
-    far = margin_of(d)
-    margin = far if math.isfinite(far) else None
+    margin = d.margin if math.isfinite(d.margin) else None
     of_rung = d.rung, d.bracket, d.compared_value, d.cutoff
     return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, _outcome(trial, d))
 

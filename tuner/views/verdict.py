@@ -1,7 +1,7 @@
 """Says in plain words what a search has found out: what was pruned, saved and perhaps lost, why it ended, what is next.
 
 The page, the report and the end of the command show it. Its cost does not grow with the number of reports: it reads the
-sums that `tuner.record.standing` keeps, and the first MOST_CALLS decisions. Besides these it reads only
+sums that `tuner.record.search_stats` keeps, and the first MOST_CALLS decisions. Besides these it reads only
 the file of an audit.
 """
 
@@ -14,7 +14,7 @@ from itertools import islice
 from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
-from tuner.record.standing import RungSummary
+from tuner.record.search_stats import RungSummary
 from tuner.rules.own_length import of_length
 from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.spaces import is_path
@@ -136,15 +136,15 @@ def outcome_of(record: ExperimentRecord) -> str:
         return "refused"
     if record.reason == KILLED:
         return "killed"
-    counts = record.standing.counts
-    succeeded = bool(record.standing.ranked) and any(n for status, n in counts.items() if status != "failed")
+    counts = record.stats.counts
+    succeeded = bool(record.stats.ranked) and any(n for status, n in counts.items() if status != "failed")
     if record.state == "finished" and not succeeded:
         return "failed"
     return OUT_OF_TIME if record.out_of_time else record.state
 
 
 def _ended(record: ExperimentRecord) -> str:
-    counts, metric, outcome = record.standing.counts, record.experiment.metric, outcome_of(record)
+    counts, metric, outcome = record.stats.counts, record.experiment.metric, outcome_of(record)
     ended = sum(counts.get(status, 0) for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {trials(asked)} have ended."
@@ -169,12 +169,12 @@ def _ended(record: ExperimentRecord) -> str:
 
 
 def _failed(record: ExperimentRecord) -> str:
-    standing = record.standing
-    if not standing.failed or record.refused:
+    failed = record.stats.failed
+    if not failed or record.refused:
         return ""
-    newest = record.trials[standing.failed[-1]]
+    newest = failed[-1]
     why = newest.errors[-1] if newest.errors else newest.reason
-    return f"{trials(len(standing.failed)).capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
+    return f"{trials(len(failed)).capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
 
 
 def _rule(record: ExperimentRecord) -> str:
@@ -186,7 +186,7 @@ def _rule(record: ExperimentRecord) -> str:
 
 def _waiting(record: ExperimentRecord) -> str:
     """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
-    number = sum(rung.waiting for rung in record.standing.rungs)
+    number = sum(rung.waiting for rung in record.stats.rungs)
     ended = outcome_of(record) not in WAITING and not record.out_of_time
     if record.experiment.scheduler != "asha-promotion" or not number or ended:
         return ""
@@ -217,9 +217,9 @@ def _values(record: ExperimentRecord) -> str:
 
 def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], bool]:
     """Returns the close calls, the closest first, and whether there may be more than those."""
-    spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.standing.rungs}
+    spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.stats.rungs}
     found = []
-    calls = record.standing.ranked_decisions
+    calls = record.stats.ranked_decisions
     for call in islice(calls, MOST_CALLS):
         trial = record.trials[call.place]
         decision = trial.decisions[call.number]
@@ -237,9 +237,9 @@ def _spread(rung: RungSummary) -> float:
 
 
 def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> str:
-    if record.refused or not any(rung.stopped for rung in record.standing.rungs):
+    if record.refused or not any(rung.stopped for rung in record.stats.rungs):
         return ""
-    known = [rung for rung in record.standing.rungs if _spread(rung) > 0]
+    known = [rung for rung in record.stats.rungs if _spread(rung) > 0]
     if not known:
         return f"Unknown: no rung has {LEAST_SCORES} different results to compare."
     number = f"{'At least ' if at_least and calls else ''}{len(calls) or 'No'}"
@@ -249,7 +249,7 @@ def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
     """Returns a sentence on how many good trials were pruned, and whether an audit measured it."""
-    if not any(rung.stopped for rung in record.standing.rungs):
+    if not any(rung.stopped for rung in record.stats.rungs):
         return "", False
     if record.state == "running":
         return "Unknown while the search runs.", False
@@ -281,7 +281,7 @@ def _steps(record: ExperimentRecord, warning: NonePruned, *, audited: bool) -> l
     if outcome == "refused":
         return [Step("Correct what was wrong and start a new search:", start_again(record))]
     if outcome == "failed":
-        if not record.standing.failed:
+        if not record.stats.failed:
             return [Step("Search other values, for example smaller learning rates:", start_again(record))]
         changed = resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
         return [Step("Correct the code; then try the failed trials again:", changed)]

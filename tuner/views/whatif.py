@@ -15,7 +15,6 @@ from typing import Literal, get_args
 from tuner.errors import RequestError
 from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import is_stopped
 from tuner.spec.experiment import Experiment
 from tuner.views.labels import trials
 from tuner.views.simulation import Fate, Simulation, num_epochs
@@ -151,7 +150,7 @@ def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
 
     Trials that diverged are left out, because no rule stopped them.
     """
-    ends = {trial.id: trial.decisions[-1] for trial in record.trials if is_stopped(trial)}
+    ends = {trial.id: trial.decisions[-1] for trial in record.stats.stopped}
     return {trial: (end.epoch, end.cutoff) for trial, end in ends.items()}
 
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord, Following
-from tuner.record.standing import Standing
+from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
 from tuner.views.figures.contour import contour_of, draw_contour
@@ -66,12 +66,12 @@ def smoothed(record: ExperimentRecord, x: str, y: str, values: str = "") -> Figu
 
 
 # The cache of importance figures: their forests take seconds, and a page requests the figure again.
-_forests: WeakKeyDictionary[Standing, dict[str, FigureAnswer]] = WeakKeyDictionary()
+_forests: WeakKeyDictionary[SearchStats, dict[str, FigureAnswer]] = WeakKeyDictionary()
 
 
 def weighed(record: ExperimentRecord, values: str = "") -> FigureAnswer:
     """Draws the importance of each parameter; reuses the figure until the record or the choice of values changes."""
-    figures = _forests.setdefault(record.standing, {})
+    figures = _forests.setdefault(record.stats, {})
     if values not in figures:
         figures.clear()
         figures[values] = FigureAnswer(draw_importance(importance_of(record, values)))

@@ -159,11 +159,11 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     A report whose checkpoint is gone or damaged gives way to the best of those that are whole, unless `best/` has its
     model. If none is whole, the best report is returned without a checkpoint.
     """
-    asked, folder = (record.experiment.metric, record.experiment.mode), record.experiment.folder
+    folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
     if first is None:
         return None
-    winner = record.standing.best_saved(*asked, saved)
+    winner = record.stats.best_saved(saved)
     if winner and first[1].checkpoint not in saved:
         what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
         logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
@@ -176,7 +176,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
         logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
-        winner = record.standing.best_saved(*asked, saved)
+        winner = record.stats.best_saved(saved)
     return *first, None
 
 

@@ -36,7 +36,7 @@ def _curves(record: ExperimentRecord) -> Figure | None:
 
 
 def _history(record: ExperimentRecord) -> Figure | None:
-    return draw_history(history_of(record)) if record.standing.improvements else None
+    return draw_history(history_of(record)) if record.stats.improvements else None
 
 
 def _rung_values(record: ExperimentRecord) -> Figure | None:
@@ -45,7 +45,7 @@ def _rung_values(record: ExperimentRecord) -> Figure | None:
 
 
 def _lineage(record: ExperimentRecord) -> Figure | None:
-    return draw_lineage(lineage_of(record)) if record.experiment.scheduler == "pbt" and record.standing.ranked else None
+    return draw_lineage(lineage_of(record)) if record.experiment.scheduler == "pbt" and record.stats.ranked else None
 
 
 def _parallel(record: ExperimentRecord, choice: str = "") -> Figure | None:
@@ -64,7 +64,7 @@ def _timeline(record: ExperimentRecord) -> Figure | None:
 
 
 def _usage(record: ExperimentRecord, choice: str = "") -> Figure | None:
-    usage = usage_of(record, choice) if record.standing.improvements else None
+    usage = usage_of(record, choice) if record.stats.improvements else None
     return draw_slices(usage, record.experiment.metric) if usage and usage.axes else _too_few(record, choice)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import RungSummary
+from tuner.record.search_stats import RungSummary
 from tuner.rules.asha import percentile
 from tuner.views.figures.scales import clipped, unclipped, value_axis
 from tuner.views.labels import BEST_COLOR, GRAY, GROUPS, STOP_COLOR, escaped, label_of, tick
@@ -106,7 +106,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
         stop = _stop_of(trial, experiment.metric, label)
         stops += [stop] if stop else []
     # Trials reach a rung between two epochs at the later epoch. At the last epoch, asha compares nothing.
-    rungs = {math.ceil(at.rung) for at in record.standing.rungs}
+    rungs = {math.ceil(at.rung) for at in record.stats.rungs}
     if experiment.scheduler in ("asha", "asha-promotion"):
         rungs |= {rung for rung in record.rules.rungs() if rung < record.rules.max_epochs}
     if experiment.scheduler == "median":
@@ -127,7 +127,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
 
 def _cutoffs(record: ExperimentRecord) -> list[Cutoff]:
     cutoffs = []
-    for rung in record.standing.rungs:
+    for rung in record.stats.rungs:
         value = finite(rung.cutoff_then)
         if value is not None:
             passed = f"{number_of(rung.reached)} reached it, {rung.stopped} pruned"
@@ -169,7 +169,7 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
     left = [trial for trial in record.trials if trial.status != "pruned"]
     room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
     if len(left) > room:
-        ranked = [trial for rank in record.standing.ranked if (trial := record.trials[rank.place]).status != "pruned"]
+        ranked = [trial for rank in record.stats.ranked if (trial := record.trials[rank.place]).status != "pruned"]
         half = room // 2
         better = {trial.id for trial in ranked[:half]}
         left = [*ranked[:half], *_evenly([trial for trial in left if trial.id not in better], room - half)]
@@ -244,8 +244,8 @@ def draw_curves(data: Curves) -> Figure:
 
 def curves_text(record: ExperimentRecord) -> str:
     """Describes the learning curves in words: how many trials ended how, the best value, and how many prunes where."""
-    standing, winner = record.standing, record.best()
-    ended = [(name, standing.counts.get(status, 0)) for status, (name, *_) in GROUPS.items()]
+    stats, winner = record.stats, record.best()
+    ended = [(name, stats.counts.get(status, 0)) for status, (name, *_) in GROUPS.items()]
     totals = ", ".join(f"{count} {name}" for name, count in ended if count)
     lines = [f"{number_of(len(record.trials))}: {totals or 'none started'}."]
     if winner:
@@ -253,7 +253,7 @@ def curves_text(record: ExperimentRecord) -> str:
         value = report.metrics[record.experiment.metric]
         metric = tick(record.experiment.metric, 40)
         lines.append(f"Best {metric}: {value:.5g}, of trial {tick(trial.id, 40)} at epoch {report.epoch}.")
-    stopped = [rung for rung in standing.rungs if rung.stopped]
+    stopped = [rung for rung in stats.rungs if rung.stopped]
     if 0 < len(stopped) <= MOST_RUNGS_IN_TEXT:
         each = "; ".join(f"{rung.stopped} of {rung.reached} at {rung_name(rung)}" for rung in stopped)
         lines.append(f"Pruned: {each}.")

@@ -31,14 +31,14 @@ def history_of(record: ExperimentRecord) -> History:
 
     The repeated point draws the line up to the end of the search.
     """
-    standing, metric = record.standing, record.experiment.metric
-    if not standing.improvements:
+    stats, metric = record.stats, record.experiment.metric
+    if not stats.improvements:
         return History(metric, [], [], [], [], record.experiment.mode, 0)
-    steps = [*standing.improvements, standing.improvements[-1]._replace(epochs=standing.arrived)]
+    steps = [*stats.improvements, stats.improvements[-1]._replace(epochs=stats.num_reports)]
     trials = [record.trials[step.place] for step in steps]
     labels, ids = [label_of(trial) for trial in trials], [trial.id for trial in trials]
     epochs, values = [step.epochs for step in steps], [step.value for step in steps]
-    return History(metric, epochs, values, labels, ids, record.experiment.mode, standing.repeated)
+    return History(metric, epochs, values, labels, ids, record.experiment.mode, stats.repeated)
 
 
 def draw_history(data: History) -> dict[str, Any]:

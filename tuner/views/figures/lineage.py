@@ -55,7 +55,7 @@ def lineage_of(record: ExperimentRecord) -> Lineage:
     experiment, winner = record.experiment, record.best()
     copies = sorted(copy for trial in record.trials for copy in copies_of(trial, experiment.metric))
     times = [report.time for trial in record.trials for report in trial.reports[:1]]
-    start = min([*times, *(span.start for span in record.standing.worker_spans[:1])], default=0.0)
+    start = min([*times, *(span.start for span in record.stats.worker_spans[:1])], default=0.0)
     path = _path(copies, winner[0].id, winner[1].time, start) if winner else []
     involved = [*(name for name, *_ in path), *(copy.trial for copy in copies), *(copy.source for copy in copies)]
     chosen = set(list(dict.fromkeys([*involved, *(trial.id for trial in record.trials)]))[:MOST_LANES])

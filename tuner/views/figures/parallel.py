@@ -96,7 +96,7 @@ def sampled(record: ExperimentRecord, choice: str) -> list[tuple[TrialRecord, fl
     If there are more than MOST_LINES, it returns every n-th of them, and the winner.
     """
     asked = record.experiment.metric, record.experiment.mode, choice
-    ordered = [record.trials[place] for place in sorted(rank.place for rank in record.standing.ranked)]
+    ordered = [record.trials[place] for place in sorted(rank.place for rank in record.stats.ranked)]
     compared = [(trial, value) for trial in ordered if (value := values.value_of(trial, *asked)) is not None]
     winner, every = record.best(), math.ceil(len(compared) / MOST_LINES) or 1
     return [pair for i, pair in enumerate(compared) if i % every == 0 or (winner and pair[0] is winner[0])]

@@ -80,7 +80,7 @@ def rung_values_of(record: ExperimentRecord) -> RungValues:
     shown = [rungs[place] for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
     for rung in shown:
         rung.cutoffs, rung.num_waiting = _thinned(rung.cutoffs), waiting[rung.bracket, rung.epoch]
-    spans, experiment = record.standing.worker_spans, record.experiment
+    spans, experiment = record.stats.worker_spans, record.experiment
     return RungValues(shown, record.trials, experiment.metric, experiment.mode, spans[0].start if spans else math.nan)
 
 

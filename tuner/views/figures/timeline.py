@@ -44,7 +44,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     worker runs several trials one after the other.
     """
     winner = record.best()
-    worker_spans = record.standing.worker_spans[-MOST_SPANS:]
+    worker_spans = record.stats.worker_spans[-MOST_SPANS:]
     first = worker_spans[0].start if worker_spans else 0.0
     busy: dict[str, list[float]] = {}
     spans, lanes = [], {}

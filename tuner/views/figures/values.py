@@ -26,7 +26,7 @@ MOST_EPOCHS = 12  # offered
 @kept
 def offered(record: ExperimentRecord) -> list[str]:
     """Returns the possible choices: `best`, `last`, and as texts the epochs of rungs and of the default."""
-    rungs = sorted({math.ceil(rung.rung) for rung in record.standing.rungs})
+    rungs = sorted({math.ceil(rung.rung) for rung in record.stats.rungs})
     epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], shared_epoch(record)}
     return [BEST, LAST, *(str(epoch) for epoch in sorted(epochs) if epoch)]
 
@@ -37,13 +37,13 @@ def default(record: ExperimentRecord) -> str:
 
     If trials were pruned, it is the last epoch that nine of ten trials reached, else the best value.
     """
-    return str(shared_epoch(record)) if record.standing.counts.get("pruned") and shared_epoch(record) else BEST
+    return str(shared_epoch(record)) if record.stats.counts.get("pruned") and shared_epoch(record) else BEST
 
 
 @kept
 def shared_epoch(record: ExperimentRecord) -> int:
     """Returns the last epoch that nine of ten trials with a finite value reached; 0 without any."""
-    reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.standing.ranked)
+    reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.stats.ranked)
     return reached[len(reached) // MISSING] if reached else 0
 
 
