@@ -34,7 +34,6 @@ class StandIn:
     checkpoint: object = None
     status: str = "RUNNING"
     is_saving: bool = False
-    will_retry: bool = False
     storage: SimpleNamespace = field(default_factory=SimpleNamespace)
 
     @property

@@ -118,14 +118,16 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=stopper,
-            callbacks=[JournalCallback(journal, judge, stopper, retries, tracker, files), *loggers, *users],
+            callbacks=[JournalCallback(journal, judge, stopper, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
                 experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
             ),
             verbose=1,
         ),
     )
-    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting)
+    controller = installed(
+        nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting, judge.on_failure
+    )
     return Assembly(tuner, controller, stopper)
 
 

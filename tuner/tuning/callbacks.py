@@ -9,7 +9,6 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from tuner.engine.controller.retries import Failure, Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
@@ -33,11 +32,10 @@ class JournalCallback(Callback):
         journal: Journal,
         scheduler: JournalingScheduler,
         stopper: SearchStopper,
-        retries: Retries,
         tracker: Tracker,
         files: TrialFiles | None,
     ) -> None:
-        self._journal, self._scheduler, self._stopper, self._retries = journal, scheduler, stopper, retries
+        self._journal, self._scheduler, self._stopper = journal, scheduler, stopper
         self._tracker, self._files = tracker, files
         self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}
@@ -58,26 +56,8 @@ class JournalCallback(Callback):
             self._places[actor] = node, trial.temporary_state.location.pid
         return self._places[actor]
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._failed(trial)
-
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._ended(trial, TrialEnd("failed", self._failed(trial).error))
-
-    def _failed(self, trial: Trial) -> Failure:
-        failure = self._retries.last[trial.trial_id]
-        # `from_epoch` is the epoch after which a retried trial continues; 0 if it has no checkpoint and starts again.
-        # The journal does not get the reports that the trial repeats.
-        going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
-        self._journal.write(
-            "trial_failed",
-            trial.trial_id,
-            error=failure.error,
-            kind=failure.kind,
-            will_retry=failure.will_retry,
-            **going_on,
-        )
-        return failure
+        self._ended(trial, self._scheduler.ends.pop(trial.trial_id))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         ended = TrialEnd("completed", RETURNED)

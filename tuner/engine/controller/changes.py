@@ -21,7 +21,7 @@ from ray.tune.schedulers import TrialScheduler
 from tuner.engine.cluster import gcs as control
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import as_a_worker_or_task_error
-from tuner.engine.controller.retries import Retries
+from tuner.engine.controller.retries import Failure, Retries
 from tuner.engine.controller.trials import CHECKPOINT_DIR_NAME, SearchTrial, checkpoint_named, training_result
 from tuner.engine.controller.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
 from tuner.engine.workers.warm import ActorClasses, IdleWorkers
@@ -39,6 +39,7 @@ class Controller(TuneController):
         retries: decides whether a failed trial is retried.
         watch: calls this controller's `fail` and `move`.
         waiting: called with the reason when a trial waits because it cannot save a checkpoint.
+        failed: called with this controller, a trial and its failure, before the trial ends or is retried.
     """
 
     # `installed` sets these class attributes on a subclass: Ray's snapshot would write instance attributes as JSON.
@@ -47,6 +48,7 @@ class Controller(TuneController):
     retries: Retries
     watch: Watch
     waiting: Callable[[str], None]
+    failed: Callable[[Controller, SearchTrial, Failure], None]
 
     def __init__(self, **options: Any) -> None:
         self.watch.host = self
@@ -90,6 +92,7 @@ class Controller(TuneController):
         if failure.will_retry:
             until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
             self._judged_until[trial.trial_id] = until
+        self.failed(self, trial, failure)
         trial.set_retry(failure.will_retry)
         super()._process_trial_failure(trial, exception)
         if trial.is_finished():
@@ -202,6 +205,7 @@ def installed(
     retries: Retries,
     trial_timeout_s: float | None,
     waiting: Callable[[str], None],
+    failed: Callable[[Controller, SearchTrial, Failure], None],
 ) -> Iterator[None]:
     """Makes Ray's Tuner use `Controller` and `NoAnalysis` while the `with` block runs."""
     theirs = ray.tune.tune.TuneController, ray.tune.tune.ExperimentAnalysis
@@ -211,6 +215,7 @@ def installed(
         "retries": retries,
         "watch": Watch(nodes, trial_timeout_s),
         "waiting": staticmethod(waiting),
+        "failed": staticmethod(failed),
     }
     ray.tune.tune.TuneController = type("Controller", (Controller,), choices)
     ray.tune.tune.ExperimentAnalysis = NoAnalysis

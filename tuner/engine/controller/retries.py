@@ -45,10 +45,9 @@ class Retries:
         self._most = {"worker_lost": max_failures, "cuda": 1}
         failed = [event for event in history if event["event"] == "trial_failed"]
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
-        self.last: dict[str, Failure] = {}
 
     def judge(self, trial_id: str, error: object, from_epoch: int) -> Failure:
-        """Returns a failure with its kind and `will_retry`, and stores it in `last`; counts the retry, if there is one.
+        """Returns a failure with its kind and `will_retry`; counts the retry, if there is one.
 
         Args:
             error: the exception that Ray caught.
@@ -63,5 +62,4 @@ class Retries:
             self._used[trial_id, kind] += 1
         elif used:
             text = f"{text} (tried again {'once' if used == 1 else f'{used} times'} before)"
-        self.last[trial_id] = Failure(kind, text, will_retry, from_epoch if will_retry else 0)
-        return self.last[trial_id]
+        return Failure(kind, text, will_retry, from_epoch if will_retry else 0)

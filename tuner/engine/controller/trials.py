@@ -15,11 +15,6 @@ from ray.tune.experiment import Trial
 class SearchTrial(Trial):
     """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
-    @property
-    def will_retry(self) -> bool:
-        """Whether the trial is retried after its latest failure."""
-        return self.max_failures < 0
-
     def set_retry(self, will_retry: bool) -> None:
         """Makes Ray retry the trial after the current failure, or not: -1 allows any number of failures, 0 none."""
         self.max_failures, self.run_metadata.num_failures = -1 if will_retry else 0, 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stage import set_last_result, set_status
 from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
@@ -138,6 +139,8 @@ class Replay:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:
             self._failed[trial.trial_id] = event
+            self._started.pop(trial.trial_id, None)
+            self._stage.fail_trial(trial, Failure(event.get("kind", ""), event["error"], will_retry=False))
             return
         # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
         set_status(trial, Trial.PENDING)
@@ -153,9 +156,6 @@ class Replay:
         self._stopped.discard(trial.trial_id)
         if trial.is_finished() or trial.trial_id in self._extended:
             return  # this replay has already ended the trial, and may have continued it
-        if trial.trial_id in self._failed:
-            self._fail(trial)
-            return
         self._judge.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
         self._end(trial)
 
@@ -165,22 +165,12 @@ class Replay:
             self._completed[trial.trial_id] = trial.last_result["training_iteration"]
         self._stage.stop_trial(trial)
 
-    def _fail(self, trial: Trial) -> None:
-        self._judge.on_trial_error(self._stage, trial)
-        self._source.on_trial_complete(trial.trial_id, error=True)
-        set_status(trial, Trial.ERROR)
-
     def _settle(self) -> None:
-        """Ends the failed trials and those with a decision to stop; makes the other running trials pending."""
+        """Ends the trials with a decision to stop; makes the other running trials pending."""
         for trial in self._stage.get_trials():
             if trial.trial_id in self._stopped:
                 self._started.pop(trial.trial_id, None)
                 self._end(trial)
-            elif trial.trial_id in self._failed and not trial.is_finished():
-                self._started.pop(trial.trial_id, None)
-                self._fail(trial)
-                error = self._failed[trial.trial_id]["error"]
-                self._writer.write("trial_ended", trial.trial_id, status="failed", reason=error)
             elif trial.status == Trial.RUNNING:
                 set_status(trial, Trial.PENDING)
         self._stopped.clear()
@@ -192,12 +182,9 @@ class Replay:
         """
         before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
-            trial = self._stage.trials[trial_id]
             if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
                 del self._completed[trial_id]
-                self._extended.add(trial_id)
-                set_status(trial, Trial.PENDING)
-                self._judge.on_trial_add(self._stage, trial)
+                self._continue(trial_id)
             else:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
 
@@ -209,12 +196,13 @@ class Replay:
         before, self._code = self._code, sha256
         kinds = {trial_id: event.get("kind", "") for trial_id, event in self._failed.items()}
         for trial_id in [trial_id for trial_id, kind in kinds.items() if tried_again(kind, before, sha256)]:
-            trial = self._stage.trials[trial_id]
-            if trial.is_finished():
-                del self._failed[trial_id]
-                self._extended.add(trial_id)
-                set_status(trial, Trial.PENDING)
-                self._judge.on_trial_add(self._stage, trial)
+            del self._failed[trial_id]
+            self._continue(trial_id)
+
+    def _continue(self, trial_id: str) -> None:
+        self._extended.add(trial_id)
+        set_status(self._stage.trials[trial_id], Trial.PENDING)
+        self._judge.on_trial_add(self._stage, self._stage.trials[trial_id])
 
 
 def tried_again(kind: str, before: str, now: str) -> bool:

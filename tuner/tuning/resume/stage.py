@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ray.tune.experiment import Trial
 
+from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stage import BareStage, set_status
 from tuner.record.events import RETURNED
 from tuner.record.journal import JournalWriter
@@ -44,6 +45,15 @@ class Stage(BareStage):
         else:
             self._judge.on_trial_remove(self, trial)
             self.search_alg.on_trial_complete(trial.trial_id)
+        self._end(trial, Trial.TERMINATED)
+
+    def fail_trial(self, trial: Trial, failure: Failure) -> None:
+        """Ends a trial that failed and is not retried, as the controller does; writes its `trial_ended` event."""
+        self._judge.on_failure(self, trial, failure)
+        self.search_alg.on_trial_complete(trial.trial_id, error=True)
+        self._end(trial, Trial.ERROR)
+
+    def _end(self, trial: Trial, status: str) -> None:
         ended = self._judge.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         self._writer.write("trial_ended", trial.trial_id, status=ended.status, reason=ended.reason)
-        set_status(trial, Trial.TERMINATED)
+        set_status(trial, status)

@@ -15,9 +15,9 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stage import BareStage
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.engine.controller.trials import SearchTrial
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import JournalWriter
@@ -136,12 +136,23 @@ class JournalingScheduler(TrialScheduler):
     def _seen(self, controller: Any) -> Any:
         return controller if isinstance(controller, BareStage) else Unfinished(controller, self._queue)
 
-    def on_trial_error(self, tune_controller: Any, trial: SearchTrial) -> None:
-        """Removes a failed trial from the inner scheduler; one that is retried stays, with its rung and bracket."""
-        if not trial.will_retry:
-            self._forget(trial)
-            self._inner.on_trial_error(tune_controller, trial)
-            self._promote()
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Does nothing: `on_failure` gets the failure, and whether the trial is retried."""
+
+    def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
+        """Journals a failure, and removes its trial; one that is retried stays, with its rung and bracket.
+
+        A retried trial continues after `from_epoch`. The journal does not get the reports that it repeats.
+        """
+        fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry}
+        if failure.will_retry:
+            self._journal.write("trial_failed", trial.trial_id, **fields, from_epoch=failure.from_epoch)
+            return
+        self._journal.write("trial_failed", trial.trial_id, **fields)
+        self.ends[trial.trial_id] = TrialEnd("failed", failure.error)
+        self._forget(trial)
+        self._inner.on_trial_error(tune_controller, trial)
+        self._promote()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result["training_iteration"]
