@@ -119,30 +119,41 @@ def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(m
     (results / "bad" / "journal.jsonl").write_text("[]\n")
     os.mkfifo(results / "pipe" / "journal.jsonl")
     odd = Journal(results / "mine" / "journal.jsonl")
-    odd.write("trial_started", "00003", node="n", resources={"CPU": {}, "GPU": "all"}, pid="../..", config={})
+    odd.write("trial_started", "00003", node="n" * 5000, resources={"CPU": {}, "GPU": "all"}, pid=5, config={})
+    odd.write("trial_started", "00004", node="n", resources={}, pid="../..", config={})
     odd.close()
     lines = output_of(monkeypatch, capsys, Without(), "--results", str(results))
-    assert [line.split()[:3] for line in lines[-2:]] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "-"]]
-    assert caplog.text.count("skipped: ") == 2
+    rows = [line.split() for line in lines[-2:]]
+    assert [row[:3] for row in rows] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "5"]]
+    assert rows[1][3:] == ["n" * gpus.MOST_NODE, "0", "0", "0"] and caplog.text.count("skipped: ") == 2
 
 
-def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monkeypatch, results, caplog):
-    for name in ("crowded", "long"):
-        (results / name).mkdir()
-        odd = Journal(results / name / "journal.jsonl")
-        for number in range(5):
-            here = {"node": "n" * 5000, "resources": {}, "config": {}}
-            odd.write("trial_started", f"{number}", **here)
-        odd.close()
-    monkeypatch.setattr(gpus, "MOST_RUNNING", 4)
-    most = 2 * (results / "long" / "journal.jsonl").stat().st_size  # times differ in length, so two journals may, too
-    monkeypatch.setattr(gpus, "MOST_BYTES", most)
-    with open(results / "long" / "journal.jsonl", "ab") as file:
-        file.write(b" " * most)
-    assert [trial.trial for trial in gpus.TrialScanner().running(results)] == ["00000"]
-    assert "crowded has more than 4 running trials" in caplog.text and "long/journal.jsonl has more than" in caplog.text
-    monkeypatch.setattr(gpus, "MOST_RUNNING", 10)
-    assert {len(trial.node) for trial in gpus.TrialScanner().running(results)} == {9, gpus.MOST_NODE}
+def test_a_journal_that_is_too_long_is_left_out_and_its_neighbours_stay(monkeypatch, results, caplog):
+    (results / "long").mkdir()
+    monkeypatch.setattr(gpus, "MOST_BYTES", (results / "mine" / "journal.jsonl").stat().st_size)
+    (results / "long" / "journal.jsonl").write_bytes(b" " * (gpus.MOST_BYTES + 1))
+    assert [trial.id for _, trial in gpus.TrialScanner().running(results)] == ["00000"]
+    assert "long/journal.jsonl has" in caplog.text
+
+
+def test_a_trial_without_a_worker_is_left_out(results):
+    journal = Journal(results / "mine" / "journal.jsonl")
+    here = {"node": "127.0.0.1", "resources": {}, "config": {}, "pid": os.getpid()}
+
+    def running():
+        return [trial.id for _, trial in gpus.TrialScanner().running(results)]
+
+    journal.write("trial_failed", "00000", error="E", kind="user", will_retry=True)
+    assert running() == []
+    journal.write("trial_started", "00000", **here)
+    assert running() == ["00000"]
+    decision = {"epoch": 4, "rung": 4, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2, "reason": "r"}
+    journal.write("decision", "00000", action="pause", **decision)
+    assert running() == []
+    journal.write("trial_started", "00000", **here)
+    journal.write("experiment_resumed")  # the earlier session was killed; its process ids may be those of others now
+    assert running() == []
+    journal.close()
 
 
 def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):

@@ -217,7 +217,7 @@ def test_a_line_without_a_checksum_is_damaged(tmp_path):
     write_some(path)
     path.write_bytes(path.read_bytes() + b'{"time": 1, "event": "experiment_started"}\n')
     assert scan(path).damage == "line 6 (the line does not match its checksum)"
-    followed = follow(path, once=True)
+    followed = follow(path, gone=lambda: True)
     assert len([next(followed) for _ in range(5)]) == 5
     with pytest.raises(RequestError, match=r"damaged at line 6 \(.* its checksum\); --resume goes on from"):
         next(followed)

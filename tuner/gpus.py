@@ -11,14 +11,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, say
-from tuner.record.events import Event
-from tuner.record.reading import follow
-from tuner.record.records import finite
+from tuner.record.reading import Reading
+from tuner.record.records import TrialRecord, finite
 from tuner.training.devices.nvml import Device, devices, trouble
 
 logger = logging.getLogger(__name__)
@@ -26,27 +24,11 @@ logger = logging.getLogger(__name__)
 WATCH_S = 2.0
 SCAN_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
 MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
-MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
 
 
-@dataclass(frozen=True)
-class Running:
-    """A running trial.
-
-    Attributes:
-        pid: the process id; None if the journal does not record it.
-        gpus: how many GPUs the trial reserves; may be a fraction.
-    """
-
-    experiment: str
-    trial: str
-    pid: int | None
-    node: str
-    cpus: float
-    gpus: float
-    epoch: int
+Trials = list[tuple[str, TrialRecord]]  # running trials, each with the name of its experiment
 
 
 def main(argv: list[str]) -> int:
@@ -71,7 +53,7 @@ def main(argv: list[str]) -> int:
         return 0
 
 
-def lines(gpus: list[Device], trials: list[Running], trouble: str = "") -> list[str]:
+def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
     """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
 
     Without an NVIDIA GPU, two lines replace the first table: one says so, the other has this machine's CPUs and memory.
@@ -88,19 +70,22 @@ def lines(gpus: list[Device], trials: list[Running], trouble: str = "") -> list[
     if not trials:
         return [*first, "", "no trial is running"]
     head = ("experiment", "trial", "pid", "node", "cpus", "gpus", "epoch")
-    rows = [
-        (t.experiment, t.trial, known(t.pid, "d"), t.node, f"{t.cpus:g}", f"{t.gpus:g}", str(t.epoch)) for t in trials
-    ]
-    return [*first, "", *table(head, rows)]
+    return [*first, "", *table(head, [trial_row(*each) for each in trials])]
 
 
-def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
+def trial_row(experiment: str, trial: TrialRecord) -> tuple[str, ...]:
+    """Returns a running trial's row."""
+    cpus, gpus = (f"{finite(trial.resources.get(name)) or 0:g}" for name in ("CPU", "GPU"))
+    return experiment, trial.id, str(trial.pid), trial.node[:MOST_NODE], cpus, gpus, str(trial.last_epoch)
+
+
+def device_row(device: Device, trials: Trials) -> tuple[str, ...]:
     """Returns a GPU's row, with the trials, and the number of other processes, that run on it according to NVML."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
-    here = [f"{trial.experiment}/{trial.trial}" for trial in trials if trial.pid in device.pids]
-    others = len(set(device.pids) - {trial.pid for trial in trials})
+    here = [f"{experiment}/{trial.id}" for experiment, trial in trials if trial.pid in device.pids]
+    others = len(set(device.pids) - {trial.pid for _, trial in trials})
     here += [f"{others} other process{'es' if others > 1 else ''}"] if others else []
     return (
         str(device.index),
@@ -140,24 +125,30 @@ class TrialScanner:
     """Reads the journals of a folder repeatedly; skips journals that have not changed since the last time."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[object, list[Running]]] = {}
+        self._known: dict[Path, tuple[object, list[TrialRecord]]] = {}
 
-    def running(self, results: Path) -> list[Running]:
+    def running(self, results: Path) -> Trials:
         """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
         It reads the most recently changed journals first. After SCAN_S seconds it skips changed ones that are unread.
         """
         until = time.monotonic() + SCAN_S
-        trials: list[Running] = []
+        trials: Trials = []
         for path, stamp in sorted(_journals(results), key=lambda each: -each[1][1]):
+            name = path.parent.name
             try:
-                with blamed(path.parent.name):
+                with blamed(name):
                     if self._known.get(path, ((), []))[0] != stamp:
-                        self._known[path] = stamp, running_of(path.parent.name, _events_until(path, until))
-                    trials += filter(alive, self._known[path][1])
+                        if time.monotonic() > until:
+                            raise RequestError(
+                                f"all journals together need more than {SCAN_S:g} s: {path} was not read"
+                            )
+                        records = Reading(path, MOST_BYTES).read_on(until)
+                        self._known[path] = stamp, [trial for trial in records if trial.pid is not None]
+                    trials += [(name, trial) for trial in self._known[path][1] if alive(trial)]
             except RequestError as error:
                 logger.warning("skipped: %s", error)
-        return sorted(trials, key=lambda trial: trial.experiment)
+        return sorted(trials, key=lambda each: each[0])
 
 
 def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
@@ -170,44 +161,9 @@ def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
     return journals
 
 
-def _events_until(path: Path, until: float) -> Iterator[Event]:
-    """Yields a journal's events; raises a RequestError if it is too large, or when time.monotonic() exceeds `until`."""
-    if path.lstat().st_size > MOST_BYTES:
-        raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")
-    for event in follow(path, once=True):
-        if time.monotonic() > until:
-            raise RequestError(f"{path} was not read: all journals together need more than {SCAN_S:g} s")
-        yield event
-
-
-def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
-    """Returns the trials that run on a worker, according to the events: none that is paused, failed or has ended."""
-    running: dict[str, Running] = {}
-    for event in events:
-        kind, trial = event["event"], event.get("trial", "")
-        if kind == "trial_started":
-            resources = event["resources"]
-            cpus, gpus = (finite(resources.get(name)) or 0 for name in ("CPU", "GPU"))
-            epoch = running[trial].epoch if trial in running else 0
-            pid = event.get("pid")
-            pid = pid if type(pid) is int else None
-            if len(running) >= MOST_RUNNING and trial not in running:
-                raise RequestError(f"{experiment} has more than {MOST_RUNNING:,} running trials in its journal")
-            running[trial] = Running(experiment, trial, pid, event["node"][:MOST_NODE], cpus, gpus, epoch)
-        elif kind == "report" and trial in running:
-            running[trial] = replace(running[trial], epoch=event["epoch"])
-        elif kind in ("trial_failed", "trial_ended") or (kind == "decision" and event["action"] == "pause"):
-            running.pop(trial, None)
-        elif kind.startswith("experiment_"):
-            running.clear()
-    return list(running.values())
-
-
-def alive(trial: Running) -> bool:
+def alive(trial: TrialRecord) -> bool:
     """Whether the trial's process exists (a killed search journals no end); True for another or unknown node."""
-    if trial.pid is None or trial.node not in own_addresses():
-        return True
-    return Path(f"/proc/{trial.pid}").exists()
+    return trial.node not in own_addresses() or Path(f"/proc/{trial.pid}").exists()
 
 
 def own_addresses() -> set[str]:

@@ -1,6 +1,7 @@
 """Whatever one file holds: its readers say what is wrong in one line, agree with each other, and read nothing else."""
 
 import contextlib
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_journal(holding, tier):
             records = worlds.documented(Reading(path).read_on)
             assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
             for trial in gpus.TrialScanner().running(folder.parent):
-                assert isinstance(trial, gpus.Running)
+                assert isinstance(gpus.trial_row(*trial), tuple)
             before = records_of(scanned.events)
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
             book.write("experiment_resumed", name="x")
@@ -68,9 +69,9 @@ def test_a_journal(holding, tier):
 
 
 def strip(records):
-    """What can be compared: NaN is not itself."""
+    """What can be compared: NaN is not itself, and a resume leaves no process."""
     assert all(isinstance(record, TrialRecord) for record in records)
-    return repr(records)
+    return repr([replace(record, pid=None) for record in records])
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -7,16 +7,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from tuner.errors import RequestError
-from tuner.record.events import BEGINNINGS, Event, event_of
+from tuner.record.events import Event, event_of
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding, TrialRecord
 from tuner.record.storage.files import lines_of, open_in, weight
 
-# The exceptions that `event_of` raises for a damaged line.
-DAMAGE = (ValueError, KeyError, TypeError)
+DAMAGE = (ValueError, KeyError, TypeError)  # what `event_of` raises for a damaged line
+# Called with the total bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
+Hold = Callable[[int], None]
+
+
+class NotYet(RequestError):
+    """Reading took too long and stopped inside the journal; the next reading continues from there."""
+
+
+def unbounded(weight: int) -> None:
+    """A `Hold` that forbids nothing: a reader may use any amount of memory."""
 
 
 class Lines:
@@ -55,13 +64,18 @@ class Lines:
                 self.number += 1
                 self.size += len(line) + 1
 
+    def damaged(self, error: Exception) -> RequestError:
+        """Returns the error for a journal whose next line cannot be read."""
+        where = f"line {self.number + 1} ({error})"
+        return RequestError(f"{self._path} is damaged at {where}; --resume goes on from the lines before it")
+
 
 @dataclass(frozen=True)
 class Scan:
-    """The readable part of a journal: its events before the first damaged line.
+    """The readable part of a journal: its events before the first damaged line, and their number of bytes.
 
-    `size` is the number of bytes of these events. `damage` names the damaged line and what is wrong with it. It is
-    empty if no line is damaged, or if only the last line is incomplete.
+    `damage` names the damaged line and what is wrong with it. It is empty if no line is damaged, or if only the last
+    line is incomplete.
     """
 
     events: list[Event]
@@ -88,110 +102,56 @@ def scan(path: Path) -> Scan:
 
 def read(path: Path) -> list[Event]:
     """Returns all events, none for a missing file; ignores an incomplete last line, raises RequestError for damage."""
-    return list(follow(path, once=True))
+    return list(follow(path, gone=lambda: True)) if path.exists() else []
 
 
-def follow(
-    path: Path, *, once: bool = False, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False
-) -> Iterator[Event]:
+def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False) -> Iterator[Event]:
     """Yields events as they are appended, until the last one is `experiment_finished`.
 
-    With `once` it stops at the end of the file. If the search's process may be killed, pass `gone`: once it returns
-    True, the file is read to its end a last time. An incomplete last line is read again at the next poll. It polls
-    every `pause_s` seconds, because inotify does not see what another host writes to a shared file system.
+    If the search's process may be killed, pass `gone`: once it returns True, the file is read to its end a last time.
+    An incomplete last line is read again at the next poll. It polls every `pause_s` seconds, because inotify does not
+    see what another host writes to a shared file system.
+
+    Raises:
+        RequestError: the journal is damaged or cannot be read.
     """
     lines = Lines(path)
-    if once and not path.exists():
-        return
-    with _opened(path) as file:
+    try:
+        file = open_in(path.parent, path.name)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
+    with file:
         while True:
-            once = once or gone()
-            event: Event = {}
+            is_last, event = gone(), {}
             try:
                 for event in lines.events(file):
                     yield event
             except DAMAGE as error:
-                raise damaged_journal(path, lines.number + 1, error) from None
-            if once or event.get("event") == "experiment_finished":
+                raise lines.damaged(error) from None
+            if is_last or event.get("event") == "experiment_finished":
                 return  # only if it is the last event: an earlier experiment_finished ended an earlier session
             time.sleep(pause_s)
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open_in(path.parent, path.name)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def damaged_journal(path: Path, line: int, error: Exception) -> RequestError:
-    """Returns the error for a journal whose lines from number `line` on cannot be read."""
-    return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
-
-
-# Called with the total bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
-Hold = Callable[[int], None]
-
-
-class NotYet(RequestError):
-    """Reading took too long and stopped inside the journal; the next reading continues from there."""
-
-
-def unbounded(weight: int) -> None:
-    """A `Hold` that forbids nothing: a reader may use any amount of memory."""
-
-
-MOST_CHANGED = 1000  # the most characters of a reason that a reader keeps
-
-
-class Session(NamedTuple):
-    """One run of a search, until its end or the next resume: its start in unix seconds, and the seconds run before."""
-
-    begun: float
-    before_s: float
 
 
 class Reading:
     """Reads one journal as it grows.
 
     Attributes:
-        state, reason: the search's state, and why it ended before its last trial, if it did.
-        refused: whether it ended because its request was wrong.
-        out_of_time: whether its time budget ended it.
-        changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
-        length: the most epochs after which a trial ended by itself, as the search noted; 0 = it noted none.
-        took_s: total seconds of all sessions, without the time between sessions.
-        sessions: the sessions in order.
-        beginnings: how often reading began at the journal's first line, the first time included.
+        folding: the records of its trials, and what is known of the search.
         weight: estimated bytes of memory that its events take.
 
     Args:
-        most_bytes: the maximum size of the journal; None = no limit, for commands that a user runs.
+        most_bytes: the maximum size of the journal; None = no limit.
         hold: called with each new `weight` before the memory is used; raises an error to forbid it.
     """
 
     def __init__(self, path: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
         self._path, self._most_bytes, self._hold = path, most_bytes, hold
-        self.beginnings = 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.beginnings += 1
-        self.state, self.reason, self.took_s = "running", "", 0.0
-        self.refused = self.out_of_time = False
-        self.changed, self.length = "", 0
-        self.updated: float | None = None
-        self.sessions: list[Session] = []
-        self._folding = Folding()
+        self.folding, self.weight = Folding(), 0
         self._lines, self._inode = Lines(self._path), 0
-        self.weight = 0
-
-    @property
-    def lines(self) -> int:
-        """Number of lines read so far."""
-        return self._lines.number
 
     def read_on(self, until: float | None = None) -> list[TrialRecord]:
         """Reads the lines appended since the last call and returns the records of all trials.
@@ -214,28 +174,27 @@ class Reading:
                 self._inode = status.st_ino
                 if self._most_bytes is not None and status.st_size > self._most_bytes:
                     raise RequestError(
-                        f"{self._path} has {status.st_size:,} bytes: the service reads at most {self._most_bytes:,}; "
-                        f"`python -m tuner.report` reads any size"
+                        f"{self._path} has {status.st_size:,} bytes; at most {self._most_bytes:,} are read here, "
+                        f"but `python -m tuner.report` reads any size"
                     )
                 for event in self._lines.events(file, self._prepared(status.st_size, until)):
-                    self._folding.add(event)
-                    self._note(event)
+                    self.folding.add(event)
         except FileNotFoundError:
             self._begin_anew()
         except DAMAGE as error:
-            number = self.lines + 1
+            damaged = self._lines.damaged(error)
             self._begin_anew()  # the records may already contain half of the damaged event
-            raise damaged_journal(self._path, number, error) from None
+            raise damaged from None
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
-        return self._folding.records()
+        return self.folding.records()
 
     def _prepared(self, size: int, until: float | None) -> Callable[[list[bytes]], None]:
         """Returns the function that is called before lines are parsed: it checks the time and the memory."""
-        begun = self.lines
+        begun = self._lines.number
 
         def prepare(lines: list[bytes]) -> None:
-            if until is not None and time.monotonic() > until and self.lines > begun:
+            if until is not None and time.monotonic() > until and self._lines.number > begun:
                 share = f"{self._lines.size >> 20} of {size >> 20} MiB"
                 raise NotYet(f"the experiment's journal is being read: {share} so far; ask again")
             heavier = self.weight + weight(b"".join(lines))  # line by line takes 0.1 s for 10,000 trials
@@ -243,22 +202,3 @@ class Reading:
             self.weight = heavier
 
         return prepare
-
-    def _note(self, event: Event) -> None:
-        """Updates the search's state, reason and running time with an event."""
-        kind, time = event["event"], event["time"]
-        if kind in BEGINNINGS or not self.sessions:
-            self.sessions.append(Session(time, self.took_s))
-        if kind in BEGINNINGS:
-            self.state, self.reason, self.refused, self.out_of_time = "running", "", False, False
-        else:
-            if kind == "scheduler_changed":
-                self.changed = event.get("reason", "")[:MOST_CHANGED]
-            if kind == "length_learned":
-                self.length = event["epochs"]
-            if kind == "experiment_finished":
-                self.state, self.reason = event["state"], event.get("reason", "")
-                self.refused, self.out_of_time = event.get("refused", False), event.get("out_of_time", False)
-                self.state = "failed" if self.refused else self.state
-            self.took_s += time - (self.updated if self.updated is not None else time)
-        self.updated = time

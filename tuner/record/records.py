@@ -1,4 +1,4 @@
-"""Builds one frozen record per trial from the journal's events. Reads no files and no clock."""
+"""Builds one frozen record per trial, and the state of the search, from events. Reads no files and no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from tuner.record.events import MOST_INTEGER, Event
+from tuner.record.events import BEGINNINGS, MOST_INTEGER, Event
 
 Record = TypeVar("Record")
 Rest = ParamSpec("Rest")
@@ -33,6 +33,13 @@ def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Conc
         return results[key]
 
     return once
+
+
+class Session(NamedTuple):
+    """One run of a search, until its end or the next resume: its start in unix seconds, and the seconds run before."""
+
+    begun: float
+    before_s: float
 
 
 class Report(NamedTuple):
@@ -93,6 +100,7 @@ class TrialRecord:
         epoch_seconds: mean time between two successive reports of one attempt, so without the start of a worker and
             without pauses; None if no attempt reported twice.
         spans: start and end of each time span on a worker, in unix seconds.
+        pid: the process of its worker while it has one; None if it has none or the journal does not record it.
         repeated: earlier reports of epochs that a restart trained again.
     """
 
@@ -111,6 +119,7 @@ class TrialRecord:
     spans: tuple[tuple[float, float], ...] = ()
     repeated: tuple[Report, ...] = ()
     epoch_seconds: float | None = None
+    pid: int | None = None
 
     @property
     def last_epoch(self) -> int:
@@ -168,26 +177,67 @@ def records_of(events: Iterable[Event]) -> list[TrialRecord]:
     return folding.records()
 
 
+MOST_CHANGED = 1000  # the most characters of a reason that are kept
+
+
 class Folding:
-    """Builds trials' records event by event; rebuilds only the records of trials with new events."""
+    """Builds the records event by event; rebuilds only those of trials with new events.
+
+    Attributes:
+        search: what is known of the search, as fields of `results.ExperimentRecord`.
+        sessions: its sessions in order.
+        num_events: how many events were added, which is the number of lines of their journal.
+        updated: time of the last event in unix seconds; None before the first.
+    """
 
     def __init__(self) -> None:
+        self.search: dict[str, Any] = {"state": "running"}
+        self.sessions: list[Session] = []
+        self.updated: float | None = None
         self._building: dict[str, _Building] = {}
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._changed: dict[str, _Building] = {}
-        self._count = 0
+        self.num_events = 0
 
     def add(self, event: Event) -> None:
         """Adds the journal's next event."""
-        self._count += 1
+        self.num_events += 1
         trial = event.get("trial")
+        if event["event"] in _OF_THE_SEARCH:
+            self._note(event)
+        self.updated = event["time"]
+        if not self.sessions:
+            self.sessions.append(Session(event["time"], 0.0))
         if trial is None:
             return
         building = self._building.get(trial)
         if building is None:
-            building = self._building[trial] = _Building(trial, self._count)
-        building.add(event, self._count)
+            building = self._building[trial] = _Building(trial, self.num_events)
+        building.add(event, self.num_events)
         self._changed[trial] = building
+
+    @property
+    def took_s(self) -> float:
+        """Total seconds of all sessions, without the time between sessions."""
+        last = self.sessions[-1] if self.sessions else Session(0.0, 0.0)
+        return last.before_s + (self.updated or 0.0) - last.begun
+
+    def _note(self, event: Event) -> None:
+        """Updates what is known of the search."""
+        kind = event["event"]
+        if kind in BEGINNINGS:
+            self.sessions.append(Session(event["time"], self.took_s))
+            self.search |= {"state": "running", "reason": "", "refused": False, "out_of_time": False}
+        elif kind == "scheduler_changed":
+            self.search["changed"] = event.get("reason", "")[:MOST_CHANGED]
+        elif kind == "length_learned":
+            self.search["length"] = event["epochs"]
+        elif kind == "experiment_finished":
+            refused = event.get("refused", False)
+            self.search |= {"state": "failed" if refused else event["state"], "reason": event.get("reason", "")}
+            self.search |= {"refused": refused, "out_of_time": event.get("out_of_time", False)}
+        if kind in (*BEGINNINGS, "experiment_finished"):  # no worker is left
+            self._changed |= {trial: each for trial, each in self._building.items() if each.fields.pop("pid", None)}
 
     def records(self) -> list[TrialRecord]:
         """Returns one record per trial, in the order of the trials' first events."""
@@ -220,17 +270,19 @@ class _Building:
             self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
             if event["action"] == "pause":
                 self.since = math.nan  # a paused trial gives up its worker
-                self.fields.update(status="paused", reason=event["reason"])
+                self.fields.update(status="paused", reason=event["reason"], pid=None)
             elif event["action"] == "continue" and self.fields.get("status") == "paused":
                 self.fields["reason"] = f"waits for a worker: {event['reason']}"
         elif kind == "trial_started":
             self.since, self.has_reported = time, False
             self.spans.append((time, time))
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
+            self.fields["pid"] = pid if type(pid := event.get("pid")) is int else None
         elif kind == "trial_failed":
             self.errors.append(event["error"])
+            self.fields["pid"] = None
         elif kind == "trial_ended":
-            self.fields.update(status=event["status"], reason=event["reason"])
+            self.fields.update(status=event["status"], reason=event["reason"], pid=None)
         if "config" in event:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):
@@ -262,6 +314,7 @@ class _Building:
         )
 
 
+_OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
 _WHERE_THEY_APPLY = ("band", "compared", "copied")  # the last fields of a decision; other schedulers' events lack them
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.ray_folder import is_ray_folder, read_ray
-from tuner.record.reading import Hold, Reading, Session, unbounded
-from tuner.record.records import Report, TrialRecord, kept
+from tuner.record.reading import Hold, Reading, unbounded
+from tuner.record.records import Report, Session, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
@@ -43,9 +44,9 @@ class ExperimentRecord:
     state: str
     reason: str = ""
     refused: bool = False
-    out_of_time: bool = field(default=False, kw_only=True)
-    changed: str = field(default="", kw_only=True)
-    length: int = field(default=0, kw_only=True)
+    out_of_time: bool = False
+    changed: str = ""
+    length: int = 0
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
@@ -108,14 +109,14 @@ class Following:
 
     def __init__(self, folder: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
         self.folder = folder
-        self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._facts + more))
+        self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._others + more))
         self._hold = hold
-        self._facts, self._ray_folder = 0, 0
+        self._others = 0  # memory of experiment.json, or of a Ray folder
 
     @property
     def weight(self) -> int:
         """Estimated bytes of memory that the experiment's data take."""
-        return self._facts + self._ray_folder + self.reading.weight
+        return self._others + self.reading.weight
 
     def load(self, until: float | None = None) -> ExperimentRecord:
         """Returns the experiment as the folder now has it.
@@ -133,46 +134,24 @@ class Following:
             raise RequestError(f"{self.folder} cannot be read: {error.strerror or error}") from None
 
     def _load(self, until: float | None) -> ExperimentRecord:
-        folder, reading = self.folder, self.reading
+        folder = self.folder
         if not (folder / FILE).exists() and is_ray_folder(folder):
-            return self._load_ray_folder()
-        self._hold_facts()
+            try:
+                return ExperimentRecord(*read_ray(folder, self._hold_others))
+            except RequestError:
+                self._others = 0  # the error frees the values that were read
+                raise
+        size = (folder / FILE).lstat().st_size if os.path.lexists(folder / FILE) else 0
+        self._hold_others(SWELL * min(size, MOST_BYTES))  # `json_in` refuses longer files
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        trials, state, reason = reading.read_on(until), reading.state, reading.reason
-        if state == "running" and abandoned(folder):  # a killed driver writes no final event
-            state, reason = "interrupted", KILLED
-            trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]
-        sessions = tuple(reading.sessions)
-        return ExperimentRecord(
-            experiment,
-            facts,
-            tuple(trials),
-            state,
-            reason,
-            reading.refused,
-            out_of_time=reading.out_of_time,
-            changed=reading.changed,
-            length=reading.length,
-            sessions=sessions,
-        )
+        trials, folding = self.reading.read_on(until), self.reading.folding
+        search = folding.search
+        if search["state"] == "running" and abandoned(folder):  # a killed driver writes no final event
+            search = {**search, "state": "interrupted", "reason": KILLED}
+            trials = [replace(t, status="interrupted", reason=KILLED) if t.status == "running" else t for t in trials]
+        return ExperimentRecord(experiment, facts, tuple(trials), **search, sessions=tuple(folding.sessions))
 
-    def _load_ray_folder(self) -> ExperimentRecord:
-        try:
-            return ExperimentRecord(*read_ray(self.folder, self._hold_ray_folder))
-        except RequestError:
-            self._ray_folder = 0  # the error frees the values that were read
-            raise
-
-    def _hold_ray_folder(self, weight: int) -> None:
-        self._hold(weight)
-        self._ray_folder = weight
-
-    def _hold_facts(self) -> None:
-        try:
-            size = (self.folder / FILE).lstat().st_size
-        except OSError:
-            size = 0
-        weight = SWELL * min(size, MOST_BYTES)  # memory of experiment.json; `json_in` refuses longer ones
+    def _hold_others(self, weight: int) -> None:
         self._hold(weight + self.reading.weight)
-        self._facts = weight
+        self._others = weight

@@ -141,7 +141,7 @@ class ExperimentReader:
             with blamed(self.folder.name):
                 record = self._followed.load(until)
                 # The summary's number of lines must be that of this record: the event stream starts after that line.
-                summary = with_notes(summarised(record, self._followed.reading), self.folder)
+                summary = with_notes(summarised(record, self._followed.reading.folding), self.folder)
                 view = View(record, summary, self._keep)
         except NotYet as error:
             if isinstance(error, Crowded):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.notes import read_notes
-from tuner.record.reading import Reading
+from tuner.record.records import Folding
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.serve.answers import text_of
 from tuner.spec.experiment import Experiment
@@ -83,13 +83,13 @@ def options_summary(experiment: Experiment) -> Summary:
     return Summary(**{name: getattr(experiment, name) for name in shared}, length=experiment.max_epochs)
 
 
-def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
+def summarised(record: ExperimentRecord, folding: Folding) -> Summary:
     """Returns the summary of a record.
 
     Raises:
         RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
     """
-    summary = _summary_of(record, reading)
+    summary = _summary_of(record, folding)
     if len(text_of(summary)) > MOST_SUMMARY:
         folder = record.experiment.folder
         raise RequestError(f"{folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
@@ -105,7 +105,7 @@ def with_notes(summary: Summary, folder: Path) -> Summary:
     return replace(summary, tags=notes.tags, notes=notes.notes, archived=notes.archived)
 
 
-def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
+def _summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
     return replace(
@@ -119,11 +119,11 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
         counts=tables.counts(record),
         best=tables.best_row(record),
         started=facts.get("created"),
-        updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
+        updated=folding.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
         epochs=record.stats.epochs,
         repeated_epochs=record.stats.repeated,
-        took_s=round(reading.took_s if ours else _took_s(record), 1),
-        lines=reading.lines,
+        took_s=round(folding.took_s if ours else _took_s(record), 1),
+        lines=folding.num_events,
         notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),
         resume=extend_command(record),
         retrain=retrain_command(record),
