@@ -328,7 +328,7 @@ def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, m
 def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("tuner.serve.reading.experiment_reader.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
-    assert "the service reads at most 100;" in ResultsReader(tmp_path).summaries()[0].error
+    assert "at most 100 are read here" in ResultsReader(tmp_path).summaries()[0].error
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
