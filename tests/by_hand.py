@@ -4,23 +4,16 @@ import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from ray import tune
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.record.journal import Journal, JournalWriter
 from tuner.record.reading import read
-from tuner.space import Space
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.resume.stage import Stage
-from tuner.tuning.scheduling.decisions import JournalingScheduler
-from tuner.tuning.scheduling.schedulers import build_scheduler
+from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
-SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))
-
-
 CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
 
 
@@ -50,11 +43,10 @@ class Search:
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
         self.path, self.journal, self.stopper = path, JournalWriter(Journal(path)), SearchStopper()
-        self.inner = build_scheduler(self.experiment, SPACE)
-        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.stopper, SPACE.mutable)
+        self.scheduler = RuleScheduler(self.experiment, self.journal, self.stopper)
         self.searcher_heard = []
-        replay = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
-        self.trials = {trial.trial_id: trial for trial in replay.run()}
+        self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
+        self.trials = {trial.trial_id: trial for trial in self.stage.run()}
 
     # What a replay asks of `Proposals`.
 
@@ -120,7 +112,6 @@ class Halving(Search):
 
     def __init__(self, path, trials=8, **choices):
         super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)
-        self.stage = Stage(self, self.scheduler, self.journal)
         for number in range(trials):
             trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
             self.scheduler.on_trial_add(self.stage, trial)

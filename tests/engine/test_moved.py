@@ -19,7 +19,7 @@ from ray.tune.search.optuna import OptunaSearch
 from tuner.engine.moved import MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduling.schedulers import build_scheduler
+from tuner.tuning.scheduling.population_scheduler import population_of
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 
@@ -149,5 +149,5 @@ def test_a_stopper_needs_a_limit_in_its_place(of):
 def test_a_function_that_pbt_draws_from_reaches_rays_scheduler(of):
     changes = {"x": lambda: 0.75, "steps": [1, 2]}
     found = of(scheduler=PopulationBasedTraining("training_iteration", hyperparam_mutations=changes))
-    built = build_scheduler(Experiment(space="s", scheduler="pbt"), found.space)
+    built = population_of(Experiment(space="s", scheduler="pbt"), found.space)
     assert built._hyperparam_mutations["x"]() == 0.75 and built._hyperparam_mutations["steps"] == [1, 2]

@@ -39,7 +39,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 Three things use only Ray's public interfaces:
 
 * `Watch`, a callback, handles trials that stop reporting and nodes that drain.
-* `JournalingScheduler` in `tuner.tuning.scheduling.decisions` keeps the queue of unfinished trials.
+* `SearchScheduler` in `tuner.tuning.scheduling.decisions` keeps the queue of unfinished trials.
 * `TUNE_GLOBAL_CHECKPOINT_S` turns off Ray's snapshots during the search.
 
 The controller's `is_finished` is not overridden: it costs 0.8 us per event with 10,000 trials.

@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune import CheckpointConfig
-from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner.engine.cluster import probe
@@ -33,8 +32,9 @@ from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.requests import Request
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduling.decisions import JournalingScheduler
-from tuner.tuning.scheduling.schedulers import build_scheduler
+from tuner.tuning.scheduling.decisions import SearchScheduler
+from tuner.tuning.scheduling.population_scheduler import PopulationScheduler
+from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
 
@@ -66,35 +66,25 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         priority=experiment.priority,
     )
     searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
-    scheduler = build_scheduler(experiment, loaded_space.space)
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     writer = JournalWriter(journal)
-    judge = JournalingScheduler(
-        scheduler,
-        experiment,
-        writer,
-        stopper,
-        tuple(loaded_space.space.mutable),
-        resumed=bool(history),
-        concurrent=None if pbt else nodes.concurrent,
-        metric_option=metric_option(loaded_space, experiment.metric),
-    )
-
-    def replayed(source: Proposals) -> list[Trial]:
-        replay = Replay(source, judge, writer, experiment, history, loaded_space.sha256)
-        trials = replay.run()
-        judge.first(replay.started())
-        return trials
-
+    option, resumed = metric_option(loaded_space, experiment.metric), bool(history)
+    scheduler: SearchScheduler
+    if pbt:
+        scheduler = PopulationScheduler(
+            experiment, writer, stopper, resumed, metric_option=option, space=loaded_space.space
+        )
+    else:
+        scheduler = RuleScheduler(experiment, writer, stopper, resumed, nodes.concurrent, option)
     keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         num_settings,
         experiment,
         writer,
-        concurrent=(lambda: num_settings) if pbt else (lambda: judge.places(nodes.concurrent())),
+        concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places(nodes.concurrent())),
         keep=keep,
-        replayed=replayed,
+        replayed=lambda own: Replay(own, scheduler, writer, experiment, history, loaded_space.sha256).run(),
     )
     files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
     retries = Retries(experiment.max_failures, history, here=not experiment.address)
@@ -111,14 +101,14 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             metric=experiment.metric,
             mode=experiment.mode,
             search_alg=proposals,
-            scheduler=judge,
+            scheduler=scheduler,
             reuse_actors=True,
         ),
         run_config=tune.RunConfig(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=stopper,
-            callbacks=[JournalCallback(journal, judge, stopper, tracker, files), *loggers, *users],
+            callbacks=[JournalCallback(journal, scheduler, stopper, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
                 experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
             ),
@@ -126,7 +116,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         ),
     )
     controller = installed(
-        nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting, judge.on_failure
+        nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting, scheduler.on_failure
     )
     return Assembly(tuner, controller, stopper)
 

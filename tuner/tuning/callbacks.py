@@ -14,14 +14,14 @@ from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.spaces import with_place
-from tuner.tuning.scheduling.decisions import JournalingScheduler, TrialEnd
+from tuner.tuning.scheduling.decisions import SearchScheduler, TrialEnd
 from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
 
 class JournalCallback(Callback):
-    """Journals when trials start, fail and end; `JournalingScheduler` journals the reports and decisions.
+    """Journals when trials start, fail and end; `SearchScheduler` journals the reports and decisions.
 
     Args:
         files: deletes large files that functions have written, when a trial ends; None for a Task.
@@ -30,7 +30,7 @@ class JournalCallback(Callback):
     def __init__(
         self,
         journal: Journal,
-        scheduler: JournalingScheduler,
+        scheduler: SearchScheduler,
         stopper: SearchStopper,
         tracker: Tracker,
         files: TrialFiles | None,

@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from by_hand import CONTINUE, SPACE, STOP, Halving, Search, StandIn, reports, with_trials
-from ray.tune.schedulers import TrialScheduler
+from by_hand import CONTINUE, STOP, Halving, Search, StandIn, reports, with_trials
+from ray import tune
 
 from tuner.errors import RequestError
 from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduling.schedulers import build_scheduler
+from tuner.tuning.scheduling.population_scheduler import check_scheduler
 
 
 def test_median_compares_from_the_grace_period_on(tmp_path):
@@ -36,14 +36,13 @@ def test_median_explains_a_stop_by_the_trials_best_value(tmp_path, mode, values)
     assert search.decisions()[-1]["value"] == values[3]  # the reported value; its best is still the first
 
 
-@pytest.mark.parametrize("saved", [{}, {"checkpoint_dir_name": None}])
-def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, monkeypatch, saved):
-    search = Search(tmp_path / "j", scheduler="hyperband")
-    monkeypatch.setattr(search.inner, "on_trial_result", lambda *arguments: TrialScheduler.PAUSE)
-    assert search.report("00000", 1, loss=1.0, **saved) == STOP
+def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path):
+    search = Halving(tmp_path / "j")
+    assert search.report(3, 2, loss=1.0, checkpoint_dir_name=None) == STOP
     reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
     assert reason in search.stopper.reason
-    assert search.scheduler.ends["00000"].status == "failed"
+    *_, end = read(search.path)
+    assert (end["trial"], end["status"], end["reason"]) == ("00003", "failed", reason)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -187,13 +186,13 @@ def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     waits = "waits at rung 2 for the other trials of its bracket"
     missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of them has {sign * 0.2}"
     kept = "is among the best 2 of the 5 trials of its bracket at rung 2"
-    stops, promotions = ((3, 0.5), (5, 0.4), (7, 0.3)), ((6, 0.2), (4, 0.1))
+    stops, promotions = ((7, 0.3), (3, 0.5), (5, 0.4)), ((6, 0.2), (4, 0.1))
     assert search.halve(sign) == [
         *((number, "pause", 2, 1, None, number - 3, waits) for number in (3, 4, 5, 6)),
         *((number, "stop", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {missed}") for number, loss in stops),
         *((number, "continue", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {kept}") for number, loss in promotions),
     ]
-    ends = [(event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended"]
+    ends = sorted((event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended")
     assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
 
 
@@ -206,15 +205,14 @@ def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
     after = [(d["trial"], d["action"], d["cutoff"], d["reason"]) for d in search.decisions()[num:]]
     assert after == [
         ("00004", "pause", None, "waits at rung 6 for the other trials of its bracket"),
-        ("00004", "stop", None, ended),
         ("00006", "stop", None, ended),
+        ("00004", "stop", None, ended),
     ]
 
 
 def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
     search = Search(tmp_path / "j")
     others, again = StandIn("00000", status="PENDING"), [StandIn(f"{n:05d}", status="PENDING") for n in (3, 1, 2)]
-    search.inner.choose_trial_to_run = lambda controller: others
     search.scheduler.first(list(again))
     assert search.scheduler.choose_trial_to_run(None) is None  # Ray has received none of them
     for trial in (others, *again):
@@ -228,4 +226,4 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
 
 def test_pbt_needs_a_parameter_that_may_change():
     with pytest.raises(RequestError, match="has no mutable parameters"):
-        build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print))
+        check_scheduler(Experiment(scheduler="pbt"), Space(params={"lr": tune.uniform(0, 1)}, train=print))

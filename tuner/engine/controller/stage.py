@@ -1,4 +1,4 @@
-"""Replaces Ray's controller while a journal is replayed; `tuner.tuning.resume.stage` adds `stop_trial`."""
+"""Replaces Ray's controller while a journal is replayed; `tuner.tuning.resume.replay` adds `stop_trial`."""
 
 from __future__ import annotations
 

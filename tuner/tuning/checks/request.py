@@ -32,7 +32,7 @@ from tuner.tuning.output.mirroring import wandb_mode
 from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
 from tuner.tuning.resume.experiment import ResumedExperiment
 from tuner.tuning.scheduling.decisions import EPOCH
-from tuner.tuning.scheduling.schedulers import check_scheduler
+from tuner.tuning.scheduling.population_scheduler import check_scheduler
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 

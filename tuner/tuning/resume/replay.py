@@ -2,10 +2,8 @@
 
 Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
 replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
-and TPE's observations. The scheduler gets the `Trial` objects that Ray will get afterwards, and a stand-in for Ray's
-controller that keeps their status. A crash may have cut off the decision on the last report, or the end of a trial
-that was to stop or had failed. The replay then makes the decision or ends the trial, and appends the event to the
-journal.
+and TPE's observations. A crash may have cut off the decision on the last report, or the end of a trial that was to stop
+or had failed. The replay then makes the decision or ends the trial, and appends the event to the journal.
 """
 
 from __future__ import annotations
@@ -17,20 +15,23 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.retries import Failure
-from tuner.engine.controller.stage import set_last_result, set_status
-from tuner.record.events import Event
+from tuner.engine.controller.stage import BareStage, set_last_result, set_status
+from tuner.record.events import RETURNED, Event
 from tuner.record.journal import JournalWriter
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
+from tuner.tuning.proposals import Proposals
 from tuner.tuning.resume.checkpoints import JournalCheckpoints
-from tuner.tuning.resume.stage import Source, Stage
-from tuner.tuning.scheduling.decisions import ACTIONS, JournalingScheduler, TrialEnd
+from tuner.tuning.scheduling.decisions import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
+ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}
 
 
-class Replay:
-    """Replays a history once; `run` returns the trials that Ray gets, in the order in which Ray had them before.
+class Replay(BareStage):
+    """Replays a history once, by `run`. It stands in for Ray's controller: its trials have a status but no worker.
+
+    The scheduler gets the `Trial` objects that Ray will get afterwards.
 
     Args:
         history: the journal's events so far.
@@ -39,20 +40,20 @@ class Replay:
 
     def __init__(
         self,
-        source: Source,
-        judge: JournalingScheduler,
+        proposals: Proposals,
+        scheduler: SearchScheduler,
         writer: JournalWriter,
         experiment: Experiment,
         history: list[Event],
         sha256: str = "",
     ) -> None:
-        self._source, self._judge, self._writer, self._experiment = source, judge, writer, experiment
+        super().__init__(proposals)
+        self._proposals, self._scheduler, self._writer, self._experiment = proposals, scheduler, writer, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
-        self._stage = Stage(source, judge, writer)
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
-        self._failed: dict[str, Event] = {}  # trials that failed and were not retried -> `trial_failed` event
+        self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
         self._extended: set[str] = set()  # ended trials that a resume continues and that have no worker yet
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
@@ -60,7 +61,11 @@ class Replay:
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Returns all trials of the history (ended, paused, pending); registers the checkpoints of unfinished ones."""
+        """Replays the history; registers the checkpoints of unfinished trials.
+
+        Returns all trials (ended, paused, pending) in the order in which Ray had them before. Of the pending ones,
+        those that had a worker when the search stopped will run first.
+        """
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._writer.mute()
         for number, event in enumerate(self._history):
@@ -70,57 +75,70 @@ class Replay:
             if step is not None:
                 step(number, event)
         self._writer.unmute([])
-        self._settle()
-        self._extend(self._experiment.max_epochs, len(self._history))
-        self._try_again(self._sha256)
-        trials = self._stage.get_trials()
-        for trial in trials:
+        self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
+        self._scheduler.first([self.trials[trial_id] for trial_id in self._started])
+        for trial in self.get_trials():
             if not trial.is_finished():
                 self._checkpoints.register(trial)
-        return trials
+        return self.get_trials()
 
-    def started(self) -> list[Trial]:
-        """The trials that had a worker when the search stopped, in the order in which they got it."""
-        return [self._stage.trials[trial_id] for trial_id in self._started]
+    # Ray's interface, which the scheduler calls
+
+    def stop_trial(self, trial: Trial) -> None:
+        """Ends a trial, unless it has ended, as TuneController.stop_trial does; writes its `trial_ended` event."""
+        if trial.is_finished():
+            return
+        if trial.status == Trial.RUNNING:
+            self._scheduler.on_trial_complete(self, trial, dict(trial.last_result))
+            self._proposals.on_trial_complete(trial.trial_id, result=dict(trial.last_result))
+        else:
+            self._scheduler.on_trial_remove(self, trial)
+            self._proposals.on_trial_complete(trial.trial_id)
+        self._set_ended(trial, Trial.TERMINATED)
+
+    def _set_ended(self, trial: Trial, status: str) -> None:
+        end = self._scheduler.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
+        self._writer.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
+        self._started.pop(trial.trial_id, None)
+        self._stopped.discard(trial.trial_id)
+        set_status(trial, status)
+
+    # One method for each kind of event that changes the state
 
     def _on_experiment_started(self, number: int, event: Event) -> None:
-        self._judge.max_epochs = event.get("max_epochs", self._judge.max_epochs)
+        self._scheduler.max_epochs = event.get("max_epochs", self._scheduler.max_epochs)
         self._code = event.get("space_sha256", "")
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        self._settle()  # as the resumed session did, before its first event of a trial
-        self._extend(event.get("max_epochs", self._judge.max_epochs), number)
-        self._try_again(event.get("space_sha256", ""))
+        max_epochs = event.get("max_epochs", self._scheduler.max_epochs)
+        self._start_session(number, max_epochs, event.get("space_sha256", ""))
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
-        trial = self._source.again(event["trial"], event["config"])
-        self._stage.trials[trial.trial_id] = trial
-        self._judge.on_trial_add(self._stage, trial)
+        trial = self._proposals.again(event["trial"], event["config"])
+        self.trials[trial.trial_id] = trial
+        self._scheduler.on_trial_add(self, trial)
 
     def _on_trial_started(self, number: int, event: Event) -> None:
-        trial = self._stage.trials[event["trial"]]
+        trial = self.trials[event["trial"]]
         set_status(trial, Trial.RUNNING)
         self._started[trial.trial_id] = None
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
-        trial = self._stage.trials[event["trial"]]
+        trial = self.trials[event["trial"]]
         set_status(trial, Trial.RUNNING)
         self._checkpoints.add(trial, event)
-        result = {**event["metrics"], "training_iteration": event["epoch"], "trial_id": trial.trial_id}
+        result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
         if event.get("final") is True:
             result[FINAL] = True
         if "checkpoint" in event:
             result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
-        recorded = self._actions[number]
-        action = self._judge.on_trial_result(self._stage, trial, result)
-        if action != TrialScheduler.STOP:
-            self._source.on_trial_result(trial.trial_id, result)
+        decided = self._scheduler.on_trial_result(self, trial, result)
+        if decided != TrialScheduler.STOP:
+            self._proposals.on_trial_result(trial.trial_id, result)
         set_last_result(trial, {**result, "config": trial.config})
         # The recorded action takes precedence over the scheduler's: a pause depended on which other trials ran.
-        self._act(trial, ACTIONS[action] if recorded is None else recorded)
-
-    def _act(self, trial: Trial, action: str) -> None:
+        action = self._actions[number] or ACTIONS[decided]
         if action == "stop":
             self._stopped.add(trial.trial_id)
         elif action == "pause":
@@ -128,81 +146,70 @@ class Replay:
             self._started.pop(trial.trial_id, None)
 
     def _on_decision(self, number: int, event: Event) -> None:
-        trial = self._stage.trials[event["trial"]]
+        trial = self.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._judge.close(self._stage, trial)  # if the rule made this decision when nothing was left to run
+            self._scheduler.close(self, trial)  # if the rule made this decision when nothing was left to run
 
     def _on_length_learned(self, number: int, event: Event) -> None:
-        self._judge.learn(self._stage, event["trial"], event["epochs"])
+        self._scheduler.learn(self, event["trial"], event["epochs"])
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
-        trial = self._stage.trials[event["trial"]]
-        if not event["will_retry"]:
-            self._failed[trial.trial_id] = event
-            self._started.pop(trial.trial_id, None)
-            self._stage.fail_trial(trial, Failure(event.get("kind", ""), event["error"], will_retry=False))
+        trial = self.trials[event["trial"]]
+        if event["will_retry"]:
+            # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
+            set_status(trial, Trial.PENDING)
+            self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return
-        # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
-        set_status(trial, Trial.PENDING)
-        self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
+        self._failed[trial.trial_id] = event.get("kind", "")
+        self._scheduler.on_failure(self, trial, Failure(event.get("kind", ""), event["error"], will_retry=False))
+        self._proposals.on_trial_complete(trial.trial_id, error=True)
+        self._set_ended(trial, Trial.ERROR)
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
-        trial = self._stage.trials[event["trial"]]
+        trial = self.trials[event["trial"]]
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
                 set_status(trial, Trial.PENDING)
-            return
-        self._started.pop(trial.trial_id, None)
-        self._stopped.discard(trial.trial_id)
-        if trial.is_finished() or trial.trial_id in self._extended:
-            return  # this replay has already ended the trial, and may have continued it
-        self._judge.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
-        self._end(trial)
+        elif not trial.is_finished() and trial.trial_id not in self._extended:
+            # Otherwise this replay has already ended the trial, and may have continued it.
+            self._scheduler.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
+            self._end(trial)
 
     def _end(self, trial: Trial) -> None:
-        end = self._judge.ends.get(trial.trial_id)
-        if end and end.status == "completed" and trial.last_result.get("training_iteration") is not None:
-            self._completed[trial.trial_id] = trial.last_result["training_iteration"]
-        self._stage.stop_trial(trial)
+        end = self._scheduler.ends.get(trial.trial_id)
+        if end and end.status == "completed" and trial.last_result.get(EPOCH) is not None:
+            self._completed[trial.trial_id] = trial.last_result[EPOCH]
+        self.stop_trial(trial)
 
-    def _settle(self) -> None:
-        """Ends the trials with a decision to stop; makes the other running trials pending."""
-        for trial in self._stage.get_trials():
+    def _start_session(self, number: int, max_epochs: int, sha256: str) -> None:
+        """Does what a resumed session did before its first event of a trial.
+
+        Ends the trials with a decision to stop; makes the other running trials pending. Continues the trials that
+        trained all epochs and saved a checkpoint, if event `number` raised max_epochs, and those that failed by the
+        user's code, if that code has changed. The scheduler gets these trials again. The searcher does not: it already
+        has their value.
+        """
+        for trial in self.get_trials():
             if trial.trial_id in self._stopped:
-                self._started.pop(trial.trial_id, None)
                 self._end(trial)
             elif trial.status == Trial.RUNNING:
                 set_status(trial, Trial.PENDING)
-        self._stopped.clear()
-
-    def _extend(self, max_epochs: int, number: int) -> None:
-        """Continues the trials that trained all epochs and saved a checkpoint, if event `number` raised max_epochs.
-
-        The scheduler gets these trials again. The searcher does not: it already has their value.
-        """
-        before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
+        before, self._scheduler.max_epochs = self._scheduler.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
             if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
                 del self._completed[trial_id]
                 self._continue(trial_id)
             else:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
-
-    def _try_again(self, sha256: str) -> None:
-        """Continues the trials that failed by the user's code, if that code has changed since the last session.
-
-        The scheduler gets these trials again. The searcher does not: it already has their value.
-        """
-        before, self._code = self._code, sha256
-        kinds = {trial_id: event.get("kind", "") for trial_id, event in self._failed.items()}
-        for trial_id in [trial_id for trial_id, kind in kinds.items() if tried_again(kind, before, sha256)]:
+        code, self._code = self._code, sha256
+        for trial_id in [trial_id for trial_id, kind in self._failed.items() if tried_again(kind, code, sha256)]:
             del self._failed[trial_id]
             self._continue(trial_id)
 
     def _continue(self, trial_id: str) -> None:
         self._extended.add(trial_id)
-        set_status(self._stage.trials[trial_id], Trial.PENDING)
-        self._judge.on_trial_add(self._stage, self._stage.trials[trial_id])
+        set_status(self.trials[trial_id], Trial.PENDING)
+        self._scheduler.on_trial_add(self, self.trials[trial_id])
 
 
 def tried_again(kind: str, before: str, now: str) -> bool:

@@ -1,1 +1,1 @@
-"""Decides after each report whether a trial continues: builds and asks the scheduler, and journals its decisions."""
+"""Decides after each report whether a trial continues: asks the rule of `--scheduler`, and journals its decisions."""

@@ -1,4 +1,4 @@
-"""Journals each report, asks the scheduler unless the report ends its trial, and journals decisions with reasons.
+"""What all schedulers share: they journal each report, refuse what cannot be compared, and journal their decisions.
 
 In plain Ray Tune, ASHA never stops a trial whose metric is NaN, because `nan < cutoff` is false, and one report without
 the metric ends the whole experiment.
@@ -7,9 +7,7 @@ the metric ends the whole experiment.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -19,26 +17,19 @@ from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stage import BareStage
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED, is_trial_id, plain
+from tuner.record.events import RETURNED, plain
 from tuner.record.journal import JournalWriter
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
-from tuner.rules.own_length import of_length
-from tuner.rules.rule import RuleDecision
+from tuner.rules.rule import Action, RuleDecision
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
-from tuner.tuning.searchers.sampling import seeded
 
-CONTINUE: str = TrialScheduler.CONTINUE
-STOP: str = TrialScheduler.STOP
-PAUSE: str = TrialScheduler.PAUSE
-NOOP: str = TrialScheduler.NOOP
-ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
 EPOCH = "training_iteration"
-STOPS = (  # why a search with asha-promotion stops trials instead of pausing them
-    "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
-    "trials instead of pausing them"
-)
+RAY_ACTIONS: dict[Action, str] = {
+    "continue": TrialScheduler.CONTINUE,
+    "pause": TrialScheduler.PAUSE,
+    "stop": TrialScheduler.STOP,
+}
 NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds these two to reports
 
 
@@ -50,91 +41,68 @@ class TrialEnd:
     reason: str
 
 
-class Unfinished:
-    """A view of Ray's controller that shows the inner scheduler only the trials that have not ended.
+class SearchScheduler(TrialScheduler):
+    """Checks reports, and journals them and the decisions; a subclass decides by a rule or by Ray's scheduler.
 
-    At every event, Ray's schedulers go through all trials of the controller to find one to run. With 10,000 trials
-    that takes 0.5 ms.
-    """
-
-    def __init__(self, controller: Any, trials: dict[str, Trial]) -> None:
-        self._controller, self._trials = controller, trials
-
-    def get_trials(self) -> list[Trial]:
-        """Returns the trials that have not ended, in the order in which Ray last added them."""
-        return [trial for trial in self._trials.values() if not trial.is_finished()]
-
-    get_live_trials = get_trials
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._controller, name)
-
-
-class JournalingScheduler(TrialScheduler):
-    """Wraps the scheduler that decides: this class checks reports and journals the decisions.
+    A subclass overrides `_add`, `_ask`, `_remove` and `_choose`.
 
     Args:
         concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
         metric_option: the name of the option or argument that chose the metric, for error texts.
+
+    Attributes:
+        ends: trial -> how it ends, from the decision or failure that ends it until its `trial_ended` event.
     """
+
+    _supports_buffered_results = False
 
     def __init__(
         self,
-        inner: TrialScheduler,
         experiment: Experiment,
         journal: JournalWriter,
         stopper: SearchStopper,
-        mutable: tuple[str, ...],
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,
         metric_option: str = "",
     ) -> None:
         super().__init__()
-        self._inner, self._experiment, self._journal, self._stopper = inner, experiment, journal, stopper
-        self._mutable, self._metric_option = mutable, metric_option or f"--metric {experiment.metric}"
-        self._rule = inner if isinstance(inner, RuleScheduler) else None  # None with pbt
-        self._judged_any = resumed
-        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
-        self._concurrent = concurrent
-        self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
-        self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
-        self._first: list[Trial] = []
-        self._stops_instead = False  # whether the journal has that asha-promotion uses the rule of asha
-        self._limits = experiment.limits
+        self._metric = experiment.metric
         self.max_epochs = experiment.max_epochs
         self.ends: dict[str, TrialEnd] = {}
-
-    @property
-    def metric(self) -> str:
-        return self._experiment.metric
-
-    @property
-    def supports_buffered_results(self) -> bool:
-        return False
+        self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
+        self._metric_option = metric_option or f"--metric {experiment.metric}"
+        self._limits = experiment.limits
+        self._any_usable = resumed  # whether a report had the metric, and those of --stop
+        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
+        self._known: set[str] = set()  # unfinished trials that `_add` got, also from the replay
+        self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
+        self._first: list[Trial] = []
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        return True  # `build_scheduler` has given the inner scheduler the metric and the mode
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Gives a trial to the inner scheduler, unless it has it from the replay or from before a retry."""
-        if not isinstance(tune_controller, BareStage):
-            self._queue.pop(trial.trial_id, None)
-            self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
-        if trial.trial_id not in self._known and not trial.is_finished():
-            self._known.add(trial.trial_id)
-            with seeded(self._experiment.seed, 4, int(trial.trial_id)):
-                self._inner.on_trial_add(tune_controller, trial)
+        return True  # the constructor took the metric and the mode
 
     def first(self, trials: list[Trial]) -> None:
         """Makes Ray run these trials before all others; they ran when the resumed search stopped."""
         self._first = trials
 
-    def _forget(self, trial: Trial) -> None:
-        self._known.discard(trial.trial_id)
-        self._queue.pop(trial.trial_id, None)
+    def places(self, concurrent: int) -> int:
+        """Of the trials that may run at once, how many may be new."""
+        return concurrent
 
-    def _seen(self, controller: Any) -> Any:
-        return controller if isinstance(controller, BareStage) else Unfinished(controller, self._queue)
+    def close(self, stage: BareStage, trial: Trial) -> None:
+        """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
+
+    def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
+        """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs."""
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Adds a trial, unless it is known from the replay or from before a retry."""
+        if not isinstance(tune_controller, BareStage):
+            self._queue.pop(trial.trial_id, None)
+            self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
+        if trial.trial_id not in self._known and not trial.is_finished():
+            self._known.add(trial.trial_id)
+            self._add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Does nothing: `on_failure` gets the failure, and whether the trial is retried."""
@@ -150,129 +118,55 @@ class JournalingScheduler(TrialScheduler):
             return
         self._journal.write("trial_failed", trial.trial_id, **fields)
         self.ends[trial.trial_id] = TrialEnd("failed", failure.error)
-        self._forget(trial)
-        self._inner.on_trial_error(tune_controller, trial)
-        self._promote()
+        self.on_trial_remove(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self.on_trial_complete(tune_controller, trial, {})
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._known.discard(trial.trial_id)
+        self._queue.pop(trial.trial_id, None)
+        epochs = result.get(EPOCH, 0)
+        self._remove(tune_controller, trial, epochs, finite(plain(result.get(self.metric))))
+        end = self.ends.get(trial.trial_id)
+        # A search that is being stopped ends its trials in the same way.
+        if (end is None or end.reason == RETURNED) and 0 < epochs < self.max_epochs and not self._stopper.reason:
+            self.learn(tune_controller, trial.trial_id, epochs)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        trial_id, epoch = trial.trial_id, result["training_iteration"]
+        """Journals a report and the decision on it; returns the decision as Ray's action."""
+        trial_id, epoch = trial.trial_id, result[EPOCH]
         metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
-        saved = result.get("checkpoint_dir_name")
+        saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
         if epoch <= self._judged.get(trial_id, 0):
-            return CONTINUE  # the trial repeats this epoch after an earlier checkpoint; its decision was already made
+            return RAY_ACTIONS[
+                "continue"
+            ]  # a repeated epoch after an earlier checkpoint; its decision was already made
         if self._experiment.scheduler != "pbt":  # pbt sets trials back to earlier epochs and decides there again
             self._judged[trial_id] = epoch
         value = metrics.get(self.metric)
-        refused = self._refuse(trial_id, epoch, value, metrics)
-        if refused:
-            return self._decide(trial_id, epoch, value, STOP, refused, RuleDecision(), "failed")
-        self._judged_any = True
+        if refused := self._refuse(trial_id, epoch, value, metrics):
+            return self._stop(trial_id, epoch, value, RuleDecision("stop", refused), "failed")
+        self._any_usable = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
-            # The scheduler gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
+            # The rule gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
-            return self._decide(trial_id, epoch, value, STOP, reason, RuleDecision(), "pruned")
-        reason = self._completes(metrics, epoch) or (RETURNED if final else "")
-        if reason:
-            return self._decide(trial_id, epoch, value, STOP, reason, RuleDecision(), "completed")
+            return self._stop(trial_id, epoch, value, RuleDecision("stop", reason))
+        if reason := self._completes(metrics, epoch) or (RETURNED if final else ""):
+            return self._stop(trial_id, epoch, value, RuleDecision("stop", reason), "completed")
         result[self.metric] = value
-        return self._ask(tune_controller, trial, result, value)
-
-    def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
-        """Says why the trial ends at this report without asking the scheduler; empty if the scheduler decides."""
-        for name, limit in self._limits.items():
-            value = metrics.get(name, epoch if name == EPOCH else None)
-            least = name != self.metric or self._experiment.mode == "max"
-            if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
-                return f"{name} reached {value:g} (--stop {name}={limit:g})"
-        return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
-
-    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
-        """Asks the inner scheduler for a decision; journals a comparison, a stop, a pause and changed parameters."""
-        trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
-        with self._seeded(int(trial_id), epoch):
-            action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
-        self._note_change()
-        # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
-        unsaved = not trial.checkpoint and result.get("checkpoint_dir_name") is None
-        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        decision = self._rule.decision(trial) if self._rule else _of_population(changed)
-        if action == PAUSE and unsaved and self._experiment.scheduler != "asha-promotion":
-            reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
-            what_to_do = "report checkpoints, or use asha, median or fifo"
-            self._stopper.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
-            return self._decide(trial_id, epoch, value, STOP, reason, decision, "failed")
-        if decision.rung is not None or changed or action not in (CONTINUE, NOOP):
-            copied = _copied(trial) if changed else ""
-            self._decide(trial_id, epoch, value, action, decision.reason, decision, "pruned", copied)
-        self._promote()
-        return action
-
-    def _note_change(self) -> None:
-        """Journals that asha-promotion from now on uses the rule of asha, once."""
-        if self._rule and self._rule.stops_instead and not self._stops_instead:
-            self._stops_instead = True
-            self._journal.write("scheduler_changed", scheduler="asha", reason=STOPS)
-
-    def _promote(self) -> None:
-        """Journals that paused trials continue, for which the scheduler returns no decision."""
-        if self._rule is None:
-            return
-        for trial in self._rule.promoted():
-            decision, epoch = self._rule.decision(trial), trial.last_result["training_iteration"]
-            value = plain(trial.last_result[self.metric])
-            self._journal_decision(trial.trial_id, epoch, value, CONTINUE, decision.reason, decision)
-
-    def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
-        """Seeds the random draws of one decision; only population-based training draws when it gets a report."""
-        if self._experiment.scheduler != "pbt":
-            return nullcontext()
-        return seeded(self._experiment.seed, 5, trial, epoch)
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._forget(trial)
-        self._removed(trial)  # a trial whose pause failed may run when the rule stops it
-        value = plain(result.get(self.metric))
-        if finite(value) is not None:
-            self._inner.on_trial_complete(tune_controller, trial, result)
-        else:
-            self._inner.on_trial_remove(tune_controller, trial)
-        self._promote()
-        end, epochs = self.ends.get(trial.trial_id), result.get(EPOCH, self.max_epochs)
-        # A search that is being stopped ends its trials in the same way.
-        if (end is None or end.reason == RETURNED) and epochs < self.max_epochs and not self._stopper.reason:
-            self.learn(tune_controller, trial.trial_id, epochs)
-
-    def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Moves the rungs to the length of a trial that has ended by itself, and journals it if they move."""
-        rungs = self._rule.learn(tune_controller, epochs) if self._rule else None
-        if rungs is not None:
-            self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
-            self._promote()
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._forget(trial)
-        self._removed(trial)
-        self._inner.on_trial_remove(tune_controller, trial)
-        self._promote()
-
-    def _removed(self, trial: Trial) -> None:
-        """Journals that the rule stops a waiting trial: it returns no decision, but makes Ray stop the trial."""
-        decision = self._rule.decision(trial) if self._rule else RuleDecision()
-        if decision.action == "stop" and trial.trial_id not in self.ends and not self._stopper.reason:
-            epoch, value = trial.last_result["training_iteration"], plain(trial.last_result.get(self.metric))
-            self._decide(trial.trial_id, epoch, value, STOP, decision.reason, decision, "pruned")
+        return self._ask(tune_controller, trial, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         while self._first and self._first[0].status != Trial.PENDING:
             del self._first[0]
         if self._first and self._first[0].trial_id in self._queue:
             return self._first[0]
-        chosen = self._inner.choose_trial_to_run(self._seen(tune_controller))
-        self._promote()
+        chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
             return None  # Ray gets the recorded trials of a resumed search one by one, and cannot run others
         if chosen.status != Trial.PAUSED or self._concurrent is None:
@@ -283,18 +177,27 @@ class JournalingScheduler(TrialScheduler):
             return chosen
         return next((trial for trial in self._queue.values() if trial.status == Trial.PENDING), None)
 
-    def places(self, concurrent: int) -> int:
-        """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
-        return concurrent - (self._rule.num_next() if self._rule else 0)
+    def _add(self, tune_controller: Any, trial: Trial) -> None:
+        raise NotImplementedError
 
-    def close(self, stage: BareStage, trial: Trial) -> None:
-        """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
-        if self._rule and self._rule.waits(trial):
-            self._rule.close(stage)
-            self._promote()
+    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Decides on a report with a finite value; returns the decision as Ray's action."""
+        raise NotImplementedError
 
-    def debug_string(self) -> str:
-        return str(self._inner.debug_string())
+    def _remove(self, tune_controller: Any, trial: Trial, epoch: int, value: float | None) -> None:
+        """Removes a trial that has ended; `value` is None if it failed, diverged, or was stopped while it waited."""
+
+    def _choose(self, tune_controller: Any) -> Trial | None:
+        raise NotImplementedError
+
+    def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
+        """Says why the trial ends at this report without asking the rule; empty if the rule decides."""
+        for name, limit in self._limits.items():
+            value = metrics.get(name, epoch if name == EPOCH else None)
+            least = name != self.metric or self._experiment.mode == "max"
+            if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
+                return f"{name} reached {value:g} (--stop {name}={limit:g})"
+        return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Says why the report cannot be compared, so that its trial fails; empty if it can.
@@ -303,7 +206,7 @@ class JournalingScheduler(TrialScheduler):
         the metrics of --stop, and an unusable one stops the whole search.
         """
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._judged_any or not missing):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._any_usable or not missing):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
         option, name = self._metric_option, self.metric
@@ -311,74 +214,34 @@ class JournalingScheduler(TrialScheduler):
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:
             what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
+            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
-        if not self._judged_any:
-            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
-            hint = hint if name not in metrics else "; report a number"
+            hint = "; report a number"
+        if not self._any_usable:
             self._stopper.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
-    def _decide(
-        self,
-        trial_id: str,
-        epoch: int,
-        value: Any,
-        action: str,
-        reason: str,
-        decision: RuleDecision,
-        status: str,
-        copied: str = "",
-    ) -> str:
-        self._journal_decision(trial_id, epoch, value, action, reason, decision, copied)
-        if action == STOP:
-            self.ends[trial_id] = TrialEnd(status, reason)
-        return action
-
-    def _journal_decision(
-        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, decision: RuleDecision, copied: str = ""
-    ) -> None:
-        number = value if isinstance(value, float) or finite(value) is not None else None
-        of_trial = {} if decision.compared is None else {"compared": decision.compared}
-        self._journal.write(
-            "decision",
-            trial_id,
-            epoch=epoch,
-            rung=decision.rung,
-            bracket=decision.bracket,
-            band=decision.band,
-            value=number,
-            cutoff=decision.cutoff,
-            recorded=decision.recorded,
-            action=ACTIONS[action],
-            reason=reason,
-            **of_trial,
-            **({"copied": copied} if copied else {}),
+    def _refuse_pause(self, trial: Trial, result: dict[str, Any], decision: RuleDecision) -> str:
+        """Stops a trial and the search, because a scheduler that pauses trials needs their checkpoints."""
+        reason = (
+            f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint to continue from"
         )
+        self._stopper.refuse(RequestError(f"{reason}; report checkpoints, or use asha, median or fifo"))
+        stopped = decision._replace(action="stop", reason=reason)
+        return self._stop(trial.trial_id, result[EPOCH], result[self.metric], stopped, "failed")
 
+    def _stop(self, trial_id: str, epoch: int, value: Any, decision: RuleDecision, status: str = "pruned") -> str:
+        self._journal_decision(trial_id, epoch, value, decision)
+        self.ends[trial_id] = TrialEnd(status, decision.reason)
+        return RAY_ACTIONS["stop"]
 
-def _of_population(changed: dict[str, tuple[Any, Any]]) -> RuleDecision:
-    """Says what population-based training does, if it pauses or changes a trial.
-
-    Args:
-        changed: the parameters that it changed: name -> (old value, new value).
-    """
-    if not changed:
-        return RuleDecision(reason="waits until the other trials of the population have trained")
-    steps = ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changed.items())
-    return RuleDecision(reason=f"is in the worst quarter: copies the state of a better trial, with {steps}")
-
-
-def _copied(trial: Trial) -> str:
-    """Returns the trial whose checkpoint a trial continues from, after population-based training changed it."""
-    checkpoint = trial.checkpoint
-    owner = PurePath(checkpoint.path).parent.name if checkpoint else ""  # as in `ray/00003/checkpoint_000001`
-    return owner if is_trial_id(owner) and owner != trial.trial_id else ""
-
-
-def _short(value: Any) -> str:
-    """Formats a float with six significant digits, and any other value with `str`."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    def _journal_decision(self, trial_id: str, epoch: int, value: Any, decision: RuleDecision, **copied: str) -> None:
+        fields = decision._asdict()
+        if decision.compared is None:
+            del fields["compared"]
+        number = value if isinstance(value, float) or finite(value) is not None else None
+        self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **copied)
 
 
 def _is_metric(name: str) -> bool:
