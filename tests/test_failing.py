@@ -3,7 +3,7 @@
 import pytest
 from killing import SPACES
 
-from tuner.views.labels import formatted
+from tuner.record.texts import formatted
 
 OPTIONS = ("--max-concurrent-trials", "1")
 

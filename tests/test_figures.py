@@ -9,6 +9,7 @@ import pytest
 
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import MOST_NAME, flat
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.contour import contour_of, draw_contour
@@ -17,7 +18,6 @@ from tuner.views.figures.history import history_of
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parallel import MOST_PARAMETERS, parallel_of, parameters_of
 from tuner.views.figures.whatif import cuts_of, draw_whatif
-from tuner.views.labels import MOST_NAME, flat
 from tuner.views.one_trial import draw_metrics
 from tuner.views.whatif import what_if
 

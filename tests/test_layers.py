@@ -41,6 +41,11 @@ def test_rooms_import_only_the_rooms_below_them():
         ("tuner/record/journal.py", "import tuner.views.tables", "Rooms import only the rooms below them"),
         ("tuner/spec/domains.py", "def later(): import tuner.tuning.driver", "Rooms import only the rooms below them"),
         ("tuner/training/loop.py", "import ray.tune", "Training knows no Ray"),
+        (
+            "tuner/tuning/output/console.py",
+            "import tuner.views.report",
+            "What runs a search imports nothing that shows",
+        ),
         ("tuner/tuning/trial.py", "import tuner.tuning.assembly", "No imports go in a circle"),
         (
             "tuner/integrations/current_trial.py",

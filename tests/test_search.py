@@ -12,8 +12,8 @@ from tiers import further
 from tuner import run
 from tuner.errors.output import MOST_BYTES
 from tuner.record.reading import read
+from tuner.record.texts import formatted
 from tuner.spec.experiment import PAIRS
-from tuner.views.labels import formatted
 
 SPACES = Path(__file__).parent / "spaces"
 IN_WORKERS = [("grid", "pbt"), ("bohb", "bohb")]  # those that change trials, and that pause them

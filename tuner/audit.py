@@ -26,11 +26,10 @@ from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
+from tuner.record.texts import command, formatted
 from tuner.train import state_of, training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
-from tuner.views.commands import command
-from tuner.views.labels import formatted
 
 STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InterruptedEarly, RequestError, nearest, refuse_repeated, refused, say
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
+from tuner.record.texts import figures, setting
 from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of
 from tuner.tuning.resume.trust import HELP, OPTION, code_of
-from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits

@@ -14,7 +14,7 @@ from workerless import in_this_process
 
 from tuner import train
 from tuner.record.results import load
-from tuner.views.labels import formatted
+from tuner.record.texts import formatted
 
 SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]

@@ -10,6 +10,11 @@ import numpy as np
 from tuner.rules.rule import Action, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
+ADVICE = (
+    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
+    "raise --max-concurrent-trials)."
+)
+
 
 class BracketShape(NamedTuple):
     """A bracket of HyperBand: its number of trials, the epoch of its first rung, and how often it is halved."""

@@ -16,7 +16,7 @@ from tuner.errors import RequestError
 from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import json_in
-from tuner.views.labels import trials as number_of
+from tuner.record.texts import counted
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
@@ -110,10 +110,12 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 def _in_words(fewest: int, most: int, pruned: int) -> str:
     """Returns the bounds as a sentence: both as numbers of trials and as shares."""
     if fewest == most:
-        return f"Of all {number_of(pruned)} that were pruned, {most} would beat it ({100 * most / pruned:.3g} %)."
+        return (
+            f"Of all {counted(pruned, 'trial')} that were pruned, {most} would beat it ({100 * most / pruned:.3g} %)."
+        )
     shares = f"{100 * fewest / pruned:.3g} % to {100 * most / pruned:.3g} %"
     return (
-        f"Of all {number_of(pruned)} that were pruned, {fewest} to {most} would beat it ({shares}, with "
+        f"Of all {counted(pruned, 'trial')} that were pruned, {fewest} to {most} would beat it ({shares}, with "
         f"{100 * CONFIDENCE:.0f} % confidence)."
     )
 

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
-from pathlib import Path
 
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
+from tuner.record.texts import command
 from tuner.spec.spaces import is_live
 
 MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if a rule pruned fewer
-
-
-def command(module: str, *words: str) -> str:
-    """Returns a command of this package, started as this process was: under `uv run`, `python` may be another one."""
-    return " ".join([f"{_python()} -m tuner.{module}", *words])
-
-
-def _python() -> str:
-    if not os.environ.get("UV"):  # uv sets it
-        return "python"
-    project = Path(sys.prefix).parent  # uv looks for it only in the working directory and above
-    elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
-    return f"uv run --project {shlex.quote(str(project))} python" if elsewhere else "uv run python"
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import Improvement
+from tuner.record.texts import flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.views.figures.values import BEST, shared_epoch, value_at
-from tuner.views.labels import flat_parameters, formatted
 
 MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # of one distribution

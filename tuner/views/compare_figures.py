@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from tuner.record.records import sign_of
+from tuner.record.texts import counted
 from tuner.views.compare import Compared
 from tuner.views.figures.scales import Range, clipped, empty_figure, unclipped, value_axis
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, title_of
 from tuner.views.labels import escaped, tick
-from tuner.views.labels import trials as number_of
 
 # Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
 # without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
@@ -81,12 +81,15 @@ def draw_distributions(experiments: Sequence[Drawn], choice: str) -> dict[str, A
         values += spread.values
         trace = _line(name, place, spread.values, spread.shares, spread.trials)
         lead = f"{escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>"
-        trace["hovertemplate"] = f"{lead}%{{y:.1%}} of {number_of(spread.size)} are this good or better<extra></extra>"
+        trace["hovertemplate"] = (
+            f"{lead}%{{y:.1%}} of {counted(spread.size, 'trial')} are this good or better<extra></extra>"
+        )
         if spread.size > 30:
             trace["mode"] = "lines"
         traces.append(trace)
         texts.append(
-            f"{tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number_of(spread.size)}"
+            f"{tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of "
+            f"{counted(spread.size, 'trial')}"
         )
     title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
     within = clipped(values, mode)

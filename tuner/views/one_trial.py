@@ -12,10 +12,10 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in
-from tuner.views.commands import command
+from tuner.record.texts import command, counted
 from tuner.views.figures.slices import USAGE_PREFIXES
 from tuner.views.figures.timeline import cost_of
-from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, counted, escaped, tick
+from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, tick
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 
 TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr

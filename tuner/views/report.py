@@ -14,12 +14,13 @@ from pydantic_core import to_json
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import write_atomically
+from tuner.record.texts import formatted, setting
 from tuner.views.alternatives import alternative_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.contour import contour_of, draw_contour, varied
 from tuner.views.figures.curves import Figure
 from tuner.views.figures.parallel import parallel_of
-from tuner.views.labels import escaped, formatted, setting
+from tuner.views.labels import escaped
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, reproduced

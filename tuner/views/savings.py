@@ -9,14 +9,10 @@ from functools import partial
 from typing import Any
 
 from tuner.record.results import ExperimentRecord
-from tuner.rules.hyperband import band_of
+from tuner.record.texts import counted, flat
+from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec.experiment import Experiment
-from tuner.views.labels import counted, flat, tick, trials
-
-ADVICE = (
-    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
-    "raise --max-concurrent-trials)."
-)
+from tuner.views.labels import tick
 
 
 @dataclass(frozen=True)
@@ -169,12 +165,14 @@ def pruned(record: ExperimentRecord) -> str:
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
     if not number:
-        return f"0 of {trials(len(record.trials))}{_none(record, scheduler)}."
+        return f"0 of {counted(len(record.trials), 'trial')}{_none(record, scheduler)}."
     diverged = "" if number == judged else "the training diverged"
     if judged and diverged:
         diverged = f"{number - judged} because {diverged}"
-        return f"{number} of {trials(len(record.trials))}: {judged} by {scheduler}, {diverged}."
-    return f"{number} of {trials(len(record.trials))}, " + (f"because {diverged}." if diverged else f"by {scheduler}.")
+        return f"{number} of {counted(len(record.trials), 'trial')}: {judged} by {scheduler}, {diverged}."
+    return f"{number} of {counted(len(record.trials), 'trial')}, " + (
+        f"because {diverged}." if diverged else f"by {scheduler}."
+    )
 
 
 def _none(record: ExperimentRecord, scheduler: str) -> str:
@@ -239,7 +237,7 @@ def _without_rungs(record: ExperimentRecord) -> str:
     if record.stats.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
         return ""
     if len(record.trials) <= first:
-        return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."
+        return f"hyperband pruned nothing: its first bracket prunes none and has room for {counted(first, 'trial')}."
     return (
         f"hyperband pruned nothing: all trials were in its first bracket, which prunes none and has room for {first}, "
         f"because no more ran at once. {ADVICE.format(more=first + 1)}"

@@ -15,6 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.search_stats import RungSummary
+from tuner.record.texts import counted
 from tuner.rules.own_length import of_length
 from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.spaces import is_path
@@ -28,7 +29,6 @@ from tuner.views.commands import (
     retrain_command,
     start_again,
 )
-from tuner.views.labels import trials
 from tuner.views.savings import NonePruned, pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
@@ -147,7 +147,7 @@ def _ended(record: ExperimentRecord) -> str:
     counts, metric, outcome = record.stats.counts, record.experiment.metric, outcome_of(record)
     ended = sum(counts.get(status, 0) for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
-    far = f"{ended} of {trials(asked)} have ended."
+    far = f"{ended} of {counted(asked, 'trial')} have ended."
     reason = f"{_sentence(record.reason)} " if record.reason else ""
     if outcome == "refused":
         return f"The search was refused: {_sentence(record.reason)}"
@@ -163,7 +163,7 @@ def _ended(record: ExperimentRecord) -> str:
     if outcome == OUT_OF_TIME:
         return f"The search ran out of time: {reason}{far}"
     if outcome == "finished":
-        all_of = "its trial" if len(record.trials) == 1 else f"all its {trials(len(record.trials))}"
+        all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
         return f"The search is done: {all_of} ended."
     return f"The search is {outcome}: {far}"
 
@@ -174,7 +174,7 @@ def _failed(record: ExperimentRecord) -> str:
         return ""
     newest = failed[-1]
     why = newest.errors[-1] if newest.errors else newest.reason
-    return f"{trials(len(failed)).capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
+    return f"{counted(len(failed), 'trial').capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
 
 
 def _rule(record: ExperimentRecord) -> str:

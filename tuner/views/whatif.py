@@ -15,8 +15,8 @@ from typing import Literal, get_args
 from tuner.errors import RequestError
 from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
-from tuner.views.labels import trials
 from tuner.views.simulation import Fate, Simulation, num_epochs
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
@@ -163,8 +163,9 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
         )
     if unknown:
         notes.append(
-            f"{trials(unknown)} would train beyond the end of the record, where the values are unknown. The ranges "
-            "span three cases: these trials report nothing more, the best value of the search, or the worst."
+            f"{counted(unknown, 'trial')} would train beyond the end of the record, where the values are "
+            "unknown. The ranges span three cases: these trials report nothing more, the best value of the search, "
+            "or the worst."
         )
     if scheduler in ("hyperband", "asha-promotion"):
         name = "HyperBand" if scheduler == "hyperband" else scheduler

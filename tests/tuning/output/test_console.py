@@ -10,12 +10,12 @@ from ray.tune.schedulers import HyperBandScheduler
 
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer import ending
 from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
-from tuner.views.commands import command
 
 TINY = str(Path(__file__).parents[2] / "spaces" / "tiny.py")
 

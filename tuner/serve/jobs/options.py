@@ -17,10 +17,10 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
+from tuner.record.texts import command
 from tuner.spec.experiment import LATEST, Options, option
 from tuner.spec.space import Space
 from tuner.spec.spaces import file_of, list_spaces
-from tuner.views.commands import command
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",

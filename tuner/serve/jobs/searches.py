@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import load_experiment
+from tuner.record.texts import command
 from tuner.serve.access.state import lock_state
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
@@ -25,7 +26,6 @@ from tuner.serve.jobs.dispatcher import Dispatcher
 from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
-from tuner.views.commands import command
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
 MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch

@@ -20,12 +20,12 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report
 from tuner.record.storage.files import json_in, open_in
 from tuner.record.storage.trial_files import FILES
+from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.live import main_space, space_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space, is_live
 from tuner.tuning.resume.trust import code_of
-from tuner.views.commands import command
 
 if TYPE_CHECKING:
     from tuner.training.task import Task

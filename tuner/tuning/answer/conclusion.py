@@ -22,13 +22,12 @@ from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
+from tuner.record.texts import command, flat
 from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_live
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.tuning.answer.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
 from tuner.tuning.tracker import DONE
-from tuner.views.commands import command
-from tuner.views.labels import flat
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits

@@ -14,6 +14,7 @@ from tuner.errors.users_code import with_cells
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord, load
+from tuner.record.texts import command, figures, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_live, is_path
 from tuner.training.devices.usage import NEEDED
@@ -22,8 +23,7 @@ from tuner.tuning.answer.conclusion import Answer, conclude
 from tuner.tuning.driver import Outcome
 from tuner.tuning.output.console import banner, notes_on_metric, place
 from tuner.tuning.requests import Request
-from tuner.views.commands import as_argument, command, start_again, twice
-from tuner.views.labels import figures, setting
+from tuner.views.commands import as_argument, start_again, twice
 from tuner.views.report import write_report
 from tuner.views.verdict import diverged, ending_lines
 

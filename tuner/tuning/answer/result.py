@@ -15,10 +15,11 @@ from tuner.errors.users_code import with_cells
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
 from tuner.record.storage.trial_files import FILES
+from tuner.record.texts import figures, formatted, setting
 from tuner.spec.parameters import merged
 from tuner.tuning.answer.best import CHECKPOINT, metrics_in
 from tuner.tuning.answer.conclusion import trials_table
-from tuner.views.labels import escaped, figures, formatted, setting
+from tuner.views.labels import escaped
 from tuner.views.tables import counts, trial_rows
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tuner.record.events import BEGINNINGS
-from tuner.rules.hyperband import band_of
+from tuner.record.texts import counted, setting
+from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import MOST_CHARS, Experiment
 from tuner.spec.live import saves_checkpoints
@@ -18,8 +19,6 @@ from tuner.tuning.resume.replay import tried_again
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
-from tuner.views.labels import counted, setting, trials
-from tuner.views.savings import ADVICE
 
 if TYPE_CHECKING:
     from tuner.spec.resources import Resources
@@ -43,7 +42,7 @@ def plan(request: Request) -> list[str]:
     lines += notes_on_metric(e)
     lines += notes_on_checkpoints(e, space)
     if resources:
-        lines += [f"resources   {per_trial(resources)}; {trials(resources.concurrent)} at once"]
+        lines += [f"resources   {per_trial(resources)}; {counted(resources.concurrent, 'trial')} at once"]
         lines += notes_on_brackets(e, resources.concurrent)
     else:
         lines += [f"resources   those of the cluster at {e.address}"]
@@ -93,11 +92,12 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
     first, *sizes = bracket_sizes(e)
     if e.scheduler != "hyperband" or not sizes or concurrent >= max(sizes):
         return []
+    number = counted(concurrent, "trial")
     if concurrent <= first:
-        at_once = f"{trials(concurrent)} at once stay in its first bracket, which has room for {first} and prunes none"
+        at_once = f"{number} at once stay in its first bracket, which has room for {first} and prunes none"
         return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
     return [
-        f"NOTE: hyperband compares the trials of a bracket that run at once; {trials(concurrent)} at once and brackets "
+        f"NOTE: hyperband compares the trials of a bracket that run at once; {number} at once and brackets "
         f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
     ]
 
@@ -106,7 +106,7 @@ def heading(request: Request) -> list[str]:
     """Returns the lines that a search prints at its start."""
     e = request.experiment
     r = request.resources
-    resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
+    resources = f"; {per_trial(r)}, {counted(r.concurrent, 'trial')} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
     lines += [f"chosen automatically: {why}" for why in chosen(request)]
     lines += [] if request.history else notes_on_metric(e)
@@ -155,7 +155,7 @@ def resumed_line(request: Request) -> str:
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
     tried = f" ({again} that had failed, as the code has changed)" if again else ""
     num_done = len(states) - going_on - paused
-    continued = f"{trials(going_on)} continue" + ("s" if going_on == 1 else "")
+    continued = f"{counted(going_on, 'trial')} continue" + ("s" if going_on == 1 else "")
     waiting = f", {paused} paused" if paused else ""
     return f"resumed: {continued}{tried}{waiting}, {num_done} done, {remaining} still to come"
 

@@ -19,12 +19,12 @@ from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
 from tuner.errors.terminal import fitted, has_colours, is_steerable
+from tuner.record.texts import flat, formatted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
 from tuner.tuning.output.cell import Cell, in_notebook
 from tuner.tuning.output.table import coloured, columns_of, drawn, narrowed, wrapped
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
-from tuner.views.labels import flat, formatted
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free

@@ -8,11 +8,11 @@ import numpy as np
 
 from tuner.errors import RequestError, nearest
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.views.figures.parallel import Axis, parallel_of
 from tuner.views.figures.scales import clipped, color_axis, within_range
 from tuner.views.figures.values import title_of
 from tuner.views.labels import escaped, label_of, tick
-from tuner.views.labels import trials as number_of
 
 CELLS = 40  # of the grid, along each axis
 NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
@@ -118,7 +118,7 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     best = min(data.values) if mode == "min" else max(data.values)
     empty = " Places far from every trial stay empty." if any(None in row for row in data.grid) else ""
     text = (
-        f"{tick(title, 60)} of {number_of(len(data.values))} over {tick(data.x.name, 30)} and "
+        f"{tick(title, 60)} of {counted(len(data.values), 'trial')} over {tick(data.x.name, 30)} and "
         f"{tick(data.y.name, 30)}, smoothed between the trials. The best value is {best:.5g}: trial "
         f"{tick(data.trials[data.values.index(best)], 40)}.{empty}"
     )

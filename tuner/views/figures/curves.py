@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
+from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures.scales import clipped, unclipped, value_axis
 from tuner.views.labels import BEST_COLOR, GRAY, GROUPS, STOP_COLOR, escaped, label_of, tick
-from tuner.views.labels import trials as number_of
 
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
@@ -130,7 +130,7 @@ def _cutoffs(record: ExperimentRecord) -> list[Cutoff]:
     for rung in record.stats.rungs:
         value = finite(rung.cutoff_then)
         if value is not None:
-            passed = f"{number_of(rung.reached)} reached it, {rung.stopped} pruned"
+            passed = f"{counted(rung.reached, 'trial')} reached it, {rung.stopped} pruned"
             cutoffs.append(Cutoff(math.ceil(rung.rung), value, f"{rung_name(rung)}<br>{passed}"))
     return cutoffs[-MOST_CUTOFFS:]
 
@@ -247,7 +247,7 @@ def curves_text(record: ExperimentRecord) -> str:
     stats, winner = record.stats, record.best()
     ended = [(name, stats.counts.get(status, 0)) for status, (name, *_) in GROUPS.items()]
     totals = ", ".join(f"{count} {name}" for name, count in ended if count)
-    lines = [f"{number_of(len(record.trials))}: {totals or 'none started'}."]
+    lines = [f"{counted(len(record.trials), 'trial')}: {totals or 'none started'}."]
     if winner:
         trial, report = winner
         value = report.metrics[record.experiment.metric]

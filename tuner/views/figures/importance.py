@@ -14,10 +14,10 @@ import numpy as np
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.views.figures.parallel import parallel_of
 from tuner.views.figures.scales import empty_figure
 from tuner.views.labels import MAIN_COLOR, escaped, tick
-from tuner.views.labels import trials as number_of
 
 REPEATS = 10
 # Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10
@@ -58,7 +58,7 @@ def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
     if count < LEAST_TRIALS or len(axes) < 2:
         raise RequestError(
             f"importance needs at least {LEAST_TRIALS} trials with a value, and a parameter that differs between them; "
-            f"here {number_of(count)} {'has' if count == 1 else 'have'} a value"
+            f"here {counted(count, 'trial')} {'has' if count == 1 else 'have'} a value"
         )
     x = np.array([axis.filled(1.0) for axis in axes[:-1]]).T
     # Ranks instead of values, because a single trial that diverged to 1e30 would dominate every split of a forest.
@@ -105,14 +105,15 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     label = (
         f"decrease of R² when shuffled ({escaped(data.values, 60)})"
-        f"<br>(R² on unseen trials: {data.explained:.2f}, {number_of(data.trials)})"
+        f"<br>(R² on unseen trials: {data.explained:.2f}, {counted(data.trials, 'trial')})"
     )
     first = f"{tick(data.names[0], 40)} matters most: shuffling it lowers R² by {data.means[0]:.2f}"
     others = ", ".join(
         f"{tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names[1:6], data.means[1:], strict=False)
     )
     text = (
-        f"Importance for {tick(data.values, 60)} of {number_of(data.trials)}: {first}{'; ' if others else ''}{others}. "
+        f"Importance for {tick(data.values, 60)} of {counted(data.trials, 'trial')}: "
+        f"{first}{'; ' if others else ''}{others}. "
         f"R² on unseen trials is {data.explained:.2f}."
     )
     return {
@@ -131,7 +132,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
 def _nothing(data: Importance) -> dict[str, Any]:
     score = "undefined" if math.isnan(data.explained) else f"{data.explained:.2f}"
     text = (
-        f"Nothing can be read from these {number_of(data.trials)}: the forests predict {tick(data.values, 60)} "
+        f"Nothing can be read from these {counted(data.trials, 'trial')}: the forests predict {tick(data.values, 60)} "
         f"of unseen trials no better than its mean does (R² {score}). More trials may change that."
     )
     return empty_figure(text)

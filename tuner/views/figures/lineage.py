@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import Decision, Report, TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.views.figures.scales import color_axis
 from tuner.views.figures.timeline import unit_of
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
-from tuner.views.labels import trials as number_of
 
 MOST_LANES = 60  # trials with a row each: the ancestors of the best one first, then those that copied
 MOST_DOTS = 10_000  # reports of all rows together
@@ -167,7 +167,9 @@ def _copy_label(copy: Copy) -> str:
 
 
 def _described(data: Lineage) -> str:
-    lines = [f"{data.num_copies} {'copy' if data.num_copies == 1 else 'copies'} among {number_of(data.num_trials)}."]
+    lines = [
+        f"{data.num_copies} {'copy' if data.num_copies == 1 else 'copies'} among {counted(data.num_trials, 'trial')}."
+    ]
     if len(data.lanes) < data.num_trials:
         lines.append(f"The plot has the first {len(data.lanes)} that copied or were copied.")
     if len(data.path) > 1:

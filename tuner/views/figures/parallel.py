@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.views.figures import values
 from tuner.views.figures.scales import clipped, color_axis, ticks_between, within_range
-from tuner.views.labels import escaped, flat_parameters, formatted, tick
-from tuner.views.labels import trials as number_of
+from tuner.views.labels import escaped, tick
 
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
@@ -159,7 +159,7 @@ def draw_parallel(data: Parallel) -> dict[str, Any]:
     names = ", ".join(tick(axis.name, 24) for axis in data.axes[:-1][:MOST_NAMED])
     more = len(data.axes) - 1 - MOST_NAMED
     text = (
-        f"{number_of(len(data.trials))} as lines through {names}{f' and {more} more' if more > 0 else ''} "
+        f"{counted(len(data.trials), 'trial')} as lines through {names}{f' and {more} more' if more > 0 else ''} "
         f"and {tick(data.title, 60)}. The best line is at {best:.5g}."
     )
     coloring = color_axis(data.values, data.mode, data.title)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures.scales import VIRIDIS, clipped, unclipped, value_axis
 from tuner.views.figures.timeline import unit_of
-from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick, trials
+from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick
 
 MOST_RUNGS = 12  # of more rungs, an even sample; the median rule has one at each epoch
 MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarised by a box
@@ -202,7 +203,7 @@ def _described(data: RungValues) -> str:
     for rung in data.rungs[:MOST_NAMED]:
         pruned, total = len(rung.groups["pruned"]), len(rung.values) + rung.num_waiting
         bracket = f" of bracket {rung.bracket}" if rung.bracket else ""
-        waiting = f", {trials(rung.num_waiting)} waiting" if rung.num_waiting else ""
+        waiting = f", {counted(rung.num_waiting, 'trial')} waiting" if rung.num_waiting else ""
         line = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
         if rung.cutoffs:
             line += f", {_cutoffs_text([cutoff for _, cutoff in rung.cutoffs])}"

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.views.figures import values
 from tuner.views.figures.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
 from tuner.views.figures.scales import clipped, unclipped, value_axis
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
-from tuner.views.labels import trials as number_of
 
 MOST_AXES = 24
 MANY = 300  # trials: from here on, marks of full size cover each other
@@ -126,7 +126,7 @@ def _described(data: Slices, title: str) -> str:
     """Describes the plots in a sentence or two: the axes, and where on them the best trial is."""
     names = ", ".join(tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
     more = f" and {len(data.axes) - MOST_NAMED} more" if len(data.axes) > MOST_NAMED else ""
-    text = f"{number_of(len(data.values))}: {tick(title, 60)} against {names}{more}."
+    text = f"{counted(len(data.values), 'trial')}: {tick(title, 60)} against {names}{more}."
     if data.best < 0:
         return text
     at = [(axis, axis.values[data.best]) for axis in data.axes[:MOST_NAMED]]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, GROUPS, counted, escaped, label_of, tick
-from tuner.views.labels import trials as number_of
+from tuner.record.texts import counted
+from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of, tick
 
 MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
 
@@ -123,5 +123,5 @@ def _described(data: Timeline, took: str) -> str:
     runs, rows = len(data.spans), len(data.lanes)
     last = "the last " if runs == MOST_SPANS else ""
     best = f" The best trial is {tick(data.best, 40)}." if data.best else ""
-    count = number_of(len({span.trial for span in data.spans}))
+    count = counted(len({span.trial for span in data.spans}), "trial")
     return f"{last.capitalize()}{counted(runs, 'run')} of {count} in {took} on {counted(rows, 'slot')}{share}.{best}"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, OPEN_COLOR, STOP_COLOR, escaped, label_of
-from tuner.views.labels import trials as number_of
 from tuner.views.simulation import Fate
 from tuner.views.whatif import WhatIf
 
@@ -90,8 +90,8 @@ def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]
 def _described(cuts: list[Cut], outcome: WhatIf) -> str:
     ends = Counter(cut.fate.outcome for cut in cuts)
     return (
-        f"{number_of(len(cuts))} drawn, replayed with {outcome.scheduler}: {ends['stopped']} pruned, {ends['ended']} "
-        f"as recorded, {ends['unknown']} with an unknown outcome."
+        f"{counted(len(cuts), 'trial')} drawn, replayed with {outcome.scheduler}: {ends['stopped']} pruned, "
+        f"{ends['ended']} as recorded, {ends['unknown']} with an unknown outcome."
     )
 
 
