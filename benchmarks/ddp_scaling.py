@@ -25,7 +25,7 @@ from search_spaces import cifar, imagefolder
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.launch import Processes
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,8 @@ def material(model: str, num_images: int) -> tuple[Task, Splits]:
 
 def epoch_s(groups: list[Processes]) -> float:
     """Seconds of the training part of an epoch of groups that run side by side."""
-    for group in groups:
-        for pipe in group.pipes:
-            pipe.send(("run_epoch", (), {}))
-    return max(group.answers(group.num_workers)[0][0]["train_s"] for group in groups)
+    calls = [[group.send(rank, "run_epoch") for rank in range(group.num_workers)] for group in groups]
+    return max(group.answers(of_group)[0][0]["train_s"] for group, of_group in zip(groups, calls, strict=True))
 
 
 def main() -> None:

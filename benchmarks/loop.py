@@ -23,6 +23,7 @@ from benchmarks.peers import measure
 from search_spaces.cifar import LeNet, normalize, space
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 NUM_IMAGES = {2: 2048, 4: 4096, 16: 8192, 256: 8192}  # by batch size: half a second an epoch on a CPU
 CONFIG: dict[str, Any] = {"l1": 128, "l2": 64, "lr": 1e-3}
@@ -61,7 +62,7 @@ def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
     bare = Bare(images, labels, batch_size, device)
     assert space.task is not None
     config = {**CONFIG, "batch_size": batch_size}
-    trial = Training(space.task, config, splits, seed=0, max_epochs=repeats, device=device)
+    trial = Training(space.task, splits, TrialSpec(config, 0, repeats), device=device)
     pairs = [(bare.epoch_s(), trial.run_epoch()["train_s"]) for _ in range(1 + repeats)][1:]
     bare_s, trial_s = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     return num_images / bare_s, num_images / trial_s

@@ -29,6 +29,7 @@ from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 from tuner.tuning.checks import request as checking
 
 ROOT = Path(__file__).parent.parent
@@ -173,7 +174,7 @@ def test_the_space_of_the_page_trains(page, tmp_path):
     config = {"width": 64, "lr": 0.01, "batch_size": 64}
     assert config.keys() == space.params.keys()
     splits = hold_out(space.task.data(None), fraction=space.task.validation_fraction, seed=0)
-    report = Training(space.task, config, splits, seed=0, max_epochs=1).run_epoch()
+    report = Training(space.task, splits, TrialSpec(config, 0, 1)).run_epoch()
     assert 0 < report["loss"] < 2 and 0 < report["accuracy"] <= 1
 
 

@@ -158,6 +158,6 @@ def test_a_trial_without_a_worker_is_left_out(results):
 
 def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", Recorded([]))
-    assert nvml.Busy("5f3a").percent() == 97 and nvml.Busy("other").percent() is None
+    assert nvml.percent("5f3a") == 97 and nvml.percent("other") is None
     monkeypatch.setitem(sys.modules, "pynvml", Without())
-    assert nvml.Busy("5f3a").percent() is None
+    assert nvml.percent("5f3a") is None

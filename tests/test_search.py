@@ -194,12 +194,12 @@ def losses_where_it_fits(ran, trial):
     from tuner.spec.spaces import find_space
     from tuner.training.data import hold_out
     from tuner.training.loop import Training
-    from tuner.training.trial_spec import trial_seed
+    from tuner.training.task import TrialSpec, trial_seed
 
     task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
     splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)
     config = {**trial.config, "most": 1000}
-    training = Training(task, config, splits, seed=trial_seed(seed, trial.id), max_epochs=len(trial.reports))
+    training = Training(task, splits, TrialSpec(config, trial_seed(seed, trial.id), len(trial.reports)))
     return [training.run_epoch()["loss"] for _ in trial.reports]
 
 

@@ -13,6 +13,7 @@ from tuner.spec.domains import leaves
 from tuner.spec.spaces import find_space, list_spaces
 from tuner.training.data import Splits, hold_out
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 SPACES = sorted(list_spaces())
 # Smaller images of the same space, where it has them, so that a test takes a second.
@@ -79,7 +80,7 @@ def test_a_task_trains_reports_and_goes_on_from_a_saved_state(name, tree, tmp_pa
     config = settings(space, 1)[0] | {"lr": 1e-3, "batch_size": 4}
 
     def training():
-        return contextlib.closing(Training(space.task, config, splits, seed=0, max_epochs=2))
+        return contextlib.closing(Training(space.task, splits, TrialSpec(config, 0, 2)))
 
     with training() as trial:
         report = trial.run_epoch()
@@ -100,7 +101,7 @@ def test_the_loss_that_settings_are_compared_by_knows_no_smoothing(tree):
     reports = []
     for smoothing in (0.0, 0.2):
         config = base | {"label_smoothing": smoothing}
-        with contextlib.closing(Training(space.task, config, splits, seed=0, max_epochs=1)) as trial:
+        with contextlib.closing(Training(space.task, splits, TrialSpec(config, 0, 1))) as trial:
             reports.append(trial.run_epoch())
     plain, smoothed = reports
     assert plain["loss"] == smoothed["loss"] and plain["train_loss"] != smoothed["train_loss"]

@@ -22,8 +22,7 @@ from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.texts import figures, setting
 from tuner.spec.spaces import find_space
-from tuner.training.task import Task
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import Task, TrialSpec
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of
 from tuner.tuning.resume.trust import HELP, OPTION, code_of
@@ -189,7 +188,7 @@ def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
     from tuner.training.loop import Training
 
     torch.set_num_threads(spec.num_threads)
-    return Training.of(task, splits, spec)
+    return Training(task, splits, spec)
 
 
 if __name__ == "__main__":

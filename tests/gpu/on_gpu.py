@@ -162,6 +162,7 @@ def compare_loops(num, repeats, batch_sizes):
     from tuner.space import Task
     from tuner.training.data import Arrays, Splits
     from tuner.training.loop import Training
+    from tuner.training.task import TrialSpec
 
     torch.set_num_threads(1)  # as a trial with one CPU
     stream = np.random.default_rng(0)
@@ -191,8 +192,8 @@ def compare_loops(num, repeats, batch_sizes):
     for name, build in models.items():
         for batch_size in batch_sizes:
             task = Task(data=lambda data_dir: splits, model=build, optimizer=sgd, prepare=scaled)
-            config = {"batch_size": batch_size}
-            trial = Training(task, config, splits, seed=0, max_epochs=repeats + 1, device="cuda")
+            spec = TrialSpec({"batch_size": batch_size}, 0, repeats + 1, gpus=1)
+            trial = Training(task, splits, spec)
             model = build({}).to("cuda").train()
             bare = model, sgd(model.parameters(), {}), scaled(torch.from_numpy(images)).to("cuda")
             targets = torch.from_numpy(labels).to("cuda")

@@ -15,6 +15,7 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.devices.memory import release
 from tuner.training.devices.usage import hold_to_share
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 pytestmark = [
     pytest.mark.cuda,
@@ -43,7 +44,7 @@ def training(batch_size, num=65536):
         model=lambda config: nn.Sequential(nn.Linear(8, 1024), nn.Tanh(), nn.Linear(1024, 3)),
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     )
-    return Training(task, {"batch_size": batch_size}, Splits(arrays, arrays), seed=3, max_epochs=4, device="cuda")
+    return Training(task, Splits(arrays, arrays), TrialSpec({"batch_size": batch_size}, 3, 4, gpus=1))
 
 
 def test_a_batch_that_does_not_fit_shrinks_and_learns_the_same():

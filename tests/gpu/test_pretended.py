@@ -21,8 +21,7 @@ from tuner.training.devices.memory import release
 from tuner.training.devices.usage import hold_to_share
 from tuner.training.group import DDPRank
 from tuner.training.loop import Training
-from tuner.training.parallel import Worker
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,10 +47,10 @@ def training(strategy="single", *, width=16, batch_size=16, classes=3, device="c
         model=lambda config: nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)),
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     )
-    worker = Worker(strategy, num_devices=1 if strategy == "single" else 2)
     config = {"batch_size": batch_size, "split_size": 5}
     splits = Splits(arrays(num, classes), arrays(21, seed=1))
-    return Training(task, config, splits, seed=3, max_epochs=4, device=device, worker=worker, **options)
+    spec = TrialSpec(config, 3, 4, strategy=strategy, gpus=2, **options)
+    return Training(task, splits, spec, device=device)
 
 
 def figures(report):
@@ -156,7 +155,7 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
     member.store = object()  # rank 0 listens
     member.join("127.0.0.1", 1, "127.0.0.1")
     assert gpus.current == 1 and joined == ["nccl"]
-    monkeypatch.setattr(Training, "of", classmethod(lambda *args: training("single", device=args[-1])))
+    monkeypatch.setattr("tuner.training.group.Training", lambda *args, device, rank: training("single", device=device))
     member.begin(None, None, TrialSpec({}, 3, 4, gpus=2.0), None, None)
     assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
     member.end()

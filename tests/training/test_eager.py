@@ -35,7 +35,7 @@ for use in {uses}:  # each in a process that has done the steps
         os._exit(0)
     os.waitpid(child, 0)
 """
-LATE = "from tuner.training.devices.eager import import_compiler_late; import_compiler_late()"
+LATE = "from tuner.training.devices.compiler import import_compiler_late; import_compiler_late()"
 
 
 USES = [
@@ -45,6 +45,7 @@ USES = [
     "assert torch._dynamo.is_compiling() is False",
     "from torch._dynamo.utils import is_compile_supported; assert is_compile_supported('cpu') is True",
     "import torch._dynamo.utils; assert torch._dynamo.utils.counters is not None",
+    "assert torch.compiler.disable(recursive=False)(len)([]) == 0",
 ]
 LOOKS = "import inspect; [getattr(each, '__file__', None) for each in list(sys.modules.values())]"
 

@@ -13,6 +13,7 @@ from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, DataError, Files, Splits, hold_out
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 SHAPE = (3, 6, 6)
 
@@ -48,7 +49,7 @@ TASK = Task(
 
 def training(part):
     splits = hold_out(Splits(part, constants={"num_classes": 3}), fraction=0.25, seed=0)
-    return contextlib.closing(Training(TASK, {}, splits, seed=0, max_epochs=3))
+    return contextlib.closing(Training(TASK, splits, TrialSpec({}, 0, 3)))
 
 
 def figures(report):

@@ -13,7 +13,7 @@ from tuner.training import batches
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
 from tuner.training.streams import reseed
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
 
@@ -63,7 +63,7 @@ TASK = dict(
 def training(config=None, *, seed=0, splits=None, **changes):
     task = Task(**{**TASK, **changes})
     splits = splits or Splits(images(), images(50, seed=1))
-    return Training(task, config or {}, splits, seed=seed, max_epochs=4)
+    return Training(task, splits, TrialSpec(config or {}, seed, 4))
 
 
 def figures(report):
@@ -149,7 +149,7 @@ def test_a_schedule_over_all_epochs_continues_as_if_it_had_the_new_number_from_t
 
     def of(max_epochs):
         splits = Splits(images(), images(50, seed=1))
-        return Training(Task(**{**TASK, "schedule": over_all}), {}, splits, seed=0, max_epochs=max_epochs)
+        return Training(Task(**{**TASK, "schedule": over_all}), splits, TrialSpec({}, 0, max_epochs))
 
     def rate(trial):
         return trial.optimizer.param_groups[0]["lr"]
@@ -179,8 +179,8 @@ def alone():
 )
 def test_a_process_gets_the_devices_of_its_strategy(strategy, gpus, num_devices, alone):
     spec = TrialSpec({"batch_size": 4}, 3, 4, strategy=strategy, num_workers=1, gpus=gpus)
-    trial = Training.of(Task(**TASK), Splits(images(), images(50, seed=1)), spec, device="cpu")
-    assert trial.worker.num_devices == num_devices and trial.device == torch.device("cpu")
+    trial = Training(Task(**TASK), Splits(images(), images(50, seed=1)), spec, device="cpu")
+    assert trial.strategy.devices == [torch.device("cpu")] * num_devices and trial.device == torch.device("cpu")
     assert (trial.batch_size, trial.seed, trial.max_epochs) == (4, 3, 4)
 
 
@@ -357,6 +357,6 @@ def test_cuda_learns_as_a_cpu_does():
     task, splits = Task(**{**TASK, "augment": None}), Splits(images(512), images(128, seed=1))
     reports = {}
     for device in ("cpu", "cuda"):
-        trial = Training(task, {"batch_size": 16}, splits, seed=0, max_epochs=4, device=device)
+        trial = Training(task, splits, TrialSpec({"batch_size": 16}, 0, 4), device=device)
         reports[device] = trial.run_epoch()
     assert reports["cuda"]["train_loss"] == pytest.approx(reports["cpu"]["train_loss"], rel=0.1)

@@ -13,6 +13,7 @@ from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices.memory import MicroBatcher, gradients_in_parts
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 NUM_EXAMPLES = 50
 
@@ -58,7 +59,7 @@ def training(most=1000, *layers, batch_size=16, dtype=torch.float32, momentum=0.
     )
     of_numpy = np.float64 if dtype == torch.float64 else np.float32
     splits = Splits(arrays(NUM_EXAMPLES, of_numpy), arrays(20, of_numpy, seed=1))
-    return Training(task, {"batch_size": batch_size}, splits, seed=0, max_epochs=4, **options)
+    return Training(task, splits, TrialSpec({"batch_size": batch_size}, 0, 4, **options))
 
 
 def figures(report):

@@ -14,21 +14,22 @@ from tuner.record.report_keys import SPEED, USAGE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices import accelerator
 from tuner.training.group import (
     Group,
     GroupOutOfMemoryError,
     addresses_among,
-    gathered,
     interface_of,
 )
 from tuner.training.launch import Processes, WorkerDiedError
 from tuner.training.loop import Training
-from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Worker
+from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Single
 from tuner.training.stages import Staged, cut, devices_of_stages, stages_of
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
 CPU = torch.device("cpu")
+ECHO = RuntimeError("Connection closed by peer [127.0.0.1]:9")
 
 
 def blobs(num=NUM_EXAMPLES, seed=0):
@@ -92,10 +93,12 @@ def material():
     return made, Splits(blobs(), blobs(21, seed=1))
 
 
-def training(config=None, *, strategy="single", made=None, **options):
+def training(config=None, *, strategy="single", made=None):
     made, splits = made or task(), Splits(blobs(), blobs(21, seed=1))
-    worker = Worker(strategy, num_devices=2 if strategy in ("model", "pipeline") else 1)
-    return Training(made, config or {"batch_size": 16}, splits, seed=3, max_epochs=4, worker=worker, **options)
+    spec = TrialSpec(
+        config or {"batch_size": 16}, 3, 4, strategy=strategy, gpus=2 if strategy in ("model", "pipeline") else 0
+    )
+    return Training(made, splits, spec, device="cpu")
 
 
 def figures(report):
@@ -114,7 +117,7 @@ def test_shards_of_each_batch_are_disjoint_and_whole(num_workers, batch_size):
     order = torch.randperm(NUM_EXAMPLES)
     read = []
     for rank in range(num_workers):
-        strategy = DistributedDataParallel(Worker("ddp", rank, num_workers), [CPU], task(), {})
+        strategy = DistributedDataParallel(task(), {}, [CPU], rank, num_workers)
         strategy.network = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
         strategy.network.require_backward_grad_sync = True
         batches = strategy.batches(examples_of(part, task(), CPU), order, batch_size, torch.contiguous_format)
@@ -128,7 +131,7 @@ def test_shards_of_each_batch_are_disjoint_and_whole(num_workers, batch_size):
 
 
 def test_a_batch_smaller_than_the_workers_is_refused():
-    strategy = DistributedDataParallel(Worker("ddp", 0, 2), [CPU], task(), {})
+    strategy = DistributedDataParallel(task(), {}, [CPU], 0, 2)
     batches = strategy.batches(examples_of(blobs(), task(), CPU), torch.arange(9), 1, torch.contiguous_format)
     with pytest.raises(ValueError, match="batch_size 1 is split over 2 workers"):
         next(batches)
@@ -136,7 +139,7 @@ def test_a_batch_smaller_than_the_workers_is_refused():
 
 def test_evaluated_rows_are_disjoint_and_whole():
     for num in (1, 2, 21):
-        rows = [DistributedDataParallel(Worker("ddp", r, 3), [CPU], task(), {}).rows(num) for r in range(3)]
+        rows = [torch.arange(*Single(task(), {}, [CPU], rank, 3).part_of(num)) for rank in range(3)]
         assert torch.equal(torch.cat(rows), torch.arange(num))
 
 
@@ -150,7 +153,8 @@ def group():
 def two(group):
     """Two processes that train `material`, one setting after another; new ones if a test has ended one."""
     if not all(process.is_alive() for process in group.processes):
-        group.restart()
+        group.close()
+        group.start()
     return group
 
 
@@ -244,19 +248,21 @@ def test_a_dead_process_is_named_at_once(two):
         two.run_epoch()
 
 
-def test_the_error_behind_an_echo_is_raised():
-    echo, cause = RuntimeError("Connection closed by peer [127.0.0.1]:9"), KeyError("mine")
-    answers = [[(0, None, echo)], [(1, None, cause)]]
-    with pytest.raises(KeyError):
-        gathered(2, lambda timeout_s: answers.pop(0))
-    answers = [[(0, None, echo)], []]
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        gathered(2, lambda timeout_s: answers.pop(0))
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([[(0, None, ECHO)], [(1, None, KeyError("mine"))]], KeyError),  # the error behind an echo
+        ([[(0, None, ECHO)], []], RuntimeError),  # nothing came in time
+        ([[(1, None, KeyError("mine"))]], KeyError),  # an error of one does not wait for the others
+    ],
+)
+def test_the_error_that_has_the_reason_is_raised(answers, error):
+    class Recorded(Group):
+        def start(self):
+            self.finished = lambda calls, timeout_s: answers.pop(0)
 
-
-def test_an_error_of_one_does_not_wait_for_the_others():
-    with pytest.raises(KeyError):
-        gathered(2, lambda timeout_s: [(1, None, KeyError("mine"))])
+    with pytest.raises(error, match="mine|closed by peer"):
+        Recorded(2).answers([0, 1])
 
 
 def test_the_interface_of_an_address_is_found():
@@ -341,7 +347,7 @@ def test_neighbouring_stages_share_a_device_where_there_are_more():
     assert devices_of_stages(4, [first, second]) == [first, first, second, second]
     assert devices_of_stages(2, [first, second]) == [first, second]
     assert devices_of_stages(2, [first]) == [first, first]
-    assert Worker("model", num_devices=2).devices("cuda") == [first, second]
+    assert accelerator.here.devices("cuda", 2) == [first, second]
 
 
 @pytest.mark.parametrize("strategy", further(["pipeline", "single"], 1))  # a compiler's 20 s

@@ -6,8 +6,7 @@ from test_parallel import assert_close, figures, material, training
 
 from tuner.training.launch import Processes
 from tuner.training.loop import Training
-from tuner.training.parallel import Worker
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 
 pytestmark = [
     pytest.mark.cuda,
@@ -18,10 +17,8 @@ pytestmark = [
 @pytest.mark.parametrize("strategy", ["single", "dp", "model", "pipeline"])
 def test_one_process_gives_the_losses_of_a_cpu(strategy):
     made, splits = material()
-    num_devices = min(2, torch.cuda.device_count())
-    worker = Worker(strategy, num_devices=1 if strategy == "single" else num_devices)
-    config = {"batch_size": 16, "split_size": 5}
-    other = Training(made, config, splits, seed=3, max_epochs=4, device="cuda", worker=worker)
+    gpus = min(2, torch.cuda.device_count())
+    other = Training(made, splits, TrialSpec({"batch_size": 16, "split_size": 5}, 3, 4, strategy=strategy, gpus=gpus))
     assert_close([other.run_epoch() for _ in range(3)], [training().run_epoch() for _ in range(3)], 1e-9)
 
 
@@ -37,6 +34,6 @@ def test_a_compiled_training_gives_the_losses():
     from test_parallel import task
 
     _, splits = material()
-    trials = [Training(task(compile=c), {}, splits, seed=3, max_epochs=4, device="cuda") for c in (False, True)]
+    trials = [Training(task(compile=c), splits, TrialSpec({}, 3, 4, gpus=1)) for c in (False, True)]
     plain, compiled = ([trial.run_epoch()] for trial in trials)
     assert_close(compiled, plain, 1e-9)

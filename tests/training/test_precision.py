@@ -9,6 +9,7 @@ from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices.precision import widened
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,7 +51,7 @@ def training(config=None, *, seen=None, fused=False, **options):
         channels_last=True,
     )
     splits = Splits(images(103), images(50, seed=1))
-    return Training(task, config or {}, splits, seed=0, max_epochs=4, **options)
+    return Training(task, splits, TrialSpec(config or {}, 0, 4, **options))
 
 
 def figures(report):

@@ -24,6 +24,7 @@ from tuner.space import Task
 from tuner.training import sources
 from tuner.training.data import Arrays, DataError, Files, Mapped, Splits
 from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 INPUTS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 TARGETS = np.arange(40) % 3
@@ -182,7 +183,7 @@ TASK = Task(
 def reports(data, num_cpus=1, epochs=2, state=None):
     torch.set_num_threads(num_cpus)
     splits = sources.splits_of(Task(**{**vars(TASK), "data": data}), "", 3)
-    with contextlib.closing(Training(TASK, {}, splits, seed=5, max_epochs=3)) as training:
+    with contextlib.closing(Training(TASK, splits, TrialSpec({}, 5, 3))) as training:
         if state:
             training.load_state_dict(state)
         made = [training.run_epoch() for _ in range(epochs)]

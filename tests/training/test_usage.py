@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tuner.record.report_keys import USAGE
-from tuner.training.devices import usage
+from tuner.training.devices import nvml, usage
 from tuner.training.devices.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage, hold_to_share
 
 MIB = 1 << 20
@@ -18,8 +18,8 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def growth_over(readings):
-    growth = Growth()
-    return [growth.add(reading) for reading in readings]
+    growth = Growth("growth")
+    return [growth.after(reading).get("growth") for reading in readings]
 
 
 def test_what_grows_is_told_with_its_growth():
@@ -113,7 +113,7 @@ class Cuda:
 def test_a_gpu_adds_its_figures(monkeypatch):
     cuda = Cuda()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(usage, "Busy", lambda uuid: SimpleNamespace(percent=lambda: 87.0 if uuid == "5f3a" else None))
+    monkeypatch.setattr(nvml, "percent", lambda uuid: 87.0 if uuid == "5f3a" else None)
     figures = Usage()
     read = [figures.read() for _ in range(SKIPPED + STEPS + 1)]
     assert (read[0]["gpu_percent"], read[0]["gpu_memory_bytes"]) == (87, 2 * MIB)

@@ -1,46 +1,52 @@
-"""Reads examples, from memory or from files, as batches of tensors on a trial's device."""
+"""Reads examples as batches of tensors on a trial's device: from memory, or in loader processes from files."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Protocol
+import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from tuner.training.data import Arrays, DataSplit
-from tuner.training.loader import LoadedExamples
+from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
+from tuner.training.streams import kept_streams, reseed
 from tuner.training.task import Task
 
 # Prepared input values per chunk: 341 CIFAR images. A chunk of 6 times as many takes twice the time per image.
 CHUNK_VALUES = 2**20
+Batch = tuple[Tensor, Tensor]  # inputs and targets
+Decoded = Batch | DataError
+Rows = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices of a batch's examples
 
 
-class Examples(Protocol):
+class Examples:
     """One part of the data (training, validation or test), ready to be read.
 
     Attributes:
+        chunk_length: how many examples are efficient to read at once, whatever the batch size; at least 1.
         sample: one input as the model takes it, with shape (1, ...), on the CPU.
     """
 
-    sample: Tensor
+    chunk_length = 1  # a loader process decodes a whole batch alone: a larger one would leave the others idle
 
-    def __len__(self) -> int: ...
+    def __init__(self, part: DataSplit, task: Task, device: torch.device, first: Tensor) -> None:
+        self.part, self.device = part, device
+        self.prepare = task.prepare or (lambda inputs: inputs)
+        self.sample = self.prepare(first)
 
-    @property
-    def chunk_length(self) -> int:
-        """How many examples are efficient to read at once, whatever the batch size; at least 1."""
+    def __len__(self) -> int:
+        return len(self.part)
 
-    def batches(
-        self, order: Tensor, batch_size: int, memory_format: torch.memory_format
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
         """Yields prepared inputs and targets on the device, in the order of the indices; the last batch may be smaller.
 
         Args:
             order: the indices of the examples.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends the loader processes that read these examples, if there are any; may be called twice."""
@@ -50,58 +56,107 @@ def examples_of(part: DataSplit, task: Task, device: torch.device) -> Examples:
     """Prepares a part for reading; raises ValueError if it is empty, DataError if its first example is unreadable."""
     if len(part) == 0:
         raise ValueError("the training, validation or test part of the data has no examples: give it at least one")
-    if isinstance(part, Arrays):
-        return ArrayExamples(part, task.prepare, device)
-    return LoadedExamples(part, task.prepare, device)
+    return ArrayExamples(part, task, device) if isinstance(part, Arrays) else LoadedExamples(part, task, device)
 
 
-class ArrayExamples:
+class ArrayExamples(Examples):
     """Reads arrays in memory, many examples at once; never writes to the arrays.
 
     On a CPU, `inputs` and `targets` are views of the arrays. On a GPU they are copies of the stored data, which can be
     much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
     """
 
-    def __init__(self, arrays: Arrays, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
-        self.inputs, self.targets = read_only_view(arrays.inputs), read_only_view(arrays.targets)
-        self.prepare = prepare
-        first = self.inputs[:1].clone()
-        self.sample = prepare(first) if prepare else first
-        if device.type != "cpu":
-            self.inputs, self.targets = self.inputs.to(device), self.targets.to(device)
+    def __init__(self, part: Arrays, task: Task, device: torch.device) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing writes to it
+            inputs, targets = torch.from_numpy(part.inputs), torch.from_numpy(part.targets)
+        super().__init__(part, task, device, inputs[:1].clone())
+        self.inputs, self.targets = inputs.to(device), targets.to(device)
+        self.chunk_length = max(1, CHUNK_VALUES // max(1, self.sample.numel()))
 
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    @property
-    def chunk_length(self) -> int:
-        """How many examples to prepare at once, so that their inputs have at most CHUNK_VALUES values; at least 1."""
-        return max(1, CHUNK_VALUES // max(1, self.sample.numel()))
-
-    def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields copies of the inputs, with `prepare` applied, and of the targets.
-
-        Each chunk has `length` examples, in the order of the indices; the last chunk may be smaller.
-        """
-        for rows in torch.split(order.to(self.inputs.device), length):
-            inputs = self.inputs.index_select(0, rows)
-            yield (self.prepare(inputs) if self.prepare else inputs), self.targets.index_select(0, rows)
-
-    def batches(
-        self, order: Tensor, batch_size: int, memory_format: torch.memory_format
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
         """Yields batches as views of chunks; copying each batch alone would add 9 us to a training step of 460 us."""
         length = max(1, self.chunk_length // batch_size) * batch_size
-        for inputs, targets in self.chunks(order, length):
-            inputs = inputs.contiguous(memory_format=memory_format)
+        for rows in torch.split(order.to(self.device), length):
+            inputs = self.prepare(self.inputs.index_select(0, rows)).contiguous(memory_format=memory_format)
+            targets = self.targets.index_select(0, rows)
             yield from zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
 
+
+class LoadedExamples(Examples):
+    """Reads examples of files or of a dataset batch by batch, ahead of the training.
+
+    At the first batch it starts as many loader processes as torch has threads. They live until `close`. Their number
+    and speed do not change the order of the examples. For a GPU, batches go through pinned memory and are copied while
+    the device computes.
+    """
+
+    def __init__(self, part: Files | Mapped, task: Task, device: torch.device) -> None:
+        self.decoder = Decoder(part)
+        self.loader: DataLoader[Decoded] | None = None
+        self.order: list[Rows] = []  # the batches of the current epoch
+        with kept_streams():
+            first, _ = whole(self.decoder[0, [0]])
+        super().__init__(part, task, device, first)
+
+    def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
+        """Yields prepared inputs and targets on the device; raises a DataError that names an unreadable example."""
+        key = zlib.crc32(order.numpy().tobytes())
+        self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
+        if self.loader is None:
+            self.loader = self.started()
+        for decoded in self.loader:
+            inputs, targets = (part.to(self.device, non_blocking=True) for part in whole(decoded))
+            yield self.prepare(inputs).contiguous(memory_format=memory_format), targets
+
+    def started(self) -> DataLoader[Decoded]:
+        """Builds the loader. Its processes start at the first read; each epoch reads the batches then in `order`."""
+        return DataLoader(
+            self.decoder,
+            sampler=self.order,  # the loader reads this list at the start of each epoch
+            batch_size=None,  # each item of `order` is a batch
+            num_workers=max(1, torch.get_num_threads()),
+            pin_memory=self.device.type == "cuda",
+            persistent_workers=True,
+            # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
+            # a `decode` function that cannot be pickled. The process never touches the device.
+            multiprocessing_context="fork",
+            # Without its own generator, a loader draws from torch's global stream. The metrics would then depend on
+            # whether examples are in memory or in files.
+            generator=torch.Generator(),
+        )
+
     def close(self) -> None:
-        """Does nothing: arrays need no loader processes."""
+        iterator = self.loader._iterator if self.loader is not None else None
+        self.loader = None
+        if iterator is not None:  # garbage collection would be too late: a Ray worker trains several trials
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
-def read_only_view(array: np.ndarray) -> Tensor:
-    """Returns an array as a tensor without a copy or torch's warning about read-only arrays: nothing writes to it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+class Decoder(Dataset[Decoded]):
+    """Turns a batch of indices into a batch of tensors, in a loader process; for the sample, in the trial's process."""
+
+    def __init__(self, part: Files | Mapped) -> None:
+        self.part = part
+
+    def __getitem__(self, batch: Rows) -> Decoded:
+        """Returns the inputs and targets of a batch, or a DataError, since a raised one would arrive as a traceback."""
+        key, rows = batch
+        # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
+        # index, they depend neither on the number of processes nor on a resume.
+        reseed(key, epoch=rows[0])
+        try:
+            inputs, targets = read_examples(self.part, rows)
+        except DataError as error:
+            return error
+        # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
+        axes = np.argsort([-stride for stride in inputs[0].strides], kind="stable")
+        batched = np.stack([example.transpose(axes) for example in inputs]).transpose(0, *np.argsort(axes) + 1)
+        return torch.from_numpy(batched), torch.from_numpy(targets)
+
+
+def whole(decoded: Decoded) -> Batch:
+    """Returns a batch's decoded inputs and targets; raises the DataError if a loader process returned that instead."""
+    if isinstance(decoded, DataError):
+        raise decoded
+    return decoded

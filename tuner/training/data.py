@@ -16,10 +16,14 @@ class DataError(ValueError):
     """The data is missing, damaged, changed, unreadable or unsuitable; the text says which data, and what to do."""
 
 
-def _check_lengths(**parts: object) -> None:
+@in_one_line()
+def _check_lengths(**parts: Any) -> None:
     for name, value in parts.items():
         if not hasattr(value, "__len__"):
             raise ValueError(f"{name} is {value!r}: give an array with one row per example")
+    (name, inputs), (_, targets) = parts.items()
+    if len(inputs) != len(targets):
+        raise ValueError(f"{len(inputs)} {name} but {len(targets)} targets: give one target per {name[:-1]}")
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,8 @@ class Arrays:
     inputs: np.ndarray
     targets: np.ndarray
 
-    @in_one_line()
     def __post_init__(self) -> None:
         _check_lengths(inputs=self.inputs, targets=self.targets)
-        if len(self.inputs) != len(self.targets):
-            raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -65,21 +66,17 @@ class Files:
     targets: np.ndarray
     decode: Callable[[str], np.ndarray]
 
-    @in_one_line()
     def __post_init__(self) -> None:
         _check_lengths(paths=self.paths, targets=self.targets)
-        if len(self.paths) != len(self.targets):
-            raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: give one target per path")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, rows: np.ndarray) -> Files:
-        """The examples at these indices, in the order of the indices."""
         return Files(self.paths[rows], self.targets[rows], self.decode)
 
     def example(self, row: int) -> tuple[np.ndarray, Any]:
-        """One input and its target; the input is read from its file."""
+        """One input, read from its file, and its target."""
         return self.decode(self.path(row)), self.targets[row]
 
     def path(self, row: int) -> str:
@@ -87,13 +84,13 @@ class Files:
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
-        """Returns the start of an error text: the file's path, and that it cannot be decoded."""
+        """The start of an error text about an example."""
         return f"{self.path(row)} cannot be decoded"
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because they are large or random; read like `Files`.
+    """Examples that a map-style dataset computes at each read, because they are large or random.
 
     Args:
         dataset: has `__getitem__`; each item has an input and its target.
@@ -109,15 +106,12 @@ class Mapped:
         return len(self.rows)
 
     def take(self, rows: np.ndarray) -> Mapped:
-        """The examples at these indices, in the order of the indices."""
         return Mapped(self.dataset, self.rows[rows], self.read)
 
     def example(self, row: int) -> tuple[np.ndarray, Any]:
-        """One input and its target, computed by the dataset."""
         return self.read(self.dataset[int(self.rows[row])])
 
     def called(self, row: int) -> str:
-        """Returns the start of an error text: the example's index and dataset, and that it cannot be read."""
         return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
 
 

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import io
 import logging
 import os
 import socket
-import struct
-from collections.abc import Callable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -26,14 +25,12 @@ from tuner.training.devices.accelerator import is_out_of_memory
 from tuner.training.devices.memory import release
 from tuner.training.devices.usage import Usage, of_workers
 from tuner.training.loop import Training
-from tuner.training.task import Task
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import Task, TrialSpec
 
 logger = logging.getLogger(__name__)
-RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
+Answer = tuple[Hashable, Any, BaseException | None]  # a call, its return value, its error (None if it succeeded)
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
 ECHO_S = 5.0  # seconds to wait for the original error of another process, see `is_echo`
-SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
 
 
 class GroupOutOfMemoryError(RuntimeError):
@@ -68,24 +65,17 @@ class DDPRank:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family)  # TCPStore itself would listen on all interfaces
         port = int(listener.getsockname()[1])
+        descriptor = listener.detach()
         self.store = TCPStore(
-            host,
-            port,
-            self.num_workers,
-            True,
-            JOIN_TIMEOUT,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+            host, port, self.num_workers, True, JOIN_TIMEOUT, wait_for_workers=False, master_listen_fd=descriptor
         )
         return port
 
     def join(self, host: str, port: int, address: str) -> None:
-        """Connects this process to the others.
+        """Connects this process to rank 0, which listens at `host` and `port`.
 
-        Args:
-            host, port: the address at which rank 0 listens.
-            address: this process's own address in the network of the group. gloo and nccl must use the interface with
-                this address; by themselves they would choose the one of the host's name, or the first one.
+        gloo and nccl must use the interface with `address`, this process's own one in the network of the group. By
+        themselves they would choose the interface of the host's name, or the first one.
         """
         accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
         interface = interface_of(address)
@@ -105,7 +95,7 @@ class DDPRank:
         """
         self.end()
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
-        self.training = Training.of(task, splits, whole, self.rank, self.device)
+        self.training = Training(task, splits, whole, rank=self.rank, device=self.device)
         if state is not None:
             saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
             self.training.load_state_dict(saved["training"], keep=spec.mutable)
@@ -150,17 +140,34 @@ class DDPRank:
 class Group:
     """Runs one trial in several processes: calls the methods of all `DDPRank`s at once.
 
-    A subclass starts the processes and implements `call`, `call_first` and `restart`. The next trial may reuse a group
-    (call `begin` again), unless a method raised an error; then the caller must end the group.
+    A subclass implements `start`, `send`, `finished` and `close`. The next trial may reuse a group (call `begin`
+    again), unless a method raised an error; then the caller must end the group.
 
     Attributes:
         epoch: number of finished epochs.
     """
 
-    def __init__(self) -> None:
-        self.epoch = 0
+    def __init__(self, num_workers: int) -> None:
+        self.num_workers, self.epoch = num_workers, 0
         self.spec: TrialSpec | None = None
         self.saved: bytes | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Starts the processes and connects them to each other."""
+        raise NotImplementedError
+
+    def send(self, rank: int, method: str, *arguments: Any, **named: Any) -> Hashable:
+        """Starts a call of a process's `DDPRank`; `begin` also gets task and splits. Returns what names the call."""
+        raise NotImplementedError
+
+    def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
+        """Waits until one of the calls ends; returns those that have ended, none after the timeout (None = never)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Kills the processes, whatever they are doing."""
+        raise NotImplementedError
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> None:
         """Builds the training in every process, restored from a state if there is one (see `DDPRank.begin`)."""
@@ -183,7 +190,8 @@ class Group:
             except GroupOutOfMemoryError as error:
                 logger.warning("a worker with %d examples at once: %s", error.size, str(error).partition("\n")[0])
                 assert self.spec is not None
-                self.restart()
+                self.close()
+                self.start()
                 self.begin(self.spec, self.saved, error.size // 2)
         return report
 
@@ -193,59 +201,44 @@ class Group:
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of each `DDPRank`, adds task and splits to `begin`; returns or raises what `gathered` does."""
-        raise NotImplementedError
+        """Calls a method of each `DDPRank`; returns the values by rank, or raises what `answers` does."""
+        return self.answers([self.send(rank, method, *arguments) for rank in range(self.num_workers)])
 
     def call_first(self, method: str, **named: Any) -> Any:
         """Calls a method of rank 0 only; returns its value."""
-        raise NotImplementedError
+        return self.answers([self.send(0, method, **named)])[0]
 
-    def restart(self) -> None:
-        """Kills the processes, whatever they are doing, and starts new ones."""
-        raise NotImplementedError
+    def answers(self, calls: list[Hashable]) -> list[Any]:
+        """Waits for calls; returns their values.
+
+        Raises the first error at once, because the other processes may wait in a collective call for ever. An error
+        that only says that another process is gone (`is_echo`) is raised after all have ended, or after ECHO_S in
+        which none has.
+        """
+        values: dict[Hashable, Any] = {}
+        echo: BaseException | None = None
+        while pending := [call for call in calls if call not in values]:
+            answers = self.finished(pending, None if echo is None else ECHO_S)
+            for call, value, error in answers:
+                if error is not None and not is_echo(error):
+                    raise error
+                values[call], echo = value, echo or error
+            if not answers:
+                break
+        if echo is not None:
+            raise echo
+        return [values[call] for call in calls]
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface whose first IPv4 address is this one; empty if there is none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # an interface without an IPv4 address
-            if socket.inet_ntoa(reply[20:24]) == address:
-                return name
-    return ""
+    """The name of the network interface with this address; empty if there is none."""
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, known in interfaces if address in [each.address for each in known]), "")
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
     """The address at which the others reach each process, by rank: loopback if all addresses are equal (one node)."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
-
-
-def gathered(num_workers: int, done: Callable[[float | None], list[RankResult]]) -> list[Any]:
-    """Collects the return values of all processes, by rank.
-
-    Raises the first error at once, because the other processes may wait in a collective call for ever. An error that
-    only says that another process is gone (`is_echo`) is raised after all answers, or after ECHO_S without an answer.
-
-    Args:
-        done: `done(timeout_s)` waits for new answers and returns them, at least one; after the timeout it returns an
-            empty list (None = no timeout).
-    """
-    values: dict[int, Any] = {}
-    echo: BaseException | None = None
-    while len(values) < num_workers:
-        answers = done(None if echo is None else ECHO_S)
-        for rank, value, error in answers:
-            if error is not None and not is_echo(error):
-                raise error
-            values[rank], echo = value, echo or error
-        if not answers:
-            break
-    if echo is not None:
-        raise echo
-    return [values[rank] for rank in range(num_workers)]
 
 
 def is_echo(error: BaseException) -> bool:

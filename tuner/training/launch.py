@@ -6,11 +6,10 @@ import contextlib
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tuner.training.data import Splits
-from tuner.training.group import DDPRank, Group, RankResult, gathered
+from tuner.training.group import Answer, DDPRank, Group
 from tuner.training.task import Task
 
 Source = Callable[[], tuple[Task, Splits]]
@@ -32,15 +31,12 @@ class Processes(Group):
     """
 
     def __init__(self, source: Source, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:
-        super().__init__()
-        self.source, self.num_workers, self.num_threads = source, num_workers, num_threads
-        self.use_cuda = use_cuda
-        self.processes: list[BaseProcess] = []
-        self.pipes: list[Connection] = []
-        self.start()
+        self.source, self.num_threads, self.use_cuda = source, num_threads, use_cuda
+        super().__init__(num_workers)
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process can use neither CUDA nor autograd's threads
+        self.processes, self.pipes = [], list[Connection]()
         for rank in range(self.num_workers):
             pipe, theirs = context.Pipe()
             device = f"cuda:{rank}" if self.use_cuda else "cpu"
@@ -53,38 +49,23 @@ class Processes(Group):
         host = "127.0.0.1"
         self.call("join", host, self.call_first("listen", host=host), host)
 
-    def call(self, method: str, *arguments: Any) -> list[Any]:
-        for pipe in self.pipes:
-            pipe.send((method, arguments, {}))
-        return self.answers(self.num_workers)
+    def send(self, rank: int, method: str, *arguments: Any, **named: Any) -> Connection:
+        self.pipes[rank].send((method, arguments, named))
+        return self.pipes[rank]
 
-    def call_first(self, method: str, **named: Any) -> Any:
-        self.pipes[0].send((method, (), named))
-        return self.answers(1)[0]
+    def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
+        return [self.received(pipe) for pipe in wait(calls, timeout_s)]
 
-    def answers(self, num_workers: int) -> list[Any]:
-        pending = dict(zip(self.pipes, range(num_workers), strict=False))
-
-        def done(timeout_s: float | None) -> list[RankResult]:
-            ready = wait(list(pending), timeout_s)
-            return [self.received(pending.pop(pipe)) for pipe in ready]  # type: ignore[call-overload]
-
-        return gathered(num_workers, done)
-
-    def received(self, rank: int) -> RankResult:
+    def received(self, pipe: Any) -> Answer:
         try:
-            return rank, *self.pipes[rank].recv()
+            return pipe, *pipe.recv()
         except (EOFError, ConnectionError):
-            process = self.processes[rank]
-            process.join()
-            return rank, None, WorkerDiedError(f"worker {rank} has died (exit code {process.exitcode})")
-
-    def restart(self) -> None:
-        self.close()
-        self.start()
+            rank = self.pipes.index(pipe)
+            self.processes[rank].join()
+            code = self.processes[rank].exitcode
+            return pipe, None, WorkerDiedError(f"worker {rank} has died (exit code {code})")
 
     def close(self) -> None:
-        """Kills the processes."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
             process.kill()  # these processes have nothing to save
             process.join()

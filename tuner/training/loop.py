@@ -6,7 +6,7 @@ import contextlib
 import copy
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from tuner.training.batches import Examples, examples_of
-from tuner.training.cpu_kernels import onednn, small_convolutions
 from tuner.training.data import DataSplit, Splits
-from tuner.training.devices.eager import import_compiler_late
+from tuner.training.devices import accelerator
+from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.memory import MicroBatcher, gradients_in_parts, sums_in_parts, warn_of_batch_norm
-from tuner.training.devices.precision import precision_named
-from tuner.training.parallel import STRATEGIES, Worker
-from tuner.training.streams import Streams, reseed
-from tuner.training.task import Config, Task
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.devices.precision import Precision
+from tuner.training.parallel import STRATEGIES
+from tuner.training.streams import reseed
+from tuner.training.task import Task, TrialSpec
 
-SINGLE = Worker()
+SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's largest convolution is small
 
 
 class Training:
@@ -37,16 +36,11 @@ class Training:
 
     Args:
         task: the functions that define the training.
-        config: the setting. Its `batch_size` takes precedence over the task's, its `precision` over the argument.
         splits: the data, with a validation part (see `hold_out`). It is only read, so it may lie in shared memory.
-        seed: at least 0.
-        max_epochs: passed to the task's schedule; `run_epoch` does not stop there.
-        device: the torch device of the model; with several devices, their type.
-        precision: fp32, bf16 or fp16, for training and evaluation (see `tuner.training.devices.precision`).
-        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `devices/memory.py`; with ddp,
-            `Group` restarts the processes for this), and fail raises the error.
-        worker: the strategy, and the rank of this process (see `tuner.training.parallel`). A trial's processes must
-            all join the process group first, then build the same training, and train and evaluate together.
+        spec: the setting, and how to train it; `run_epoch` does not stop at its `max_epochs`.
+        rank: the number of this process in a ddp trial. A trial's processes must all join the process group first,
+            then build the same training, and train and evaluate together.
+        device: the torch device to train on; None = cuda if the trial has GPUs, else cpu.
 
     Raises:
         ValueError: the batch size is not an integer of at least 1, the precision or `on_oom` is unknown, the splits
@@ -54,40 +48,30 @@ class Training:
     """
 
     def __init__(
-        self,
-        task: Task,
-        config: Config,
-        splits: Splits,
-        *,
-        seed: int,
-        max_epochs: int,
-        device: str = "cpu",
-        precision: str = "fp32",
-        on_oom: str = "shrink",
-        worker: Worker = SINGLE,
+        self, task: Task, splits: Splits, spec: TrialSpec, *, rank: int = 0, device: str | None = None
     ) -> None:
         if splits.validation is None:
             raise ValueError("the splits have no validation part: make one with tuner.training.data.hold_out")
-        if on_oom not in ("shrink", "fail"):
-            raise ValueError(f"on_oom is {on_oom!r}: give shrink or fail")
+        if spec.on_oom not in ("shrink", "fail"):
+            raise ValueError(f"on_oom is {spec.on_oom!r}: give shrink or fail")
         if not task.compile:
             import_compiler_late()
-        self.task = task
-        self.seed = seed
-        self.worker = worker
-        devices = worker.devices(device)
-        self.device = devices[0]
+        self.task, self.seed, self.max_epochs, self.rank = task, spec.seed, spec.max_epochs, rank
         self.epoch = 0  # finished epochs
-        self.config = config = {**splits.constants, **config}
+        self.config = config = {**splits.constants, **spec.config}
+        num_devices = 1 if spec.strategy in ("single", "ddp") else max(1, int(spec.gpus))
+        devices = accelerator.here.devices(device or ("cuda" if spec.gpus else "cpu"), num_devices)
+        self.device = devices[0]
         self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
-        self.precision = precision_named(config.get("precision", precision), self.device)
-        self.streams = Streams(devices)
-        self.strategy = STRATEGIES[worker.strategy](worker, devices, task, config)
-        self.train_fit = MicroBatcher("training", shrink=on_oom == "shrink" and self.strategy.shrinks)
-        self.evaluate_fit = MicroBatcher("evaluation", shrink=on_oom == "shrink")
+        self.precision = Precision(config.get("precision", spec.precision), self.device)
+        self.generators = [torch.default_generator, *accelerator.here.generators(devices)]
+        self.strategy = STRATEGIES[spec.strategy](task, config, devices, rank, spec.num_workers)
+        shrink = spec.on_oom == "shrink"
+        self.train_fit = MicroBatcher("training", shrink=shrink and self.strategy.shrinks)
+        self.evaluate_fit = MicroBatcher("evaluation", shrink=shrink)
         self.train_examples = examples_of(splits.train, task, self.device)
         self.validation_examples = examples_of(splits.validation, task, self.device)
-        reseed(seed, epoch=0)
+        reseed(spec.seed, epoch=0)
         self.model = task.model(config)
         self.choose_backend()
         self.strategy.place(self.model)
@@ -96,29 +80,7 @@ class Training:
         self.choose_measures()
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
-        self.schedule = task.schedule(self.optimizer, config, max_epochs) if task.schedule else None
-        self.max_epochs = max_epochs
-
-    @classmethod
-    def of(cls, task: Task, splits: Splits, spec: TrialSpec, rank: int = 0, device: str = "") -> Training:
-        """Builds the training for one process of a trial.
-
-        Args:
-            rank: rank of the process in a ddp trial.
-            device: the torch device to train on; empty = the device type of the trial.
-        """
-        num_devices = 1 if spec.strategy == "ddp" else max(1, int(spec.gpus))
-        return cls(
-            task,
-            spec.config,
-            splits,
-            seed=spec.seed,
-            max_epochs=spec.max_epochs,
-            device=device or spec.device,
-            precision=spec.precision,
-            on_oom=spec.on_oom,
-            worker=Worker(spec.strategy, rank, spec.num_workers, num_devices),
-        )
+        self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
 
     def choose_measures(self) -> None:
         """Sets the loss that training minimizes, and the loss and metrics that evaluation computes."""
@@ -127,14 +89,13 @@ class Training:
         self.training_loss = self.strategy.measure(minimised)
         measures = {"loss": loss, **{name: as_measure(metric) for name, metric in self.task.metrics.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
-        self.backward = self.strategy.scale_loss(self.precision.backward)
 
     def choose_backend(self) -> None:
         """Chooses oneDNN or torch's own convolutions, and the memory formats for training and evaluation."""
         on_cpu, share = self.device.type == "cpu", self.strategy.share_of(self.batch_size)
         # On a CPU, channels last halves the time of a step with 16 or more CIFAR images.
         fast = torch.channels_last if on_cpu and self.task.channels_last else torch.contiguous_format
-        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples, share))
+        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples.sample, share))
         self.train_format = fast if self.onednn else torch.contiguous_format
         self.evaluate_format = fast
 
@@ -162,8 +123,8 @@ class Training:
         """Trains on every example once; returns the mean loss over all examples."""
         reseed(self.seed, epoch=self.epoch + 1)
         order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
-        if self.worker.rank:
-            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else ranks draw the same dropout masks
+        if self.rank:
+            reseed(self.seed, epoch=self.epoch + 1, rank=self.rank)  # else ranks draw the same dropout masks
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.network.train()
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
@@ -188,18 +149,22 @@ class Training:
         """Computes the gradients of the mean loss, in parts if the whole batch does not fit; returns the loss."""
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
-        self.streams.note()
+        states = [generator.get_state() for generator in self.generators]  # 1 us each
         work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
-        return self.train_fit(
-            work, targets.shape[0], self.undo
-        )  # `MicroBatcher` and `note` cost 5 us of a small step's 460 us
+        # `MicroBatcher` costs 4 us of a small step's 460 us.
+        return self.train_fit(work, targets.shape[0], partial(self.undo, states))
 
-    def undo(self) -> None:
+    def undo(self, states: list[Tensor]) -> None:
         """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
         self.drop_gradients()
-        self.streams.put_back()
+        for generator, state in zip(self.generators, states, strict=True):
+            generator.set_state(state)
         if self.train_fit.limit is None:
             warn_of_batch_norm(self.model)
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradients of the loss on this process's part of a batch."""
+        self.precision.backward(loss if self.strategy.weight == 1 else loss * self.strategy.weight)
 
     def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of examples that go through the model at once, with its autograd graph."""
@@ -224,7 +189,8 @@ class Training:
         self.evaluated.eval()
         totals = torch.zeros(len(self.measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
-        forward, rows = partial(self.precision.forward, self.evaluated), self.strategy.rows(len(examples))
+        forward = partial(self.precision.forward, self.evaluated)
+        rows = torch.arange(*self.strategy.part_of(len(examples)))
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
             sums = partial(sums_in_parts, forward, self.measures.values(), inputs, targets)
             totals += self.evaluate_fit(sums, len(targets))
@@ -299,3 +265,45 @@ def checked_batch_size(value: object) -> int:
         )
         raise ValueError(f"batch_size is {value!r}{kind or ': give an integer of at least 1'}")
     return int(value)
+
+
+def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
+    """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
+
+    False for batch sizes above 8, or without convolutions. Leaves a model with convolutions in eval mode. The choice
+    changes the last bits of the metrics. It does not depend on timing, so that it is the same in every run.
+
+    Measured with seven small networks at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN
+    divided by the time with it (channels last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million
+    multiply-adds per batch, 1.03 to 1.94 from 1.8 million on. The tutorial's LeNet takes 0.41 ms per step without
+    and 0.58 ms with oneDNN at batch size 2, 0.58 and 0.69 ms at 4, 1.15 and 0.90 ms at 8.
+
+    Args:
+        sample: one input of the model, with shape (1, ...).
+    """
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    convolutions = [part for part in model.modules() if isinstance(part, kinds)]
+    if batch_size > 8 or not convolutions:
+        return False
+    work = [0]
+
+    def note(module: nn.Module, _: Any, output: Tensor) -> None:
+        work.append(output[0].numel() * module.weight[0].numel())  # type: ignore[index]
+
+    hooks = [part.register_forward_hook(note) for part in convolutions]
+    with torch.no_grad():
+        model.eval()(sample)
+    for hook in hooks:
+        hook.remove()
+    return 0 < batch_size * max(work) <= SMALL_CONVOLUTION
+
+
+@contextlib.contextmanager
+def onednn(enabled: bool) -> Iterator[None]:
+    """Switches oneDNN off in the `with` block unless `enabled`; restores it afterwards for the process's next trial."""
+    before = bool(torch.backends.mkldnn.enabled)
+    torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """Strategies: how a training uses several processes or devices. A model is written for one device.
 
-A strategy places the model on devices, wraps it for training, and selects the examples of this process. It weights
-losses, combines the processes' gradients and sums, and computes a loss on the right device. `Training` calls it.
+A strategy places the model on devices, wraps it for training, and selects the examples of this process. It combines
+the processes' gradients and sums, and computes a loss on the right device. `Training` calls it.
 """
 
 from __future__ import annotations
@@ -9,51 +9,37 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tuner.training.batches import Examples
+from tuner.training.batches import Batch, Examples
 from tuner.training.devices import accelerator
-from tuner.training.devices.compiled import compiled
+from tuner.training.devices.compiler import compiled
 from tuner.training.stages import Staged, devices_of_stages, stages_of
 from tuner.training.task import Config, Task
 
 Measure = Callable[[Any, Tensor], Tensor]
-Batches = Iterator[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Worker:
-    """The strategy of a trial, and the role of this process in it.
-
-    Args:
-        strategy: single, ddp, dp, model or pipeline.
-        rank: this process's number in the trial, from 0.
-        num_workers: number of processes of the trial; more than 1 only with ddp.
-        num_devices: number of devices that this process uses; more than 1 only with dp, model and pipeline.
-    """
-
-    strategy: str = "single"
-    rank: int = 0
-    num_workers: int = 1
-    num_devices: int = 1
-
-    def devices(self, first: str) -> list[torch.device]:
-        """Returns this process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated."""
-        return accelerator.here.devices(first, self.num_devices)
 
 
 class Single:
-    """Trains in one process on one device. Its docstrings also describe subclasses that use several."""
+    """Trains in one process on one device. Its docstrings also describe subclasses that use several.
+
+    Args:
+        devices: the devices that this process uses; more than one only with dp, model and pipeline.
+        rank: this process's number in the trial, from 0.
+        num_workers: number of processes of the trial; more than 1 only with ddp.
+    """
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
+    weight = 1.0  # the weight of the loss on this process's part of the current batch
 
-    def __init__(self, worker: Worker, devices: list[torch.device], task: Task, config: Config) -> None:
-        self.worker, self.devices, self.task, self.config = worker, devices, task, config
+    def __init__(
+        self, task: Task, config: Config, devices: list[torch.device], rank: int = 0, num_workers: int = 1
+    ) -> None:
+        self.task, self.config, self.devices, self.rank, self.num_workers = task, config, devices, rank, num_workers
 
     def place(self, model: nn.Module) -> None:
         """Moves the model to its devices."""
@@ -65,19 +51,19 @@ class Single:
 
     def share_of(self, num_examples: int) -> int:
         """The most examples that one process gets of a batch of `num_examples`."""
-        return num_examples
+        return -(-num_examples // self.num_workers)
 
-    def batches(self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format) -> Batches:
+    def part_of(self, num_examples: int) -> tuple[int, int]:
+        """Start and end of this process's part of `num_examples`; the first ranks get the larger parts."""
+        size, larger = divmod(num_examples, self.num_workers)
+        begin = self.rank * size + min(self.rank, larger)
+        return begin, begin + size + (self.rank < larger)
+
+    def batches(
+        self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format
+    ) -> Iterator[Batch]:
         """Yields this process's part of each batch; `batch_size` counts the examples of all processes."""
         return examples.batches(order, batch_size, format)
-
-    def rows(self, num_examples: int) -> Tensor:
-        """The indices of the examples that this process evaluates."""
-        return torch.arange(num_examples)
-
-    def scale_loss(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-        """Wraps `backward` so that it weights the loss by the size of this process's part of the batch."""
-        return backward
 
     def accumulating(self) -> AbstractContextManager[Any]:
         """A context for computing gradients to which another part of the batch will be added."""
@@ -88,10 +74,14 @@ class Single:
 
     def total(self, sums: Tensor) -> Tensor:
         """Adds up sums over all processes."""
+        if self.num_workers > 1:
+            dist.all_reduce(sums)
         return sums
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        """With several processes, copies the buffers of rank 0's model to all, after an epoch of training."""
+        """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
+        for buffer in model.buffers() if self.num_workers > 1 else ():
+            dist.broadcast(buffer, src=0)
 
     def measure(self, measure: Measure) -> Measure:
         """Wraps a loss or metric: it takes outputs on the network's last device and returns its value on the first."""
@@ -109,7 +99,6 @@ class DistributedDataParallel(Single):
     copied once per epoch instead of before each forward pass.
     """
 
-    weight = 1.0  # weight of the loss on this process's part of the current batch
     closing = False  # whether the current batch is too small for every process to get a part
     shrinks = False  # the others wait in a collective call, so `tuner.training.group` restarts all processes
 
@@ -121,54 +110,33 @@ class DistributedDataParallel(Single):
             self.network = nn.parallel.DistributedDataParallel(
                 model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
             )
-        network = compiled(self.network, self.devices[0]) if self.task.compile else self.network
-        return network, model
+        return super().networks(self.network)[0], model
 
-    def share_of(self, num_examples: int) -> int:
-        return -(-num_examples // self.worker.num_workers)
-
-    def part_of(self, num_examples: int) -> tuple[int, int]:
-        """Start and end of this process's part in a batch of `num_examples`; the first ranks get the larger parts."""
-        size, larger = divmod(num_examples, self.worker.num_workers)
-        rank = self.worker.rank
-        begin = rank * size + min(rank, larger)
-        return begin, begin + size + (rank < larger)
-
-    def batches(self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format) -> Batches:
-        num_workers = self.worker.num_workers
-        if batch_size < num_workers:
-            raise ValueError(f"batch_size {batch_size} is split over {num_workers} workers: give {num_workers} or more")
-        parts = [part[slice(*self.part_of(len(part)))] for part in torch.split(order, batch_size)]
-        last_size = len(order) - batch_size * (len(parts) - 1)
-        sizes = [batch_size] * (len(parts) - 1) + [last_size]
-        last = None
-        if last_size < num_workers:  # some processes get no part of the last batch
-            last = parts.pop()
-            sizes.pop()
+    def batches(
+        self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format
+    ) -> Iterator[Batch]:
+        if batch_size < self.num_workers:
+            few = f"batch_size {batch_size} is split over {self.num_workers} workers"
+            raise ValueError(f"{few}: give {self.num_workers} or more")
+        whole = torch.split(order, batch_size)
+        sizes = [len(each) for each in whole]
+        parts = [each[slice(*self.part_of(len(each)))] for each in whole]
+        last = parts.pop() if sizes[-1] < self.num_workers else None  # some processes get no part of the last batch
         if parts:
             read = examples.batches(torch.cat(parts), len(parts[0]), format)
-            for (inputs, targets), size in zip(read, sizes, strict=True):
-                self.weight = len(targets) * num_workers / size
+            for (inputs, targets), size in zip(read, sizes, strict=False):
+                self.weight = len(targets) * self.num_workers / size
                 yield inputs, targets
         if last is not None:
-            self.weight = len(last) * num_workers / last_size
+            self.weight = len(last) * self.num_workers / sizes[-1]
             self.closing = True
             with self.network.no_sync():  # torch's hooks would wait for the processes without examples
                 yield next(examples.batches(last, len(last), format)) if len(last) else self.nothing(examples)
             self.closing = False
 
-    def nothing(self, examples: Examples) -> tuple[Tensor, Tensor]:
+    def nothing(self, examples: Examples) -> Batch:
         """A batch without examples."""
         return examples.sample[:0].to(self.devices[0]), torch.empty(0, dtype=torch.int64, device=self.devices[0])
-
-    def rows(self, num_examples: int) -> Tensor:
-        return torch.arange(*self.part_of(num_examples))
-
-    def scale_loss(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-        def weighed(loss: Tensor) -> None:
-            backward(loss if self.weight == 1 else loss * self.weight)
-
-        return weighed
 
     def accumulating(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.network.no_sync()
@@ -181,15 +149,7 @@ class DistributedDataParallel(Single):
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 dist.all_reduce(gradient)
-                parameter.grad = gradient / self.worker.num_workers
-
-    def total(self, sums: Tensor) -> Tensor:
-        dist.all_reduce(sums)
-        return sums
-
-    def broadcast_buffers(self, model: nn.Module) -> None:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, src=0)
+                parameter.grad = gradient / self.num_workers
 
 
 class DataParallel(Single):
@@ -211,6 +171,8 @@ class DataParallel(Single):
 class ModelParallel(Single):
     """Trains in one process, with the model cut into stages that run one after another, each on its device."""
 
+    split_size: int | None = None  # how many examples go through a stage at once in training; None = the whole batch
+
     def place(self, model: nn.Module) -> None:
         self.stages = stages_of(model, self.task, max(2, len(self.devices)))
         self.places = devices_of_stages(len(self.stages), self.devices)
@@ -224,27 +186,19 @@ class ModelParallel(Single):
         network = Staged(stages, self.places, self.split_size)
         return network, network
 
-    @property
-    def split_size(self) -> int | None:
-        """How many examples go through a stage at once during training; None = the whole batch."""
-        return None
-
     def measure(self, measure: Measure) -> Measure:
-        def beside_the_outputs(outputs: Any, targets: Tensor) -> Tensor:
-            return measure(outputs, targets.to(self.places[-1])).to(self.devices[0])
-
-        return beside_the_outputs
+        return lambda outputs, targets: measure(outputs, targets.to(self.places[-1])).to(self.devices[0])
 
 
 class Pipeline(ModelParallel):
     """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs work in parallel."""
 
-    @property
-    def split_size(self) -> int | None:
-        size = self.config.get("split_size", self.task.split_size)
+    def __init__(self, task: Task, config: Config, devices: list[torch.device], *process: int) -> None:
+        super().__init__(task, config, devices, *process)
+        size = config.get("split_size", task.split_size)
         if isinstance(size, bool) or size != int(size) or size < 1:
             raise ValueError(f"split_size is {size!r}: give an integer of at least 1")
-        return int(size)
+        self.split_size = int(size)
 
 
 STRATEGIES: dict[str, type[Single]] = {

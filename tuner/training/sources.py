@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils import data as torch_data
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, Splits, hold_out, read_examples
 from tuner.training.streams import kept_streams, reseed
@@ -58,11 +50,8 @@ class UnsuitableData(DataError):
 def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
     """Calls the task's data function; returns its data as a search uses it, with a validation part.
 
-    The function draws the same random numbers in each session, so that a resumed search has the same parts.
-
-    Raises:
-        UnsuitableData: the function returns no data that a trial can read.
-        Exception: what the function raises.
+    The function draws the same random numbers in each session, so that a resumed search has the same parts. Raises
+    UnsuitableData if it returns no data that a trial can read, and what the function raises.
     """
     folder = Path(data_dir) if data_dir else None
     with kept_streams():
@@ -78,14 +67,11 @@ def predicts_classes(task: Task) -> bool:
 
 
 def as_splits(returned: Any, *, classes: bool) -> Splits:
-    """What a data function returned, as Splits of parts that a trial can read.
+    """What a data function returned, as Splits of parts that a trial can read; raises UnsuitableData if it is no data.
 
     Args:
         classes: whether the targets are class numbers or probabilities; shape (N, 1) then becomes (N,), and booleans
             become integers.
-
-    Raises:
-        UnsuitableData: this is no data that a trial can read.
     """
     if isinstance(returned, Splits):
         splits = returned
@@ -97,22 +83,18 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
         splits = Splits(train=returned[0], test=returned[1])
     else:
         raise UnsuitableData(f"returns {_kind(returned)}; {_advice(returned)}")
-    parts = {}
+    parts: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         value = getattr(splits, name)
         try:
             parts[name] = None if value is None and name != "train" else as_part(value, classes)
         except DataError as error:
             raise UnsuitableData(f"returns Splits({name}=...) that cannot be used: {error}") from error
-    return Splits(**parts, source=splits.source, constants=splits.constants, notice=splits.notice)
+    return replace(splits, **parts)
 
 
 def as_part(value: Any, classes: bool) -> DataSplit:
-    """One part of the data as Arrays, Files or Mapped.
-
-    Raises:
-        DataError: it is none of what `Splits` documents, or its examples cannot be used.
-    """
+    """One part of the data; raises a DataError if `Splits` does not document it, or its examples cannot be used."""
     if isinstance(value, Mapped):
         return value
     if isinstance(value, Files):
@@ -130,12 +112,8 @@ def as_part(value: Any, classes: bool) -> DataSplit:
         if isinstance(value, TensorDataset) and len(value.tensors) == 2:
             return arrays(value.tensors[0], value.tensors[1], classes).take(rows)
         return _stacked_if_small(Mapped(value, rows, partial(item, classes=classes)))
-    what = (
-        MAP_STYLE
-        if isinstance(value, IterableDataset)
-        else "Arrays(inputs, targets), Files, a pair or a map-style dataset"
-    )
-    raise DataError(f"it is {_kind(value)}; give {what}")
+    what = "Arrays(inputs, targets), Files, a pair or a map-style dataset"
+    raise DataError(f"it is {_kind(value)}; give {MAP_STYLE if isinstance(value, IterableDataset) else what}")
 
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
@@ -150,13 +128,10 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 
 
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
-    """A tensor, array, number, list or PIL image as an array that torch can read.
+    """A tensor, array, number, list or PIL image as an array that torch can read; raises a DataError for other values.
 
     Images become (channels, height, width). Values of type float64 become float32, the type of models, except in
     tensors or with `keep`.
-
-    Raises:
-        DataError: it is text, lists of several lengths, or of a type that torch or numpy lacks.
     """
     if isinstance(value, torch.Tensor):
         try:
@@ -190,11 +165,7 @@ def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
 
 
 def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An item of a dataset as its input and target.
-
-    Raises:
-        DataError: it is neither a pair nor a dictionary of two, its parts are no numbers, or one is a dictionary.
-    """
+    """An item of a dataset as its input and target; raises a DataError if it is no pair or dictionary of two arrays."""
     if isinstance(value, Mapping):
         value = [value[name] for name in _columns(value)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
@@ -206,7 +177,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _columns(example: Mapping[str, Any]) -> list[str]:
-    """Returns the two column names of an example, the input's first; raises a DataError if there are not two."""
+    """The two column names of an example, the input's first."""
     names = list(example)
     if len(names) != 2:
         hint = ", for example with select_columns([...])" if len(names) > 2 else ""
@@ -216,7 +187,7 @@ def _columns(example: Mapping[str, Any]) -> list[str]:
 
 
 def _stacked_if_small(part: Mapped) -> DataSplit:
-    """Returns Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
+    """Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     started = time.perf_counter()
@@ -226,7 +197,8 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
     with kept_streams():
         again, targets_again = read_examples(part, first)
     same = all(map(np.array_equal, inputs, again)) and np.array_equal(targets, targets_again)
-    if not same or inputs[0].nbytes * len(part) > _largest_bytes():
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not same or inputs[0].nbytes * len(part) > min(LARGEST_BYTES, memory_bytes // 10):
         return part
     if (expected_s := seconds / len(first) * len(part)) > TELL_AFTER_S:
         logger.warning("reading %d examples into memory; it takes about %.0f s", len(part), expected_s)
@@ -240,27 +212,18 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
     return Arrays(stacked, all_targets)
 
 
-def _largest_bytes() -> int:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(LARGEST_BYTES, memory // 10)
-
-
 def _dataset_of(loader: DataLoader[Any]) -> Any:
-    """The examples that a DataLoader would load.
-
-    Raises:
-        DataError: it selects or joins examples in its own way, which a trial would not do.
-    """
-    if loader.collate_fn is not default_collate:
+    """The examples that a DataLoader would load; raises a DataError if it selects or joins them in its own way."""
+    if loader.collate_fn is not torch_data.default_collate:
         raise DataError(
             "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"
         )
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         return loader.dataset
-    if isinstance(sampler, SubsetRandomSampler):
+    if isinstance(sampler, torch_data.SubsetRandomSampler):
         return Subset(loader.dataset, list(sampler.indices))
-    if loader.batch_size is None or type(sampler) not in (RandomSampler, SequentialSampler):
+    if loader.batch_size is None or type(sampler) not in (torch_data.RandomSampler, torch_data.SequentialSampler):
         what = f"a DataLoader with a {type(sampler).__name__}"
         raise DataError(f"{what} chooses examples itself; give its dataset, since an epoch takes each example once")
     return loader.dataset
@@ -281,9 +244,9 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    if isinstance(value, (Arrays, Files, Mapped, DataLoader)) or _is_pair(value):
+    if isinstance(value, (Arrays, Files, Mapped, DataLoader, Dataset)) or _is_pair(value):
         return True
-    return isinstance(value, Dataset) or (_is_dataset(value) and type(value).__module__.partition(".")[0] == "datasets")
+    return _is_dataset(value) and type(value).__module__.partition(".")[0] == "datasets"  # Hugging Face's
 
 
 def _kind(value: Any) -> str:
@@ -302,7 +265,7 @@ def _kind(value: Any) -> str:
 
 
 def _advice(value: Any) -> str:
-    """Returns the part of an error text that says what a data function should return instead of this value."""
+    """What a data function should return instead of this value."""
     if isinstance(value, (tuple, list)) and len(value) == 3 and all(map(_is_part, value)):
         return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
     if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
@@ -313,15 +276,13 @@ def _advice(value: Any) -> str:
 
 
 def _takes_folder(function: Any) -> bool:
-    try:
-        inspect.signature(function).bind(None)
+    def takes(*arguments: object) -> bool:
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError:
+            return False
+        except ValueError:  # a built-in function has no signature
+            pass
         return True
-    except TypeError:
-        pass
-    except ValueError:
-        return True  # a built-in function without a signature gets the folder
-    try:
-        inspect.signature(function).bind()
-    except TypeError:
-        return True  # takes more arguments: the call will raise a TypeError
-    return False
+
+    return takes(None) or not takes()  # a function that needs more arguments raises a TypeError when it is called

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-
-from tuner.training.devices import accelerator
 
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
@@ -33,21 +31,3 @@ def kept_streams() -> Iterator[None]:
         random.setstate(before[0])
         np.random.set_state(before[1])
         torch.set_rng_state(before[2])
-
-
-class Streams:
-    """Saves (`note`) and restores (`put_back`) torch's random number generators of the CPU and of `devices`.
-
-    Saving the state of one generator takes 1 us.
-    """
-
-    def __init__(self, devices: Iterable[torch.device]) -> None:
-        self.generators = [torch.default_generator, *accelerator.here.generators(list(devices))]
-        self.note()
-
-    def note(self) -> None:
-        self.states = [generator.get_state() for generator in self.generators]
-
-    def put_back(self) -> None:
-        for generator, state in zip(self.generators, self.states, strict=True):
-            generator.set_state(state)

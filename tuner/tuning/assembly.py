@@ -25,7 +25,7 @@ from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, metric_option
-from tuner.training.trial_spec import TrialSpec
+from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.callbacks import GuardedCallback, JournalCallback
 from tuner.tuning.output.progress import ProgressTable

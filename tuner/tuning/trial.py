@@ -37,8 +37,7 @@ from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
 from tuner.training.devices.usage import hold_to_share
-from tuner.training.task import Task
-from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.training.task import Task, TrialSpec, trial_seed
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     begin_reports()
-    training = Training.of(task, splits, spec)
+    training = Training(task, splits, spec)
     best = math.inf
     with checkpointed() as path:
         if path:

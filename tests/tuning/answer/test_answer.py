@@ -19,7 +19,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
-from tuner.training.trial_spec import trial_seed
+from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable
 from tuner.tuning.answer.conclusion import conclude, trials_csv
 from tuner.tuning.trial import STATE
@@ -35,7 +35,7 @@ def searched(tmp_path):
     folder.mkdir()
     loaded_space = find_space(str(TINY))
     splits = hold_out(loaded_space.space.task.data(None), fraction=0.2, seed=0)
-    training = Training(loaded_space.space.task, CONFIG, splits, seed=trial_seed(0, "00000"), max_epochs=8)
+    training = Training(loaded_space.space.task, splits, TrialSpec(CONFIG, trial_seed(0, "00000"), 8))
     report = training.run_epoch()
     place = folder / "ray" / "00000" / "checkpoint_000000"
     place.mkdir(parents=True)

@@ -18,7 +18,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.training.group import DDPRank, Group, RankResult, addresses_among, gathered
+from tuner.training.group import Answer, DDPRank, Group, addresses_among
 
 
 class WorkerActor:
@@ -50,15 +50,14 @@ class Workers(Group):
     """
 
     def __init__(self, shared: Any, num_workers: int, cpus: float, gpus: float) -> None:
-        super().__init__()
-        self.shared, self.num_workers, self.cpus, self.gpus = shared, num_workers, cpus, gpus
-        self.actors: list[Any] = []
-        self.start()
+        self.shared, self.cpus, self.gpus = shared, cpus, gpus
+        super().__init__(num_workers)
 
     def start(self) -> None:
         # The actors have no runtime environment of their own, so that Ray uses the processes started in advance.
         actor = ray.remote(WorkerActor)
         group = get_current_placement_group()
+        self.actors: list[Any] = []
         device = "cuda:0" if self.gpus else "cpu"  # Ray makes only the worker's own GPUs visible to it
         for rank in range(self.num_workers):
             place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
@@ -70,26 +69,13 @@ class Workers(Group):
         joins = [a.call.remote("join", addresses[0], port, own) for a, own in zip(self.actors, addresses, strict=True)]
         self.answers(joins)
 
-    def call(self, method: str, *arguments: Any) -> list[Any]:
+    def send(self, rank: int, method: str, *arguments: Any, **named: Any) -> Any:
         if method == "begin":
-            return self.answers([actor.begin.remote(self.shared, *arguments) for actor in self.actors])
-        return self.answers([actor.call.remote(method, *arguments) for actor in self.actors])
+            return self.actors[rank].begin.remote(self.shared, *arguments)
+        return self.actors[rank].call.remote(method, *arguments, **named)
 
-    def call_first(self, method: str, **named: Any) -> Any:
-        return self.answers([self.actors[0].call.remote(method, **named)])[0]
-
-    def answers(self, calls: list[Any]) -> list[Any]:
-        pending = {call: rank for rank, call in enumerate(calls)}
-
-        def done(timeout_s: float | None) -> list[RankResult]:
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=timeout_s)
-            return [received(pending.pop(call), call) for call in ready]
-
-        return gathered(len(calls), done)
-
-    def restart(self) -> None:
-        self.close()
-        self.start()
+    def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
+        return [received(call) for call in ray.wait(calls, num_returns=1, timeout=timeout_s)[0]]
 
     def release(self) -> None:
         """Makes the workers free their training state; does not wait for them, since a trial must end at once."""
@@ -97,20 +83,19 @@ class Workers(Group):
             actor.call.remote("end")
 
     def close(self) -> None:
-        """Kills the workers at once."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
 
 
-def received(rank: int, call: Any) -> RankResult:
-    """Returns a finished call's rank with its result or its error; a member's own error is unwrapped from Ray's."""
+def received(call: Any) -> Answer:
+    """Returns a finished call with its value or its error; a member's own error is unwrapped from Ray's."""
     try:
-        return rank, ray.get(call), None
+        return call, ray.get(call), None
     except ray.exceptions.RayTaskError as error:
-        return rank, None, error.cause if isinstance(error.cause, Exception) else error
+        return call, None, error.cause if isinstance(error.cause, Exception) else error
     except ray.exceptions.RayError as error:
-        return rank, None, error
+        return call, None, error
 
 
 warm: Workers | None = None  # the workers of this actor's last trial, if that trial ended without an error

@@ -37,17 +37,26 @@ class Accelerator:
     """torch's CUDA devices as this process sees them: Ray makes only the trial's own visible, from index 0."""
 
     def check(self) -> None:
-        """Raises a RuntimeError in one line if torch can use no GPU, although the trial reserves one."""
+        """Raises a RuntimeError that says why torch can use no GPU, although the trial reserves one, and what to do."""
         import torch
 
-        if not torch.cuda.is_available():
-            raise RuntimeError(why_no_gpu(torch))
+        if torch.cuda.is_available():
+            return
+        built = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else ""
+        why = f"torch {torch.__version__} is built for CPUs only; install a torch for CUDA or ROCm"
+        if built:
+            why = f"torch {torch.__version__} is built for {built} and finds no GPU with a suitable driver"
+            try:
+                torch.cuda.init()  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                why += f" ({str(error).partition('. ')[0].partition(chr(10))[0]})"
+            why += "; install the driver"
+        raise RuntimeError(f"the trial has a GPU from Ray, but {why}, or give --gpus-per-trial 0")
 
     def devices(self, first: str, num_devices: int) -> list[torch.device]:
         """Returns a process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated.
 
-        Raises:
-            ValueError: the device type is neither cpu nor cuda.
+        Raises a ValueError if the device type is neither cpu nor cuda.
         """
         import torch
 
@@ -57,9 +66,8 @@ class Accelerator:
                 f"device {first}: only cpu and cuda (NVIDIA, and AMD with a torch built for ROCm) are supported; "
                 "use --gpus-per-trial 0"
             )
-        if device.type == "cuda" and num_devices > 1:
-            return [torch.device("cuda", index) for index in range(num_devices)]
-        return [device] * num_devices
+        several = device.type == "cuda" and num_devices > 1
+        return [torch.device("cuda", index) if several else device for index in range(num_devices)]
 
     def use(self, device: str) -> None:
         """Makes a GPU the current one of this process, or raises what `check` raises; does nothing for the CPU."""
@@ -90,10 +98,7 @@ class Accelerator:
         return nn.DataParallel(model, device_ids=devices)
 
     def limit(self, share: float) -> None:
-        """Limits torch's memory on the current GPU to a share of it, at most 1; must come before the first tensor.
-
-        Above the limit an allocation raises torch.OutOfMemoryError, because the other memory belongs to other trials.
-        """
+        """Limits torch's memory on the current GPU to a share of it, beyond which an allocation raises an error."""
         import torch
 
         torch.cuda.set_per_process_memory_fraction(min(1.0, share))
@@ -133,18 +138,3 @@ def is_out_of_memory(error: BaseException) -> bool:
 def usual_cause(text: str) -> str | None:
     """The usual cause of an error after which a process may be unable to use its GPU; None for any other error."""
     return next((usual for mark, usual in POISONED.items() if mark in text), None)
-
-
-def why_no_gpu(torch: Any) -> str:
-    """One line: why torch can use no GPU, and what to do."""
-    built = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else ""
-    if not built:
-        why = f"torch {torch.__version__} is built for CPUs only; install a torch for CUDA or ROCm"
-    else:
-        why = f"torch {torch.__version__} is built for {built} and finds no GPU with a suitable driver"
-        try:
-            torch.cuda.init()
-        except RuntimeError as error:
-            why += f" ({str(error).partition('. ')[0].partition(chr(10))[0]})"
-        why += "; install the driver"
-    return f"the trial has a GPU from Ray, but {why}, or give --gpus-per-trial 0"

@@ -4,12 +4,10 @@ The batch size is a hyperparameter and does not change. Only the micro-batch, th
 the model at once, is halved when memory runs out. The following holds:
 
 * Gradients and the loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
-  and dropout are exceptions. Batch norm normalizes over the micro-batch.
+  normalizes over the micro-batch, and dropout draws a mask for each part.
 * A repeated step starts from the same state of torch's random streams as the failed attempt. So a step that was
-  shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start.
-* Dropout masks differ from those of the whole batch, because each part draws its own.
-* The random streams of Python and numpy are not restored. Saving them takes 34 us (torch's: 1 us) of a small step's 460
-  us.
+  shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start. The streams of
+  Python and numpy are not restored: saving them takes 34 us (torch's: 1 us) of a small step's 460 us.
 * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
 * Augmentation happens before the first attempt, and is not repeated.
 * If the optimizer's state does not fit, the trial fails, because no smaller micro-batch would help.
@@ -41,11 +39,14 @@ class MicroBatcher:
     Args:
         what: what the examples are used for; written to the log.
         shrink: whether to halve; if False, the first out-of-memory error is raised.
+
+    Attributes:
         limit: the most examples at once, at least 1; None = no limit.
     """
 
-    def __init__(self, what: str, *, shrink: bool, limit: int | None = None) -> None:
-        self.what, self.shrink, self.limit = what, shrink, limit
+    def __init__(self, what: str, *, shrink: bool) -> None:
+        self.what, self.shrink = what, shrink
+        self.limit: int | None = None
 
     def size(self, num_examples: int) -> int:
         """How many of `num_examples` to process at once."""
@@ -82,23 +83,21 @@ def gradients_in_parts(
 ) -> Tensor:
     """Accumulates the gradients of a batch's mean loss, `size` examples at a time; returns the loss, detached.
 
-    The loss of a part is weighted by its share of the examples, so a smaller last part weighs less. All parts except
-    the last run inside `accumulating()`.
+    A part's loss is weighted by its share of the examples. All parts except the last run inside `accumulating()`.
     """
     num_examples = targets.shape[0]  # len() takes 4 times as long
     if num_examples <= size:
         loss = mean_loss(inputs, targets)
         backward(loss)
         return loss.detach()
-    total: Tensor | None = None
-    *parts, last = zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
-    for some, their_targets in (*parts, last):
-        with nullcontext() if their_targets is last[1] else accumulating():
+    losses = []
+    for start in range(0, num_examples, size):
+        some, their_targets = inputs[start : start + size], targets[start : start + size]
+        with accumulating() if start + size < num_examples else nullcontext():
             loss = mean_loss(some, their_targets) * (len(their_targets) / num_examples)
             backward(loss)
-        total = loss.detach() if total is None else total + loss.detach()
-    assert total is not None
-    return total
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
 
 
 def sums_in_parts(
@@ -108,11 +107,7 @@ def sums_in_parts(
     targets: Tensor,
     size: int,
 ) -> Tensor:
-    """The sum of each measure over the examples, computed `size` at a time; one sum per measure.
-
-    Args:
-        measures: functions that return a mean over examples.
-    """
+    """The sum of each measure, which returns a mean, over the examples, computed `size` at a time; one sum each."""
     total = torch.zeros((), dtype=torch.float64, device=inputs.device)
     for some, their_targets in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
         outputs = forward(some)

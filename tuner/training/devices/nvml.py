@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,20 +20,24 @@ class Device:
 
     index: int
     name: str
-    percent: float | None
-    memory_used_bytes: int | None
-    memory_total_bytes: int | None
-    celsius: float | None
-    watts: float | None
-    pids: tuple[int, ...]
+    percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    celsius: float | None = None
+    watts: float | None = None
+    pids: tuple[int, ...] = ()
 
 
 def devices() -> list[Device]:
     """Every NVIDIA GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty without a driver."""
-    with nvml() as driver:
-        if driver is None:
-            return []
-        return [_device(driver, index) for index in range(if_supported(driver.nvmlDeviceGetCount) or 0)]
+    import pynvml
+
+    if not if_supported(lambda: pynvml.nvmlInit() or True):
+        return []
+    try:
+        return [_device(pynvml, index) for index in range(if_supported(pynvml.nvmlDeviceGetCount) or 0)]
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def trouble() -> str:
@@ -50,48 +53,22 @@ def trouble() -> str:
         return "" if absent else f"NVIDIA's driver does not answer: {error}".rstrip(".")
 
 
-class Busy:
-    """Reads the utilization of one GPU many times, without opening the driver each time.
+def percent(uuid: str) -> float | None:
+    """The utilization of the GPU with this UUID, without the leading `GPU-`; None if the driver does not report it.
 
-    Args:
-        uuid: the UUID of the GPU as torch reports it, without the leading `GPU-`.
+    This is the share, in percent, of the last sampling period (up to 1 s) in which any process ran a kernel on it.
     """
-
-    def __init__(self, uuid: str) -> None:
-        self._driver = _started()
-        self._handle = None
-        if self._driver is not None:
-            self._handle = if_supported(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-
-    def percent(self) -> float | None:
-        """The GPU's utilization in percent; None if the driver does not report it.
-
-        This is the share of the last sampling period (up to 1 s) in which any process ran a kernel on the GPU.
-        """
-        if self._handle is None:
-            return None
-        return if_supported(lambda: float(self._driver.nvmlDeviceGetUtilizationRates(self._handle).gpu))
-
-
-@contextmanager
-def nvml() -> Iterator[Any]:
-    """Initializes NVML and shuts it down afterwards; yields None if there is no driver."""
-    driver = _started()
-    try:
-        yield driver
-    finally:
-        if driver is not None:
-            driver.nvmlShutdown()
-
-
-def _started() -> Any:
     import pynvml
 
-    return pynvml if if_supported(lambda: pynvml.nvmlInit() or True) else None
+    def ask() -> float:
+        pynvml.nvmlInit()  # NVML stays open in this process, so that later calls are fast
+        return float(pynvml.nvmlDeviceGetUtilizationRates(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")).gpu)
+
+    return if_supported(ask)
 
 
 def if_supported(ask: Callable[[], T]) -> T | None:
-    """The result of an NVML call; None if it fails, as it does on a lost GPU or one that does not support it."""
+    """The result of NVML calls; None if one fails, as it does on a lost GPU or one that does not support it."""
     import pynvml
 
     try:
@@ -105,7 +82,7 @@ def _device(driver: Any, index: int) -> Device:
         handle = driver.nvmlDeviceGetHandleByIndex(index)
         name = driver.nvmlDeviceGetName(handle)
     except driver.NVMLError as error:  # a lost GPU, or one that this user may not read; the others are still shown
-        return Device(index, f"cannot be read ({error})", None, None, None, None, None, pids=())
+        return Device(index, f"cannot be read ({error})")
     memory = if_supported(lambda: driver.nvmlDeviceGetMemoryInfo(handle))
     milliwatts = if_supported(lambda: driver.nvmlDeviceGetPowerUsage(handle))
     running = if_supported(lambda: driver.nvmlDeviceGetComputeRunningProcesses(handle))

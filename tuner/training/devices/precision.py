@@ -12,85 +12,56 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Precision:
-    """Runs forward pass, backward pass and optimizer step in the model's format; base class of the other precisions."""
+    """Runs forward pass, backward pass and optimizer step in a number format.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    fp16 scales losses so that small gradients do not become zero. If gradients are not finite, `torch.amp.GradScaler`
+    skips the step and halves the scale. This is common in the first steps, because the scale starts at 65536.
 
-    def forward(self, model: nn.Module, inputs: Tensor) -> Any:
-        """Returns the model's outputs; bf16 and fp16 convert half-precision tensors among them to float32."""
-        return model(inputs)
+    Args:
+        name: fp32, bf16 or fp16; any other value raises a ValueError.
+    """
 
-    def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of the loss to the parameters' gradients."""
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Updates the parameters from their gradients."""
-        optimizer.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state that changes from step to step; empty except with fp16 (the scale of the loss)."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state of this precision; ignores one of another precision."""
-
-
-class Bf16(Precision):
-    """Computes matrix products and convolutions in bfloat16: float32's range, 8 bits of precision."""
-
-    dtype = torch.bfloat16
+    def __init__(self, name: object, device: torch.device) -> None:
+        if not isinstance(name, str) or name not in DTYPES:
+            raise ValueError(f"precision is {name!r}: give one of {', '.join(DTYPES)}")
+        self.device, self.dtype = device, DTYPES[name]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")  # else it scales by 1
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
+        """Returns the model's outputs; with bf16 and fp16 as float32."""
+        if self.dtype is None:
+            return model(inputs)
         # Each pass has its own autocast context: it caches converted parameters, which a step would make wrong.
         with torch.autocast(self.device.type, self.dtype):
             outputs = model(inputs)
         return widened(outputs)
 
-
-class Fp16(Bf16):
-    """Computes matrix products and convolutions in float16; scales losses so that small gradients do not become zero.
-
-    If gradients are not finite, `torch.amp.GradScaler` skips the step and halves the scale. This is common in the first
-    steps of a training, because the scale starts at 65536.
-    """
-
-    dtype = torch.float16
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self.scaler = torch.amp.GradScaler(device.type)
-
     def backward(self, loss: Tensor) -> None:
-        super().backward(self.scaler.scale(loss))
+        """Adds the gradients of the loss to the parameters' gradients."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        # By default a fused optimizer skips the step itself. But torch 2.15's fused SGD then keeps uninitialized
-        # momentum buffers, and the parameters are NaN one step later. With this flag False, the scaler skips the step,
-        # which costs one wait for the device per step.
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+        """Updates the parameters from their gradients."""
+        if self.scaler.is_enabled():
+            # By default a fused optimizer skips the step itself. But torch 2.15's fused SGD then keeps uninitialized
+            # momentum buffers, and the parameters are NaN one step later. With this flag False, the scaler skips the
+            # step, which costs one wait for the device per step.
+            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
         self.scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
+        """The state that changes from step to step; empty except with fp16 (the scale of the loss)."""
         return self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state of this precision; ignores one of another precision."""
         if state:
             self.scaler.load_state_dict(state)
-
-
-PRECISIONS: dict[str, type[Precision]] = {"fp32": Precision, "bf16": Bf16, "fp16": Fp16}
-
-
-def precision_named(name: object, device: torch.device) -> Precision:
-    """Builds the precision with this name for a device; raises a ValueError for an unknown name."""
-    if not isinstance(name, str) or name not in PRECISIONS:
-        raise ValueError(f"precision is {name!r}: give one of {', '.join(PRECISIONS)}")
-    return PRECISIONS[name](device)
 
 
 def widened(outputs: Any) -> Any:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tuner.training.devices import accelerator
-from tuner.training.devices.nvml import Busy
+from tuner.training.devices import accelerator, nvml
 
 STATM = Path("/proc/self/statm")
 SKIPPED = 2  # first readings that `Growth` ignores: caches fill, libraries load, and CUDA chooses its kernels
@@ -26,8 +25,7 @@ class Usage:
 
     def __init__(self) -> None:
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
-        self._resident, self._allocated = Growth(), Growth()
-        self._busy: Busy | None = None
+        self._resident, self._allocated = Growth("rss_growth_bytes"), Growth("gpu_memory_growth_bytes")
 
     def read(self) -> dict[str, float]:
         """The resource use now and since the last call; figures that the machine does not report are left out.
@@ -40,19 +38,16 @@ class Usage:
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         figures: dict[str, float] = {"cpu_percent": round(100 * (cpu_s - self._cpu_s) / (wall_s - self._wall_s), 1)}
         self._cpu_s, self._wall_s = cpu_s, wall_s
-        if (resident := resident_bytes()) is not None:
-            figures |= {"rss_bytes": resident, **self._resident.named("rss_growth_bytes", resident)}
-        return figures | self._of_the_gpu()
-
-    def _of_the_gpu(self) -> dict[str, float]:
+        if STATM.exists():  # Linux
+            resident = int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            figures |= {"rss_bytes": resident, **self._resident.after(resident)}
         if not accelerator.here.in_use():
-            return {}
-        if self._busy is None:
-            self._busy = Busy(accelerator.here.uuid())
-        percent, (allocated, peak) = self._busy.percent(), accelerator.here.memory_bytes()
-        figures = {} if percent is None else {"gpu_percent": percent}
+            return figures
+        if (percent := nvml.percent(accelerator.here.uuid())) is not None:
+            figures["gpu_percent"] = percent
+        allocated, peak = accelerator.here.memory_bytes()
         figures |= {"gpu_memory_bytes": allocated, "gpu_memory_peak_bytes": peak}
-        return figures | self._allocated.named("gpu_memory_growth_bytes", allocated)
+        return figures | self._allocated.after(allocated)
 
 
 def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -63,56 +58,36 @@ def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Growth:
-    """Detects memory that keeps growing, and ignores warm-up.
+    """Detects memory that keeps growing: in the last `STEPS` epochs it never fell, and the mean step was `LEAST_BYTES`.
 
-    Memory keeps growing if it never fell in the last `STEPS` epochs after the warm-up, and if the mean step without
-    the largest one is at least `LEAST_BYTES`.
+    The first `SKIPPED` epochs are ignored, and the mean leaves out the largest step. LeNet on CIFAR-10 grows by 0
+    to 20 KiB per epoch, and once by 2 to 7 MB, when its heap is extended. With a list that keeps every loss, it grows
+    by 3 to 12 MB, but only every two or three epochs, so growth in every epoch cannot be required.
 
-    Measured: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch. Once, usually in the first 3 of 14 epochs, its heap is
-    extended by 2 to 7 MB. With a list that keeps every loss it grows by 2.5 to 5 MB per epoch, but in jumps of 3 to
-    12 MB every two or three epochs. A rule that requires growth in every epoch would miss this. A rule on the mean
-    alone would also report the extended heap.
+    Args:
+        name: the name of the figure.
     """
 
-    def __init__(self) -> None:
-        self._readings: list[int] = []
+    def __init__(self, name: str) -> None:
+        self._name, self._readings = name, list[int]()
 
-    def add(self, reading: int) -> int | None:
-        """Adds an epoch's memory reading; returns the mean growth in bytes per epoch over the last `STEPS` epochs.
-
-        Returns None if the memory does not keep growing as the class defines it, or if there are too few readings.
-        """
+    def after(self, reading: int) -> dict[str, float]:
+        """Adds an epoch's memory in bytes; returns `{name: mean growth per epoch}` if it keeps growing, else `{}`."""
         self._readings.append(reading)
         window = self._readings[SKIPPED:][-STEPS - 1 :]
         steps = sorted(after - before for before, after in pairwise(window))
         if len(steps) < STEPS or steps[0] < 0 or sum(steps[:-1]) < LEAST_BYTES * (STEPS - 1):
-            return None
-        return sum(steps) // STEPS
-
-    def named(self, name: str, reading: int) -> dict[str, float]:
-        """Adds a memory reading; returns `{name: growth}` if the memory keeps growing, else an empty dictionary."""
-        grown = self.add(reading)
-        return {} if grown is None else {name: grown}
-
-
-def resident_bytes() -> int | None:
-    """The resident memory of this process in bytes; None on a system without /proc."""
-    try:
-        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
+            return {}
+        return {self._name: sum(steps) // STEPS}
 
 
 def hold_to_share(gpus: float) -> None:
-    """Limits this process to a share of the current GPU's memory; a share of 1 or more removes the limit.
+    """Limits torch's memory in this process to a share of the current GPU; a share of 1 or more removes the limit.
 
-    The limit applies to torch's allocator; the CUDA context takes another 0.3 to 0.6 GB per process.
+    The CUDA context takes another 0.3 to 0.6 GB per process. Raises a RuntimeError if torch can use no GPU.
 
     Args:
         gpus: the number of GPUs of this process, above 0; may be a fraction.
-
-    Raises:
-        RuntimeError: torch can use no GPU here.
     """
     accelerator.here.check()
     accelerator.here.limit(gpus)

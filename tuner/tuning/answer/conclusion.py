@@ -25,7 +25,7 @@ from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_live
-from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
 from tuner.tuning.tracker import DONE
 
@@ -256,7 +256,7 @@ def evaluate(
     # would sum in another order and change the last digits.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
-    with bounded_output(), contextlib.closing(Training.of(loaded_space.space.task, splits, spec)) as training:
+    with bounded_output(), contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
         training.load_state_dict(state)
         return training.evaluate(splits.test)
 

@@ -22,7 +22,7 @@ from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training, checked_batch_size
 from tuner.training.sources import predicts_classes
-from tuner.training.task import Task
+from tuner.training.task import Task, TrialSpec
 from tuner.tuning.checks.advice import CheckFailed, Config, TracedConfig, advice_on, arguments_of, described
 from tuner.tuning.checks.data import batch_of, check_classes, nonfinite_data, nonfinite_row
 
@@ -175,7 +175,7 @@ def try_setting(
     small, traced = replace(splits, **batches, test=None), TracedTask(task, splits)  # type: ignore[arg-type]
     try:
         with contextlib.closing(
-            Training(traced.task, config, small, seed=0, max_epochs=max_epochs, precision=precision)
+            Training(traced.task, small, TrialSpec(config, seed=0, max_epochs=max_epochs, precision=precision))
         ) as training:
             weights = dict(training.model.named_parameters())
             trained = {id(each) for group in training.optimizer.param_groups for each in group["params"]}
