@@ -1,10 +1,10 @@
 """What a trial's training loop costs: its training epoch against the loop one would write by hand.
 
-    uv run --group dev python -m benchmarks.loop [--device cuda] [--repeats 7]
+    uv run --group dev python -m benchmarks.loop [--device cuda] [--repeats 7] [--batch-sizes 2 4 16 256]
 
 Both train the LeNet of `search_spaces/cifar.py` on the same synthetic images, in turns, on one CPU thread.
 The hand-written loop keeps float images in memory, takes each batch by index, and uses plain SGD and torch's
-default backend; it reads no loss. A trial's loop starts from uint8 images and sums the loss. Images a second
+default backend; it reads one loss an epoch. A trial's loop starts from uint8 images and sums the loss. Images a second
 are medians over the repeats; validation is no part of them.
 """
 
@@ -49,20 +49,18 @@ class Bare:
             loss = nn.functional.cross_entropy(self.model(self.images[rows]), self.labels[rows])
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
-        if self.images.is_cuda:
-            torch.cuda.synchronize()
+        loss.item()  # waits for the device
         return time.perf_counter() - started
 
 
-def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
+def compare(batch_size: int, num_images: int, device: str, repeats: int) -> tuple[float, float]:
     """Images a second of the hand-written loop and of a trial's, after one epoch of each to warm up."""
-    num_images = NUM_IMAGES[batch_size]
     images, labels = synthetic(num_images)
     splits = Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
-    bare = Bare(images, labels, batch_size, device)
     assert space.task is not None
     config = {**CONFIG, "batch_size": batch_size}
     trial = Training(space.task, splits, TrialSpec(config, 0, repeats), device=device)
+    bare = Bare(images, labels, batch_size, device)
     pairs = [(bare.epoch_s(), trial.run_epoch()["train_s"]) for _ in range(1 + repeats)][1:]
     bare_s, trial_s = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     return num_images / bare_s, num_images / trial_s
@@ -78,13 +76,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=list(NUM_IMAGES))
+    parser.add_argument("--images", type=int, help="of an epoch (by default 2,048 to 8,192, by batch size)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(measure.machine(), end="")
     print(f"LeNet, synthetic CIFAR-shaped images, {options.device}; images a second\n")
     rows = []
-    for batch_size in NUM_IMAGES:
-        bare, trial = compare(batch_size, options.device, options.repeats)
+    for batch_size in options.batch_sizes:
+        num_images = options.images or NUM_IMAGES.get(batch_size, 8192)
+        bare, trial = compare(batch_size, num_images, options.device, options.repeats)
         rows.append([str(batch_size), f"{bare:,.0f}", f"{trial:,.0f}", f"{trial / bare:.2f}"])
     measure.show(["batch", "by hand", "trial", "ratio"], rows)
 

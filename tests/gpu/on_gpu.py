@@ -10,6 +10,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
+
+from tuner.engine.local.machine import num_gpus
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.training.devices import accelerator
+from tuner.training.devices.nvml import devices
+
 ROOT = Path(__file__).parents[2]
 TOTAL_S = 580  # for everything; each part also has its own limit
 SPACE = ROOT / "tests" / "spaces" / "on_gpus.py"
@@ -40,11 +48,10 @@ def main(report, chosen):
         for title, part in (parts[name] for name in chosen or parts):
             begun = time.monotonic()
 
-            def left(limit_s, until=until):
-                seconds = min(limit_s, until - time.monotonic())
-                if seconds < 5:
+            def left(limit_s):
+                if until - time.monotonic() < 5:
                     raise FailedPart("no time was left")
-                return seconds
+                return min(limit_s, until - time.monotonic())
 
             try:
                 text, verdict = part(left), "passed"
@@ -63,9 +70,6 @@ def main(report, chosen):
 
 def found():
     """Why torch can use no GPU (empty if it can), and the number of GPUs."""
-    from tuner.engine.local.machine import num_gpus
-    from tuner.training.devices import accelerator
-
     try:
         accelerator.here.check()
     except RuntimeError as error:
@@ -75,10 +79,6 @@ def found():
 
 def write(report, num, failed, sections):
     """Writes the report as far as it is; a part that never ends leaves those before it."""
-    import torch
-
-    from tuner.training.devices.nvml import devices
-
     names = sorted({device.name for device in devices()}) or ["no name: NVML does not answer"]
     head = [
         f"# {num} x {', '.join(names)}",
@@ -117,8 +117,6 @@ def marked_tests(limit_s):
 
 def search(results, name, options, limit_s):
     """Runs the real command; returns the experiment's record. Fails unless all trials complete."""
-    from tuner.record.results import load
-
     words = ["--space", SPACE, "--searcher", "grid", "--scheduler", "fifo", "--wandb", "disabled"]
     run(["-m", "tuner.run", *words, "--results", results, "--name", name, *options], limit_s)
     record = load(results / name)
@@ -152,75 +150,24 @@ def strategies(num, results, left):
     return "\n".join(lines)
 
 
-def compare_loops(num, repeats, batch_sizes):
-    """Prints a row for each model and batch size: images a second of a bare loop and of a trial's."""
-    import numpy as np
-    import torch
-    import torchvision
-
-    from search_spaces.cifar import LeNet
-    from tuner.space import Task
-    from tuner.training.data import Arrays, Splits
-    from tuner.training.loop import Training
-    from tuner.training.task import TrialSpec
-
-    torch.set_num_threads(1)  # as a trial with one CPU
-    stream = np.random.default_rng(0)
-    images, labels = stream.integers(0, 256, (num, 3, 32, 32), dtype="uint8"), stream.integers(0, 10, num)
-    models = {
-        "LeNet": lambda config: LeNet(128, 64),
-        "MobileNetV2": lambda config: torchvision.models.mobilenet_v2(num_classes=10),
-    }
-
-    def scaled(some):
-        return some.float().div(255)
-
-    def sgd(parameters, config):
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
-
-    def bare_s(model, optimizer, inputs, targets, batch_size):
-        begun = time.perf_counter()
-        for rows in torch.split(torch.randperm(num, device="cuda"), batch_size):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(inputs[rows]), targets[rows])
-            loss.backward()
-            optimizer.step()
-        loss.item()  # waits for the device
-        return time.perf_counter() - begun
-
-    splits = Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
-    for name, build in models.items():
-        for batch_size in batch_sizes:
-            task = Task(data=lambda data_dir: splits, model=build, optimizer=sgd, prepare=scaled)
-            spec = TrialSpec({"batch_size": batch_size}, 0, repeats + 1, gpus=1)
-            trial = Training(task, splits, spec)
-            model = build({}).to("cuda").train()
-            bare = model, sgd(model.parameters(), {}), scaled(torch.from_numpy(images)).to("cuda")
-            targets = torch.from_numpy(labels).to("cuda")
-            pairs = [
-                (bare_s(*bare, targets, batch_size), trial.run_epoch()["train_s"]) for _ in range(1 + repeats)
-            ]  # the first pair warms up
-            theirs, ours = (num / statistics.median(seconds) for seconds in zip(*pairs[1:], strict=True))
-            print(f"| {name} | {batch_size} | {theirs:,.0f} | {ours:,.0f} | {ours / theirs:.2f} |", flush=True)
-
-
 def loops(limit_s):
     """Images a second of a trial's loop and of a bare one."""
-    output = run([__file__, "--loops", *(("32", "1", "16") if SMALL else ("4096", "3", "16", "256"))], limit_s)
-    head = "| model | batch | bare, images/s | tuner, images/s | tuner / bare |\n| --- | ---: | ---: | ---: | ---: |\n"
-    return head + "\n".join(line for line in output.splitlines() if line.startswith("|"))
+    size = ["--images", "32", "--repeats", "1", "--batch-sizes", "16"] if SMALL else ["--repeats", "3"]
+    return run(["-m", "benchmarks.loop", "--device", "cuda", *size], limit_s).strip()
 
 
 def quarters(results, left):
     """Four trials at a quarter each, and the same four one after another on a whole device."""
-    lines = ["| GPUs per trial | first to last report, s | seconds per epoch | largest peak memory |"]
-    lines.append("| ---: | ---: | ---: | ---: |")
+    lines = [
+        "| GPUs per trial | first to last report, s | seconds per epoch | largest peak memory |",
+        "| ---: | ---: | ---: | ---: |",
+    ]
     for share in ("0.25", "1"):
         options = ["--gpus-per-trial", share, "--cpus-per-trial", "0.25", "--num-samples", "4", "--max-epochs", "5"]
         record = search(
             results, f"share-{share}", [*options, "--max-concurrent-trials", "4" if share == "0.25" else "1"], left(120)
         )
-        events = events_of(results / f"share-{share}")
+        events = read(results / f"share-{share}" / "journal.jsonl")
         spans = [event["time"] for event in events if event["event"] == "report"]
         metrics = [report.metrics for trial in record.trials for report in trial.reports]
         epoch_s = statistics.median(each["train_s"] for each in metrics)
@@ -229,14 +176,5 @@ def quarters(results, left):
     return "\n".join(lines)
 
 
-def events_of(folder):
-    from tuner.record.reading import read
-
-    return read(folder / "journal.jsonl")
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "--loops":
-        num_images, num_repeats, *sizes = map(int, sys.argv[2:])
-        sys.exit(compare_loops(num_images, num_repeats, sizes))
     sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -13,7 +13,7 @@ from torch import nn
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices.memory import release
-from tuner.training.devices.usage import hold_to_share
+from tuner.training.devices.usage import Usage, hold_to_share
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
 
@@ -80,3 +80,15 @@ def test_a_resumed_training_takes_no_more_memory(tmp_path):
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu"))
     resumed.run_epoch()
     assert torch.cuda.memory_allocated() == pytest.approx(before, abs=MIB)
+
+
+def test_a_share_holds_and_usage_has_the_figures():
+    quarter = torch.cuda.get_device_properties().total_memory // 4
+    hold_to_share(0.25)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(quarter + 64 * MIB, dtype=torch.uint8, device="cuda")
+    hold_to_share(1)
+    tensor = torch.empty(quarter + 64 * MIB, dtype=torch.uint8, device="cuda")
+    read = Usage().read()
+    assert read["gpu_memory_peak_bytes"] >= read["gpu_memory_bytes"] >= tensor.numel()
+    assert 0 <= read.get("gpu_percent", 0) <= 100

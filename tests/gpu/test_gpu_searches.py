@@ -21,19 +21,8 @@ SPACES = ROOT / "tests" / "spaces"
 
 
 def words(machine, space, *options, name="test"):
-    usual = ["--space", SPACES / space] if space else []
-    return [
-        "-m",
-        "tuner.run",
-        *usual,
-        "--wandb",
-        "disabled",
-        "--results",
-        machine.folder / "r",
-        "--name",
-        name,
-        *options,
-    ]
+    where = ["--results", machine.folder / "r", "--name", name, "--wandb", "disabled"]
+    return ["-m", "tuner.run", "--space", SPACES / space, *where, *options]
 
 
 def search(machine, space, *options, code=0):

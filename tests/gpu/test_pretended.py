@@ -13,12 +13,13 @@ from pretended import MIB
 from torch import nn
 
 from tuner.engine.controller.failures import kind_of
+from tuner.record.report_keys import USAGE
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.devices import accelerator
+from tuner.training.devices import accelerator, nvml
 from tuner.training.devices.accelerator import Accelerator
 from tuner.training.devices.memory import release
-from tuner.training.devices.usage import hold_to_share
+from tuner.training.devices.usage import NEEDED, Usage, hold_to_share
 from tuner.training.group import DDPRank
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
@@ -101,11 +102,7 @@ def test_a_trial_beyond_its_share_gets_its_own_error_and_leaves_its_neighbours_m
     assert kind_of(refused.value)[0] == "oom" and gpus.reserved[0] <= MIB // 4
     assert int(neighbour.read_text()) + gpus.reserved[0] <= MIB
     fits.run_epoch()  # the device works on
-
-
-def test_a_share_that_a_neighbour_exceeds_is_missing_on_the_device(gpus):
-    (gpus.folder / "0" / str(os.getppid())).write_text(str(MIB * 7 // 8))
-    hold_to_share(0.25)
+    neighbour.write_text(str(MIB * 7 // 8))  # it exceeds its share, and the rest of the device is smaller than ours
     with pytest.raises(torch.OutOfMemoryError):
         training(width=4000)
 
@@ -128,12 +125,6 @@ def test_a_batch_that_does_not_fit_shrinks_keeps_its_gradients_and_frees_what_th
     said = what(gpus)
     attempt = said.index("out of memory")
     assert said[attempt + 1] == "empty_cache" and said.index("limit") < attempt
-
-
-def test_with_on_oom_fail_the_error_is_torchs(gpus):
-    hold_to_share(0.1)
-    with pytest.raises(torch.OutOfMemoryError):
-        training(width=64, batch_size=256, num=512, on_oom="fail").run_epoch()
 
 
 def test_a_label_out_of_range_poisons_the_process(gpus):
@@ -160,6 +151,22 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
     assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
     member.end()
     assert what(gpus)[-1] == "empty_cache" and gpus.allocated == gpus.reserved == [0, 0]
+
+
+def test_a_gpu_adds_its_figures(gpus, monkeypatch):
+    monkeypatch.setattr(nvml, "percent", lambda uuid: 87.0 if uuid == "pretended-0" else None)
+    gpus.enter()
+    kept, figures, read = [], Usage(), []
+    monkeypatch.setattr(gpus, "total", 64 * MIB)
+    for _ in range(NEEDED):
+        kept.append(torch.zeros(2 * MIB, dtype=torch.uint8, device="cuda"))
+        torch.zeros(MIB, dtype=torch.uint8, device="cuda")  # freed at once
+        read.append(figures.read())
+    assert (read[0]["gpu_percent"], read[0]["gpu_memory_bytes"], read[0]["gpu_memory_peak_bytes"]) == (
+        87, 2 * MIB, 3 * MIB,
+    )  # fmt: skip
+    assert "gpu_memory_growth_bytes" not in read[-2] and read[-1]["gpu_memory_growth_bytes"] == 2 * MIB
+    assert set(read[-1]) <= USAGE
 
 
 def test_the_real_command_trains_on_the_device_and_a_resume_takes_no_more_memory(gpus, search_here, monkeypatch):
@@ -200,12 +207,7 @@ def test_another_device_is_refused_in_one_line(device):
     ("cuda", "hip", "error", "text"),
     [
         (None, None, "", "is built for CPUs only; install a torch for CUDA or ROCm"),
-        (
-            "13.2",
-            None,
-            "Found no NVIDIA driver on your system. Please check",
-            r"for CUDA .* \(Found no NVIDIA driver on",
-        ),
+        ("13.2", None, "Found no NVIDIA driver. Please check", r"for CUDA .* \(Found no NVIDIA driver\); install the"),
         (None, "7.0", "No HIP GPUs are available", r"for ROCm .* \(No HIP GPUs are available\); install the driver"),
     ],
 )

@@ -19,6 +19,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     random_split,
 )
+from trained import figures
 
 from tuner.space import Task
 from tuner.training import sources
@@ -186,27 +187,25 @@ def reports(data, num_cpus=1, epochs=2, state=None):
     with contextlib.closing(Training(TASK, splits, TrialSpec({}, 5, 3))) as training:
         if state:
             training.load_state_dict(state)
-        made = [training.run_epoch() for _ in range(epochs)]
-        figures = [{name: value for name, value in each.items() if not name.endswith("_s")} for each in made]
-        return splits, figures, training.state_dict()
+        return splits, [figures(training.run_epoch()) for _ in range(epochs)], training.state_dict()
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")
 def test_a_dataset_that_draws_random_numbers_is_not_frozen_and_trains_to_the_same_bits():
-    splits, figures, _ = reports(lambda: Items(noisy))
+    splits, expected, _ = reports(lambda: Items(noisy))
     assert isinstance(splits.train, Mapped) and isinstance(splits.validation, Mapped)
-    assert reports(lambda: Items(noisy), num_cpus=3)[1] == figures
+    assert reports(lambda: Items(noisy), num_cpus=3)[1] == expected
     _, first, state = reports(lambda: Items(noisy), epochs=1)
-    assert first + reports(lambda: Items(noisy), epochs=1, state=state)[1] == figures
-    assert figures[0]["zero"] == 0 and figures[0]["half"] == 0.5
+    assert first + reports(lambda: Items(noisy), epochs=1, state=state)[1] == expected
+    assert expected[0]["zero"] == 0 and expected[0]["half"] == 0.5
 
 
 def test_a_large_dataset_stays_one_and_trains_as_arrays_do(monkeypatch):
-    in_memory, figures, _ = reports(lambda: Items(plain))
+    in_memory, expected, _ = reports(lambda: Items(plain))
     monkeypatch.setattr(sources, "LARGEST_BYTES", 100)
     large, from_loader, _ = reports(lambda: Subset(Items(plain), range(40)))
     assert isinstance(in_memory.train, Arrays) and isinstance(large.train, Mapped)
-    for one, other in zip(figures, from_loader, strict=True):
+    for one, other in zip(expected, from_loader, strict=True):
         assert one == pytest.approx(other)
 
 

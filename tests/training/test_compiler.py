@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tiers import further
 
 STEPS = """
 import json, os, sys, torch
@@ -26,18 +27,11 @@ kinds = [
     (torch.optim.AdamW, dict(fused=True)), (torch.optim.RMSprop, {{}}), (torch.optim.Adagrad, {{}}),
     (torch.optim.NAdam, {{}}), (torch.optim.RAdam, {{}}), (torch.optim.Adadelta, {{}}),
 ]
-found = [weights(kind, **options) for kind, options in kinds]
-print(json.dumps([found, loaded()]), flush=True)
-for use in {uses}:  # each in a process that has done the steps
-    if not (child := os.fork()):
-        exec(use)
-        print(json.dumps(loaded()), flush=True)
-        os._exit(0)
-    os.waitpid(child, 0)
+print(json.dumps([[weights(kind, **options) for kind, options in kinds], loaded()]))
+{use}
+print(json.dumps(loaded()))
 """
 LATE = "from tuner.training.devices.compiler import import_compiler_late; import_compiler_late()"
-
-
 USES = [
     "assert torch.compile(lambda x: x * 2, backend='eager')(torch.ones(1)) == 2",
     "import torch._dynamo.config; assert torch._dynamo.config.recompile_limit",
@@ -47,49 +41,24 @@ USES = [
     "import torch._dynamo.utils; assert torch._dynamo.utils.counters is not None",
     "assert torch.compiler.disable(recursive=False)(len)([]) == 0",
 ]
-LOOKS = "import inspect; [getattr(each, '__file__', None) for each in list(sys.modules.values())]"
+NO_USES = "import inspect, torchvision.models; [getattr(m, '__file__', None) for m in list(sys.modules.values())]"
 
 
-def ran(before="", uses=()):
-    """Each optimiser's weights after the steps; whether the compiler was loaded by then, and after each use."""
-    program = STEPS.format(before=before, uses=list(uses))
+def ran(before, use):
+    """Each optimiser's weights after the steps; whether the compiler was loaded by then, and after the use."""
+    program = STEPS.format(before=before, use=use)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    (found, loaded), *after = map(json.loads, done.stdout.splitlines())
-    return found, loaded, dict(zip(uses, after, strict=True))
+    return *json.loads(done.stdout.splitlines()[0]), json.loads(done.stdout.splitlines()[1])
 
 
-@pytest.fixture(scope="module")
-def late():
-    return ran(LATE, [*USES[:2], LOOKS])
-
-
-def test_optimizers_step_without_the_compiler_to_the_same_weights(late):
-    usual, loaded_by_torch, _ = ran()
-    weights, loaded, _ = late
+def test_optimizers_step_without_the_compiler_to_the_same_weights():
+    usual, loaded_by_torch, _ = ran("", "")
+    weights, loaded, after = ran(LATE, NO_USES)  # nor do torchvision and what goes through all modules load it
     assert weights == usual
-    assert loaded_by_torch and not loaded
+    assert loaded_by_torch and not loaded and not after
 
 
-@pytest.mark.parametrize("use", USES[:2])
-def test_whoever_uses_the_compiler_gets_it(late, use):
-    assert late[2][use]
-
-
-@pytest.mark.slow  # each loads the compiler; by default a call and an import do
-def test_whoever_uses_the_compiler_in_any_way_gets_it():
-    assert all(ran(LATE, USES)[2].values())
-
-
-def test_who_goes_through_all_modules_does_not_load_it(late):
-    assert not late[2][LOOKS]
-
-
-def test_torchvision_is_imported_without_the_compiler():
-    done = subprocess.run(
-        [sys.executable, "-c", f"{LATE}; import torchvision.models, sys; assert 'torch._inductor' not in sys.modules"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("use", [USES[0], *further(USES[1:], 1)])
+def test_whoever_uses_the_compiler_gets_it(use):
+    assert ran(LATE, use)[1:] == (False, True)
