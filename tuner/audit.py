@@ -27,7 +27,7 @@ from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, formatted
-from tuner.train import state_of, training_of, trial_config
+from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
@@ -155,7 +155,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
             value = training.run_epoch()[experiment.metric]
             values[training.epoch] = value
             say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {formatted(value)}")
-            write_atomically(kept, state_of(training, values=values))
+            write_atomically(kept, training.state(values=values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)
     if not any(kept.parent.iterdir()):

@@ -22,7 +22,7 @@ from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.texts import figures, setting
 from tuner.spec.spaces import find_space
-from tuner.training.task import Task, TrialSpec
+from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of
 from tuner.tuning.resume.trust import HELP, OPTION, code_of
@@ -119,31 +119,24 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
     """
     import torch
 
-    loaded = find_space(config["space"])
-    if loaded.space.task is None:
-        raise RequestError(f"space {config['space']!r} is a function for Ray Tune: call it with {config['config']}")
-    task, splits = material(config)
-    if config.get("strategy") == "ddp":
-        with in_workers(config, state) as group:
+    from tuner.training.launch import Processes
+    from tuner.training.loop import Training
+
+    if find_space(config["space"]).space.task is None:
+        function = f"space {config['space']!r} is a function for Ray Tune"
+        raise RequestError(f"{function}: call it with {config['config']}")
+    spec, (task, splits) = spec_of(config), material(config)
+    if spec.strategy == "ddp":
+        source = partial(material, config)
+        with Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus)) as group:
+            group.begin(spec, state)
             yield group, splits
         return
-    with contextlib.closing(built(spec_of(config), task, splits)) as training:
+    torch.set_num_threads(spec.num_threads)
+    with contextlib.closing(Training(task, splits, spec)) as training:
         if state is not None:
-            saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
-            training.load_state_dict(saved["training"])
+            training.restore(state)
         yield training, splits
-
-
-@contextlib.contextmanager
-def in_workers(config: dict[str, Any], state: bytes | None) -> Iterator[Group]:
-    """Starts as many processes as the trial had, and yields the training that they do together."""
-    from tuner.training.launch import Processes
-
-    spec = spec_of(config)
-    source = partial(material, config)
-    with Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus)) as group:
-        group.begin(spec, state)
-        yield group
 
 
 def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -> dict[str, float]:
@@ -159,19 +152,6 @@ def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -
     return evaluate(find_space(config["space"]), config, state, splits)
 
 
-def state_of(training: Training | Group, **others: Any) -> bytes:
-    """Returns the content of a checkpoint from which `training_of` can resume; `others` are further entries of it."""
-    import torch
-
-    from tuner.training.loop import Training
-
-    if not isinstance(training, Training):
-        return training.state(**others)
-    saved = io.BytesIO()
-    torch.save({"training": training.state_dict(), **others}, saved)
-    return saved.getvalue()
-
-
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     """Returns the task and its data, split as in the search."""
     from tuner.training.sources import splits_of
@@ -179,16 +159,6 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     task = find_space(config["space"]).space.task
     assert task is not None
     return task, splits_of(task, config.get("data_dir") or "", config["seed"])
-
-
-def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
-    """Builds a training in this process, and sets torch's number of threads to that of `spec`."""
-    import torch
-
-    from tuner.training.loop import Training
-
-    torch.set_num_threads(spec.num_threads)
-    return Training(task, splits, spec)
 
 
 if __name__ == "__main__":

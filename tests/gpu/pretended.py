@@ -75,10 +75,6 @@ class Devices(Accelerator):
         self.peak = 0
         self.generators_of = [torch.Generator() for _ in self.physical]
 
-    @classmethod
-    def of(cls, folder):
-        return cls(folder)
-
     # What the seam asks.
 
     def check(self):
@@ -234,7 +230,7 @@ class Mode(TorchFunctionMode):
         if name in ("numpy", "__array__") and on is not None:
             raise TypeError(f"can't convert cuda:{on} device type tensor to numpy. Use Tensor.cpu() first.")
         if name in ("to", "cpu", "cuda"):
-            return self.move(func, name, args, kwargs, on)
+            return self.move(name, args, kwargs, on)
         wanted = kwargs.get("device")
         if wanted is not None and torch.device(wanted).type == "cuda":
             on, kwargs["device"] = here.index_of(torch.device(wanted)), "cpu"
@@ -282,32 +278,20 @@ class Mode(TorchFunctionMode):
             shown = sorted("cpu" if place is None else f"cuda:{place}" for place in told)
             raise RuntimeError(SEVERAL.format(*shown[:2]))
 
-    def move(self, func, name, args, kwargs, on):
+    def move(self, name, args, kwargs, on):
         """`tensor.to(device)` and the like: a copy if the device is another one."""
-        here, tensor = self.here, args[0]
-        rest = list(args[1:])
-        device = kwargs.pop("device", None)
-        for place, value in enumerate(rest):
-            if isinstance(value, (torch.device, str)):
-                device = rest.pop(place)
-                break
-            if isinstance(value, torch.Tensor):
-                device = value.device if here.device_of(value) is None else torch.device("cuda", here.device_of(value))
-                rest[place] = value.dtype
-                break
+        here, tensor, device, more = self.here, args[0], None, {}
         if name in ("cpu", "cuda"):
             device = torch.device(name)
-        wanted = on
-        if device is not None:
-            device = torch.device(device)
-            wanted = here.index_of(device) if device.type == "cuda" else None
+        else:
+            device, dtype, _, memory_format = torch._C._nn._parse_to(*args[1:], **kwargs)
+            more = {"dtype": dtype, "memory_format": memory_format or torch.preserve_format}
+            if len(args) > 1 and isinstance(args[1], torch.Tensor):
+                device = args[1].device
+        wanted = on if device is None else here.index_of(device) if device.type == "cuda" else None
         if here.poisoned and (on is not None or wanted is not None):
             raise torch.AcceleratorError(POISONED)
-        kwargs.pop("non_blocking", None)
-        rest = [value for value in rest if isinstance(value, torch.dtype)]
-        moved = torch.Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor
-        if wanted != on and moved is tensor:
-            moved = tensor.clone()
+        moved = torch.Tensor.to(tensor, copy=wanted != on, **more)
         if wanted is not None and moved is not tensor:
             here.place(moved, wanted)
         return moved

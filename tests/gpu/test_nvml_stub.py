@@ -33,11 +33,8 @@ def test_each_device_is_shown_with_its_figures_and_trials(machine, tmp_path):
 
 
 def test_a_driver_that_does_not_answer_says_why(machine):
-    first = gpus_of(machine(1, init=MISMATCH))[0]
-    assert (
-        first
-        == "no NVIDIA GPU was found (NVIDIA's driver does not answer: RM has detected an NVML/RM version mismatch)"
-    )
+    why = "NVIDIA's driver does not answer: RM has detected an NVML/RM version mismatch"
+    assert gpus_of(machine(1, init=MISMATCH))[0] == f"no NVIDIA GPU was found ({why})"
 
 
 COUNTS = """
@@ -68,8 +65,6 @@ def counted(machine):
     ("num", "expected"),
     [
         (1, [[1, 1], [1, 1], [0.5, 2], [0.25, 4], "there is 1 GPU on this machine; ask for 1 or less", "there is 1"]),
-        pytest.param(2, [[1, 2], [1, 2], [0.5, 4], [0.25, 8], [2, 1], "there are 2 GPUs"], marks=pytest.mark.nightly),
-        pytest.param(4, [[1, 4], [1, 4], [0.5, 8], [0.25, 16], [2, 2], [3, 1]], marks=pytest.mark.nightly),
         pytest.param(8, [[1, 8], [1, 8], [0.5, 16], [0.25, 32], [2, 4], [3, 2]], marks=pytest.mark.slow),
     ],
 )

@@ -45,7 +45,7 @@ class Arrays:
         return len(self.inputs)
 
     def take(self, rows: np.ndarray) -> Arrays:
-        """The examples at these indices, in the order of the indices."""
+        """The examples at these indices, in their order."""
         return Arrays(self.inputs[rows], self.targets[rows])
 
 
@@ -121,8 +121,7 @@ DataSplit = Arrays | Files | Mapped
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
     """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets.
 
-    Raises:
-        DataError: an example cannot be read, or the shape of its input or target differs from the first one's.
+    Raises a DataError if an example cannot be read, or its input's or target's shape differs from the first one's.
     """
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
@@ -133,11 +132,10 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
             what = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
             raise DataError(f"{part.called(row)}: {what}{error}") from error
         if inputs and (value.shape != inputs[0].shape or np.shape(target) != np.shape(targets[0])):
-            here = f"{value.shape} and {np.shape(target)}"
-            there = f"{inputs[0].shape} and {np.shape(targets[0])}"
             raise DataError(
-                f"{part.called(row)} with others: its input and target have the shapes {here}, another example's have "
-                f"{there}; give all examples the same shapes (resize, crop or pad them)"
+                f"{part.called(row)} with others: its input and target have the shapes {value.shape} and "
+                f"{np.shape(target)}, another example's have {inputs[0].shape} and {np.shape(targets[0])}; give all "
+                "examples the same shapes (resize, crop or pad them)"
             )
         inputs.append(value)
         targets.append(target)

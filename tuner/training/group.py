@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import datetime
-import io
 import logging
 import os
 import socket
@@ -90,15 +89,14 @@ class DDPRank:
         """Builds the training, restored from a state if there is one; returns the number of finished epochs.
 
         Args:
-            state: bytes that torch.save wrote of a dictionary with the key `training`; None = start at epoch 0.
+            state: the content of a checkpoint; None = start at epoch 0.
             limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
         self.training = Training(task, splits, whole, rank=self.rank, device=self.device)
         if state is not None:
-            saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
-            self.training.load_state_dict(saved["training"], keep=spec.mutable)
+            self.training.restore(state, keep=spec.mutable)
         if limit is not None:
             self.training.train_fit.limit = limit
         self.shrinks = spec.on_oom == "shrink"
@@ -123,11 +121,9 @@ class DDPRank:
             raise GroupOutOfMemoryError(str(error), size) from None
 
     def state(self, **others: Any) -> bytes:
-        """Returns what torch.save writes of the training's state and `others`, as bytes; rank 0's serves all ranks."""
+        """The content of a checkpoint (`Training.state`); rank 0's serves all ranks."""
         assert self.training is not None
-        saved = io.BytesIO()
-        torch.save({"training": self.training.state_dict(), **others}, saved)
-        return saved.getvalue()
+        return self.training.state(**others)
 
     def end(self) -> None:
         """Frees the training; the process stays connected for the next trial."""
@@ -196,7 +192,7 @@ class Group:
         return report
 
     def state(self, **others: Any) -> bytes:
-        """Returns what torch.save writes of rank 0's state and `others`, as bytes, and keeps it for a restart."""
+        """The content of a checkpoint with `others` (`Training.state`); also kept for a restart."""
         self.saved = self.call_first("state", **others)
         return self.saved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -208,6 +209,18 @@ class Training:
             "precision": self.precision.state_dict(),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
+
+    def state(self, **others: Any) -> bytes:
+        """What torch.save writes of the state, under the key `training`, and of `others`: a checkpoint's content."""
+        saved = io.BytesIO()
+        torch.save({"training": self.state_dict(), **others}, saved)
+        return saved.getvalue()
+
+    def restore(self, state: bytes, keep: Collection[str] = ()) -> None:
+        """Continues from the content of a checkpoint; `keep` is that of `load_state_dict`."""
+        # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
+        saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
+        self.load_state_dict(saved["training"], keep)
 
     def rates_after(self, epochs: int) -> list[float]:
         """Steps the schedule, which must be new, `epochs` times; returns the learning rate of each parameter group."""

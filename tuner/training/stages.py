@@ -1,11 +1,9 @@
 """Cuts a model into stages on several devices, which run one after another or as a pipeline of micro-batches.
 
-The schedule extends that of PyTorch's model parallel tutorial to any number of stages: while stage i computes
-micro-batch j, stage i - 1 computes micro-batch j + 1. One process issues the work of all stages, and the GPUs compute
-it in parallel. In the backward pass, autograd uses one thread per device.
-
-`torch.distributed.pipelining` needs less memory for activations. But it requires one process per stage, fixed shapes
-and split checkpoints. Here the loop, checkpoints, gradients and losses are those of one process.
+The schedule is that of PyTorch's model parallel tutorial: while stage i computes micro-batch j, stage i - 1 computes
+micro-batch j + 1. One process issues the work of all stages; autograd's backward pass has one thread per device.
+`torch.distributed.pipelining` needs less memory for activations, but one process per stage, fixed shapes and split
+checkpoints.
 """
 
 from __future__ import annotations
@@ -40,23 +38,13 @@ class Staged(nn.Module):
             for index in range(len(self.stages)):
                 inputs = self.run_stage(index, inputs)
             return inputs
-        return torch.cat(self.in_flight(torch.split(inputs, self.split_size)))
-
-    def in_flight(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """Runs the parts of a batch through the stages as a pipeline; returns the output of each part.
-
-        At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
-        """
-        num_stages = len(self.stages)
-        current, outputs = list(parts), []
-        for tick in range(len(parts) + num_stages - 1):
-            for stage in reversed(range(num_stages)):
-                part = tick - stage
-                if 0 <= part < len(parts):
-                    current[part] = self.run_stage(stage, current[part])
-                    if stage == num_stages - 1:
-                        outputs.append(current[part])
-        return outputs
+        # At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
+        parts = list(torch.split(inputs, self.split_size))
+        for tick in range(len(parts) + len(self.stages) - 1):
+            for stage in reversed(range(len(self.stages))):
+                if 0 <= (part := tick - stage) < len(parts):
+                    parts[part] = self.run_stage(stage, parts[part])
+        return torch.cat(parts)
 
     def run_stage(self, index: int, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.stages[index](inputs.to(self.devices[index], non_blocking=True))
@@ -66,8 +54,7 @@ class Staged(nn.Module):
 def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
     """The stages of a model as `Task.stages` cuts it; without `Task.stages`, an nn.Sequential is cut by `cut`.
 
-    Raises:
-        ValueError: the model cannot be cut, or one of its parameters is in no stage or in several.
+    Raises a ValueError if the model cannot be cut, or one of its parameters is in no stage or in several.
     """
     if task.stages is not None:
         stages = list(task.stages(model))

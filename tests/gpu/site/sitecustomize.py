@@ -22,7 +22,7 @@ class AfterTheSeam:
             sys.path.append(str(Path(__file__).parents[1]))
             import pretended
 
-            module.here = pretended.Devices.of(os.environ["PRETENDED_GPUS"])
+            module.here = pretended.Devices(os.environ["PRETENDED_GPUS"])
 
         spec.loader.exec_module = exec_module
         return spec
