@@ -131,7 +131,7 @@ class Training:
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
         with onednn(self.onednn):
             for inputs, targets in batches:
-                total.add_(self.train_step(inputs, targets), alpha=targets.shape[0])
+                total.add_(self.train_step(inputs, targets), alpha=targets.shape[0] / self.strategy.repeated)
         if self.schedule is not None:
             self.schedule.step()
         self.epoch += 1
@@ -140,8 +140,7 @@ class Training:
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""
-        loss = self.gradients(inputs, targets) if targets.shape[0] else torch.zeros((), device=self.device)
-        self.strategy.complete_gradients(self.parameters)
+        loss = self.gradients(inputs, targets)
         self.precision.step(self.optimizer)
         self.drop_gradients()
         return loss

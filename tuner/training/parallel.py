@@ -35,6 +35,7 @@ class Single:
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
     weight = 1.0  # the weight of the loss on this process's part of the current batch
+    repeated = 1  # how many processes train on the examples of this part
 
     def __init__(
         self, task: Task, config: Config, devices: list[torch.device], rank: int = 0, num_workers: int = 1
@@ -69,9 +70,6 @@ class Single:
         """A context for computing gradients to which another part of the batch will be added."""
         return nullcontext()
 
-    def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """With several processes, averages gradients that the backward pass has not averaged, before a step."""
-
     def total(self, sums: Tensor) -> Tensor:
         """Adds up sums over all processes."""
         if self.num_workers > 1:
@@ -93,13 +91,13 @@ class DistributedDataParallel(Single):
 
     All processes draw the same order, and each takes its part of every batch. So an epoch has every example once, in
     the same batches as with one process. The sizes of the parts differ by at most one example. Each loss is weighted
-    by the size of its part, so that the gradients, which torch averages, are those of the whole batch.
+    by the size of its part, so that the gradients, which torch averages, are those of the whole batch. A last batch
+    of fewer examples than processes goes to all of them.
 
     Batch norm normalizes over a process's part. Its running statistics are those of rank 0, as in torch's default, but
     copied once per epoch instead of before each forward pass.
     """
 
-    closing = False  # whether the current batch is too small for every process to get a part
     shrinks = False  # the others wait in a collective call, so `tuner.training.group` restarts all processes
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -118,38 +116,23 @@ class DistributedDataParallel(Single):
         if batch_size < self.num_workers:
             few = f"batch_size {batch_size} is split over {self.num_workers} workers"
             raise ValueError(f"{few}: give {self.num_workers} or more")
-        whole = torch.split(order, batch_size)
-        sizes = [len(each) for each in whole]
-        parts = [each[slice(*self.part_of(len(each)))] for each in whole]
-        last = parts.pop() if sizes[-1] < self.num_workers else None  # some processes get no part of the last batch
-        if parts:
+        *batches, last = torch.split(order, batch_size)
+        if len(last) >= self.num_workers:
+            batches.append(last)
+        if batches:
+            parts = [batch[slice(*self.part_of(len(batch)))] for batch in batches]
             read = examples.batches(torch.cat(parts), len(parts[0]), format)
-            for (inputs, targets), size in zip(read, sizes, strict=False):
-                self.weight = len(targets) * self.num_workers / size
+            for (inputs, targets), batch in zip(read, batches, strict=True):
+                self.weight = len(targets) * self.num_workers / len(batch)
                 yield inputs, targets
-        if last is not None:
-            self.weight = len(last) * self.num_workers / sizes[-1]
-            self.closing = True
-            with self.network.no_sync():  # torch's hooks would wait for the processes without examples
-                yield next(examples.batches(last, len(last), format)) if len(last) else self.nothing(examples)
-            self.closing = False
-
-    def nothing(self, examples: Examples) -> Batch:
-        """A batch without examples."""
-        return examples.sample[:0].to(self.devices[0]), torch.empty(0, dtype=torch.int64, device=self.devices[0])
+        if len(last) < self.num_workers:  # all processes train on it: torch waits for those without examples
+            self.weight, self.repeated = 1.0, self.num_workers
+            yield from examples.batches(last, len(last), format)
+            self.repeated = 1
 
     def accumulating(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.network.no_sync()
         return context
-
-    def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
-        if not self.closing:
-            return  # torch has already averaged the gradients over the processes, during the backward pass
-        for parameter in parameters:
-            if parameter.requires_grad:
-                gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                dist.all_reduce(gradient)
-                parameter.grad = gradient / self.num_workers
 
 
 class DataParallel(Single):
