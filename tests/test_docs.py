@@ -1,6 +1,7 @@
 """README and docs: their commands are parsed, their Python is run, and the files and links that they name exist."""
 
 import argparse
+import ast
 import dataclasses
 import importlib
 import itertools
@@ -44,10 +45,6 @@ OPTIONS = {option(field.name) for field in dataclasses.fields(run.Command)} | {
 }
 
 
-class Parsed(Exception):
-    """A parser has accepted its command line."""
-
-
 def id_of(value):
     return value.name if isinstance(value, Path) else str(value)
 
@@ -88,25 +85,21 @@ def ours():
 
 def write_experiment(folder):
     """Eight trials of a linear model that trains in milliseconds; the first is the best, the others were pruned."""
-    space = find_space(str(TINY))
     settings = {"space": str(TINY), "num_samples": 8, "max_epochs": 2, "name": folder.name}
-    folder.mkdir(parents=True)
-    save_experiment(Experiment(**settings, results=str(folder.parent)), folder, facts_of(space, []))
+    (folder / "best").mkdir(parents=True)
+    save_experiment(Experiment(**settings, results=str(folder.parent)), folder, facts_of(find_space(str(TINY)), []))
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=folder.name)
-    for number in range(8):
-        trial, epochs = f"{number:05}", 1 if number else 2
+    for trial, status in (("00000", "completed"), *((f"{number:05}", "pruned") for number in range(1, 8))):
         config = {"width": 2, "lr": 0.01, "batch_size": 16}
         journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")
-        for epoch in range(1, epochs + 1):
-            journal.write("report", trial, epoch=epoch, metrics={"loss": 0.5 + number - epoch / 10})
-        if number:
-            stop = {"value": 0.4 + number, "cutoff": 0.4, "recorded": number, "action": "stop", "reason": ""}
+        journal.write("report", trial, epoch=1, metrics={"loss": 0.5 + int(trial)})
+        if status == "pruned":
+            stop = {"value": 0.4 + int(trial), "cutoff": 0.4, "recorded": int(trial), "action": "stop", "reason": ""}
             journal.write("decision", trial, epoch=1, rung=1, bracket=0, **stop)
-        journal.write("trial_ended", trial, status="pruned" if number else "completed", reason="")
+        journal.write("trial_ended", trial, status=status, reason="")
     journal.write("experiment_finished", state="finished")
     journal.close()
-    (folder / "best").mkdir()
     (folder / "best" / "config.json").write_text(json.dumps(train.trial_config(load(folder), "00000")))
 
 
@@ -136,23 +129,19 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
         monkeypatch.setattr(checking, "check_head", lambda address: None)
         words += ["--dry-run"]
     if module in ("tuner.serve", "tuner.gpus"):
-        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
+        parse = argparse.ArgumentParser.parse_args
+
+        def parsed(self, *args, **options):
+            parse(self, *args, **options)
+            raise SystemExit(0)
+
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
     name = f"{module}.__main__" if module == "tuner.serve" else module
     try:
         code = importlib.import_module(name).main(words)
-    except Parsed:
-        code = 0
     except SystemExit as ended:
         code = ended.code or 0
     assert code == 0, capsys.readouterr().err
-
-
-def parsed(parse):
-    def stop(self, *args, **options):
-        parse(self, *args, **options)
-        raise Parsed
-
-    return stop
 
 
 def test_commands_of_ours_are_found():
@@ -182,20 +171,17 @@ def test_the_function_of_the_page_resumes_from_its_checkpoint(tmp_path, monkeypa
     (code,) = [block for block in fences(DOCS / "spaces.md", "python") if "tune.get_checkpoint" in block]
     names, reports = {}, []
 
-    class Killed(Exception):
-        """The trial ends at its fourth report."""
-
     def report(metrics, checkpoint):
         reports.append(metrics["loss"])
         checkpoint.to_directory(tmp_path / "saved")
         monkeypatch.setattr(tune, "get_checkpoint", lambda: tune.Checkpoint.from_directory(tmp_path / "saved"))
         if len(reports) == 4:
-            raise Killed
+            raise SystemExit  # as a kill
 
     monkeypatch.setattr(tune, "report", report)
     monkeypatch.setattr(tune, "get_checkpoint", lambda: None)
     exec(code, names)
-    with pytest.raises(Killed):
+    with pytest.raises(SystemExit):
         names["space"].train({"lr": 0.5})
     names["space"].train({"lr": 0.5})
     assert reports == [9 / 4**epoch for epoch in range(1, 11)]
@@ -213,29 +199,20 @@ def test_the_script_of_the_page_searches_and_loads(tmp_path, one_ray, monkeypatc
     assert "tensor([" in capsys.readouterr().out
 
 
-def curls(app):
-    """(method and path of the app's schema, body) of each curl of the dashboard's page."""
+def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_path):
+    known, shown = create_app(tmp_path).openapi()["paths"], set()
+    bodies = {"": Start, "/resume": Resume, "/notes": Note, "/archive": Archive, "/rename": NewName}
     text = "\n".join(fences(DOCS / "dashboard.md", "")).replace("\\\n", " ")
-    known = app.openapi()["paths"]
     for words in (shlex.split(line) for line in text.splitlines() if line.startswith("curl ")):
         options = dict(itertools.pairwise(words))
-        path = f"/api/experiments{words[-1].removeprefix('$ALL')}".replace("NAME", "{name}")
-        assert words[-1].startswith("$ALL") and path in known and "$TOKEN" in words, words
+        path = words[-1].removeprefix("$ALL").replace("NAME", "{name}")
+        assert words[-1].startswith("$ALL") and "$TOKEN" in words, words
         assert ("-d" in options) == ("$JSON" in words), "curl would send another content type"
-        yield (options.get("-X", "POST" if "-d" in options else "GET"), path), options.get("-d")
-
-
-def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_path):
-    app = create_app(tmp_path)
-    shown = dict(curls(app))
+        shown.add((options.get("-X", "POST" if "-d" in options else "GET"), f"/api/experiments{path}"))
+        if "-d" in options:
+            bodies[path.removeprefix("/{name}")].model_validate_json(options["-d"])
     verbs = {"post", "put", "patch", "delete"}
-    assert shown.keys() == {
-        (v.upper(), path) for path, each in app.openapi()["paths"].items() for v in each.keys() & verbs
-    }
-    bodies = {"": Start, "/resume": Resume, "/notes": Note, "/archive": Archive, "/rename": NewName}
-    for (_, path), body in shown.items():
-        model = bodies.get(path.removeprefix("/api/experiments").removeprefix("/{name}"))
-        assert body is None or model.model_validate_json(body), path
+    assert shown == {(verb.upper(), path) for path, each in known.items() for verb in each.keys() & verbs}
 
 
 def test_the_decision_of_the_page_has_the_journals_fields():
@@ -245,20 +222,14 @@ def test_the_decision_of_the_page_has_the_journals_fields():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=id_of)
-def test_options_and_their_values_exist(page):
+def test_options_values_files_and_modules_of_the_page_exist(page):
     """Of inline code, `--strategy ddp` and the like; what stands in a command is parsed."""
     known = OPTIONS | set(re.findall(r"--[a-z][a-z-]+", "\n".join(path.read_text() for path in SOURCES)))
     for span in spans(page):
         name, _, value = span.partition(" ")
-        if not re.fullmatch(r"--[a-z-]+", name):
-            continue
-        assert name in known, span
-        allowed = CHOICES.get(name[2:].replace("-", "_"))
-        assert not (allowed and value) or value in allowed, span
-
-
-@pytest.mark.parametrize("page", PAGES, ids=id_of)
-def test_files_that_the_page_names_exist(page):
+        if re.fullmatch(r"--[a-z-]+", name):
+            allowed = CHOICES.get(name[2:].replace("-", "_"))
+            assert name in known and (not (allowed and value) or value in allowed), span
     folders = "tuner|tests|search_spaces|benchmarks|docker|docs|\\.ci"
     files = "cluster\\.yaml|pyproject\\.toml|constraints\\.txt"
     for name in re.findall(rf"(?<![\w/.~-])((?:{folders})/[\w./-]*|{files})", page.read_text()):
@@ -314,3 +285,21 @@ def test_each_step_of_the_walks_names_what_its_file_has():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+@pytest.mark.parametrize(("name", "least"), [("security", 26), ("gpus", 16)])
+def test_every_test_that_the_page_names_exists(name, least):
+    """docs/security.md and docs/gpus.md promise nothing that no test holds."""
+    page, tests = (DOCS / f"{name}.md").read_text(), ROOT / "tests"
+    file, checked = "", 0
+    for place, test in re.findall(r"`((?!tests/)\w[\w/]*(?:\.py|/))?(?:::(test_\w+))?`", page):
+        if place:  # `gpus.md` leaves out the folder of its own tests
+            file = f"gpu/{place}" if (tests / "gpu" / place).exists() else place
+        if not (place or test):
+            continue
+        assert (tests / file).exists(), file
+        if test:
+            tree = ast.parse((tests / file).read_text())
+            assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{test}"
+        checked += 1
+    assert checked >= least

@@ -14,7 +14,7 @@ from ray import cloudpickle, tune
 from tiers import further
 from workerless import in_this_process
 
-from tuner import Space, search
+from tuner import Space, load_best, search
 from tuner.engine.workers.reports import Reporter
 from tuner.integrations import optuna as integration
 from tuner.integrations.optuna import with_trial
@@ -111,6 +111,7 @@ def test_a_tuner_is_searched_in_place_of_its_fit(here, capsys):
     result = search(made, wandb="disabled", max_concurrent_trials=1)
     best = result.best
     assert best.config["shift"] == 2 and best.metrics["loss"] == pytest.approx(best.config["x"] + 2)
+    assert load_best(result.folder).checkpoint == result.folder / "best" / "checkpoint"
     with best.checkpoint.as_directory() as folder:
         assert float(Path(folder, "weights").read_text()) == best.config["x"]
     assert "NOTE: the Tuner: nothing limits the reports" in capsys.readouterr().out

@@ -117,29 +117,34 @@ def test_a_trial_resumes_from_an_object_store(name, trial):
     assert current_trial._copies == {}
 
 
+def trainer_after_pbt(trial, monkeypatch, trainer, method, name, changes):
+    """The Trainer of an example's trial that pbt gave the checkpoint of another trial, and changed parameters."""
+    made, run = [], getattr(trainer, method)
+    monkeypatch.setattr(
+        trainer, method, lambda self, *args, **options: run(made.append(self) or self, *args, **options)
+    )
+    train = example(name)["train"]
+    _, saved = trial.run(train, CONFIGS[name], most=1)
+    trial.run(train, CONFIGS[name] | changes, saved[-1], most=1)
+    return made[-1]
+
+
 @skip_without("lightning")
 def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypatch):
     import lightning as L
 
-    made = []
-    monkeypatch.setattr(L.Trainer, "fit", recorded(L.Trainer.fit, made))
-    train, config = example("lightning_digits")["train"], CONFIGS["lightning_digits"]
-    _, saved = trial.run(train, config, most=1)
-    trial.run(train, config | {"lr": 0.08, "batch_size": 32}, saved[-1], most=1)
-    (group,) = made[-1].optimizers[0].param_groups
-    assert group["lr"] == pytest.approx(0.08) and made[-1].train_dataloader.batch_size == 32
+    changes = {"lr": 0.08, "batch_size": 32}
+    trainer = trainer_after_pbt(trial, monkeypatch, L.Trainer, "fit", "lightning_digits", changes)
+    (group,) = trainer.optimizers[0].param_groups
+    assert group["lr"] == pytest.approx(0.08) and trainer.train_dataloader.batch_size == 32
 
 
 @skip_without("transformers", "accelerate")
 def test_pbt_gives_a_hugging_face_trial_the_rate_on_the_schedule(trial, monkeypatch):
-    import transformers
+    from transformers import Trainer
 
-    made = []
-    monkeypatch.setattr(transformers.Trainer, "train", recorded(transformers.Trainer.train, made))
-    train, config = example("transformers_text")["train"], CONFIGS["transformers_text"]
-    _, saved = trial.run(train, config, most=1)
-    trial.run(train, config | {"lr": 0.012}, saved[-1], most=1)
-    rates = [group["lr"] for group in made[-1].optimizer.param_groups]
+    trainer = trainer_after_pbt(trial, monkeypatch, Trainer, "train", "transformers_text", {"lr": 0.012})
+    rates = [group["lr"] for group in trainer.optimizer.param_groups]
     assert rates == pytest.approx([0.012 / 2] * 2)  # linear to 0, halfway
 
 
@@ -217,16 +222,6 @@ def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, tr
 BATCH = "per_device_train_batch_size"
 
 
-def recorded(method, made):
-    """The method, which also keeps its object: the Trainer of an example."""
-
-    def call(self, *args, **options):
-        made.append(self)
-        return method(self, *args, **options)
-
-    return call
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_that_would_not_resume_is_refused_at_its_start(name, trial):
     code = (EXAMPLES / f"{name}.py").read_text()
@@ -257,8 +252,8 @@ def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
         assert trial.run(train, {}, checkpoint)[0] == whole[number:]
 
 
-def text_trainer(*callbacks, quiet=True, **options):
-    """The training function of the example, with other arguments and callbacks."""
+def text_trainer(**options):
+    """The training function of the example, with other arguments."""
 
     def train(config):
         from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
@@ -269,13 +264,12 @@ def text_trainer(*callbacks, quiet=True, **options):
         set_seed(0)
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
         model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=16, **sizes))
-        arguments = {"num_train_epochs": 4, "per_device_train_batch_size": 16, "use_cpu": True, **options}
         trainer = Trainer(
             model=model,
-            args=TrainingArguments(output_dir="out", **arguments),
+            args=TrainingArguments(output_dir="out", per_device_train_batch_size=16, use_cpu=True, **options),
             train_dataset=names["sentences"](256, 0),
             eval_dataset=names["sentences"](64, 1),
-            callbacks=[TunerCallback(quiet), *callbacks],
+            callbacks=[TunerCallback()],
         )
         trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
         trainer.evaluate()  # no epoch
@@ -300,24 +294,16 @@ def test_a_lightning_trial_with_callbacks_and_loaders_of_its_own(trial, every, t
 
 
 @skip_without("lightning")
-def test_a_lightning_checkpoint_with_an_object_is_refused_when_it_is_saved(trial):
-    def other():
-        import lightning as L
-
-        class Odd(L.Callback):
-            def state_dict(self):
-                return {"odd": SimpleNamespace()}
-
-        return [Odd()]
-
-    with pytest.raises(ValueError, match=r"more than tensors and plain values \(types.SimpleNamespace\)"):
-        trial.run(digits_trainer(other), {})
-
-
-@skip_without("lightning")
 def test_a_checkpoint_that_would_run_code_is_refused(trial):
+    import lightning as L
     import torch
 
+    class Odd(L.Callback):
+        def state_dict(self):
+            return {"odd": SimpleNamespace()}
+
+    with pytest.raises(ValueError, match=r"more than tensors and plain values \(types.SimpleNamespace\)"):
+        trial.run(digits_trainer(lambda: [Odd()]), {})  # when it is saved
     train = digits_trainer()
     _, saved = trial.run(train, {}, most=1)
     torch.save({"state_dict": Evil()}, Path(saved[0].path) / "lightning.ckpt")

@@ -1,33 +1,29 @@
 """CIFAR-10: both layouts, every damage named, and the way from the cache over a download to the sample."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+from torchvision.datasets import CIFAR10
 
 from search_spaces.datasets import cifar10 as module
 from search_spaces.datasets import cifar10_files as files
 from search_spaces.datasets.cifar10 import cifar10
-from tuner.training.data import Arrays, DataError
+from tuner.training.data import DataError
 
 IMAGES = 20  # in a file of the small data sets made here
 NAMES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small(tmp_path, monkeypatch):
     """A folder with a data set of 20 images a file in both layouts, whose digests the loader expects."""
     place = tmp_path / "small"
     generator = np.random.default_rng(0)
@@ -51,24 +47,24 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """The place of the cache, in a folder that is not there yet."""
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "cifar10"
 
 
 @pytest.fixture
-def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def direct(monkeypatch):
     """No proxy between the test and the servers it starts on loopback."""
     monkeypatch.setenv("no_proxy", "*")
 
 
-def same(one: Arrays | None, other: Arrays | None) -> bool:
+def same(one, other):
     assert one is not None and other is not None
     return np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
 
 
-def flip_byte(path: Path, position: int) -> None:
+def flip_byte(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
@@ -77,7 +73,7 @@ def flip_byte(path: Path, position: int) -> None:
 # The sample
 
 
-def test_sample_has_the_first_images_of_each_class() -> None:
+def test_sample_has_the_first_images_of_each_class():
     splits = files.load_sample("no network")
     assert splits.test is not None and splits.validation is None
     for part, per_class in ((splits.train, 500), (splits.test, 100)):
@@ -91,25 +87,17 @@ def test_sample_has_the_first_images_of_each_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "named"),
+    ("file", "damage", "named"),
     [
-        ("label", "sha256"),
-        ("missing", "train_3.webp"),
-        ("no image", "train_3.webp"),
+        ("test_labels.txt", lambda path: flip_byte(path, 3), "sha256"),
+        ("train_3.webp", Path.unlink, "train_3.webp"),
+        ("train_3.webp", lambda path: path.write_bytes(b"not an image"), "train_3.webp"),
     ],
 )
-def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "sample"
-    shutil.copytree(files.SAMPLE, folder)
-    monkeypatch.setattr(files, "SAMPLE", folder)
-    if damage == "label":
-        flip_byte(folder / "test_labels.txt", 3)
-    elif damage == "labels":
-        (folder / "test_labels.txt").write_text("38806")
-    elif damage == "missing":
-        (folder / "train_3.webp").unlink()
-    else:
-        (folder / "train_3.webp").write_bytes(b"not an image")
+def test_altered_sample_is_refused(file, damage, named, tmp_path, monkeypatch):
+    shutil.copytree(files.SAMPLE, tmp_path / "sample")
+    monkeypatch.setattr(files, "SAMPLE", tmp_path / "sample")
+    damage(tmp_path / "sample" / file)
     with pytest.raises(DataError, match=named):
         files.load_sample("")
 
@@ -119,32 +107,19 @@ def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monk
 
 @pytest.mark.parametrize("layout", [files.BINARY, files.PICKLED])
 @pytest.mark.parametrize("inside", [True, False])
-def test_both_layouts_in_a_folder_or_as_the_folder(small: Path, layout: str, inside: bool) -> None:
-    expected = cifar10(small)
+def test_both_layouts_in_a_folder_or_as_the_folder(small, layout, inside):
+    record, expected = (small / files.BINARY / "data_batch_1.bin").read_bytes(), cifar10(small)
     shutil.rmtree(small / (files.PICKLED if layout == files.BINARY else files.BINARY))
     splits = cifar10(small / layout if inside else small)
     assert splits.train.inputs.shape == (5 * IMAGES, 3, 32, 32) and splits.train.inputs.dtype == np.uint8
     assert splits.train.targets.dtype == np.int64
     assert same(splits.train, expected.train) and same(splits.test, expected.test)
+    assert splits.train.targets[0] == record[0]  # the planes are red, green, blue
+    assert splits.train.inputs[0].tobytes() == record[1 : files.RECORD_BYTES]
     assert str(small / layout) in splits.source and splits.notice == ""
 
 
-def test_planes_are_red_green_blue(small: Path) -> None:
-    record = (small / files.BINARY / "data_batch_1.bin").read_bytes()[: files.RECORD_BYTES]
-    splits = cifar10(small / files.BINARY)
-    assert splits.train.targets[0] == record[0]
-    assert splits.train.inputs[0].tobytes() == record[1:]
-
-
-def cut_in_a_record(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def cut_between_records(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: -files.RECORD_BYTES])
-
-
-def raise_a_label(path: Path) -> None:
+def raise_a_label(path):
     content = bytearray(path.read_bytes())
     content[2 * files.RECORD_BYTES] = 10
     path.write_bytes(content)
@@ -153,14 +128,14 @@ def raise_a_label(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (cut_in_a_record, "no whole number of 3,073-byte records"),
-        (cut_between_records, "19 records instead of 20"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "no whole number of 3,073-byte records"),
+        (lambda path: path.write_bytes(path.read_bytes()[: -files.RECORD_BYTES]), "19 records instead of 20"),
         (raise_a_label, "record 2 has the label 10"),
         (lambda path: flip_byte(path, 5000), "truncated or altered"),
         (Path.unlink, "No such file"),
     ],
 )
-def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None], message: str) -> None:
+def test_damaged_binary_file_is_named(small, damage, message):
     path = small / files.BINARY / "data_batch_4.bin"
     damage(path)
     with pytest.raises(DataError) as error:
@@ -169,14 +144,14 @@ def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None
 
 
 class Trap:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+    def __reduce__(self):
         return Path.touch, (self.path,)
 
 
-def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> None:
+def test_pickle_of_another_md5_is_not_unpickled(small, tmp_path):
     (small / files.PICKLED / "data_batch_2").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     with pytest.raises(DataError, match="data_batch_2"):
         cifar10(small)
@@ -186,11 +161,11 @@ def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> 
 # The cache and the download
 
 
-def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_up_that_hangs_is_left_behind(direct, monkeypatch):
     monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
     over, ended = threading.Event(), threading.Event()
 
-    def hang(*_: object, **__: object) -> list[object]:
+    def hang(*_, **__):
         over.wait(60)
         ended.set()
         raise OSError("the look-up ended")
@@ -201,7 +176,7 @@ def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.Mon
     over.set()
 
 
-def test_unreachable_host_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_host_gives_the_sample(cache, monkeypatch):
     monkeypatch.setattr(module, "why_unreachable", lambda url: "timed out after 5 s")
     splits = cifar10(None)
     assert len(splits.train) == 5000
@@ -209,10 +184,10 @@ def test_unreachable_host_gives_the_sample(cache: Path, monkeypatch: pytest.Monk
     assert not cache.parent.exists()
 
 
-def test_one_download_for_all_who_ask_at_once(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    downloads: list[Path] = []
+def test_one_download_for_all_who_ask_at_once(small, cache, monkeypatch):
+    downloads = []
 
-    def download(folder: Path) -> None:
+    def download(folder):
         downloads.append(folder)
         time.sleep(0.3)
         shutil.copytree(small / files.PICKLED, folder / files.PICKLED)
@@ -229,7 +204,7 @@ def test_one_download_for_all_who_ask_at_once(small: Path, cache: Path, monkeypa
     assert {path.name for path in cache.parent.iterdir()} <= {"cifar10", "cifar10.lock"}
 
 
-def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_cache_is_replaced(small, cache, monkeypatch):
     shutil.copytree(small / files.PICKLED, cache / files.PICKLED)
     flip_byte(cache / files.PICKLED / "data_batch_1", 5000)
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
@@ -239,8 +214,8 @@ def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), RuntimeError("File corrupted.")])
-def test_failed_download_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def download(folder: Path) -> None:
+def test_failed_download_gives_the_sample(cache, monkeypatch, error):
+    def download(folder):
         raise error
 
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
@@ -250,37 +225,11 @@ def test_failed_download_gives_the_sample(cache: Path, monkeypatch: pytest.Monke
     assert not cache.exists()
 
 
-class Stalling(BaseHTTPRequestHandler):
-    """Answers, begins the archive, and then sends nothing more until the test is over."""
-
-    over: threading.Event
-
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", "170498071")
-        self.end_headers()
-        self.wfile.write(b"the beginning")
-        self.over.wait(30)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-def test_stalled_download_gives_the_sample(cache: Path, direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    Stalling.over = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(module, "DOWNLOAD_URL", f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz")
+def test_stalled_download_gives_the_sample(cache, direct, monkeypatch):
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
     monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
-    try:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and never answers
+        monkeypatch.setattr(module, "DOWNLOAD_URL", f"http://127.0.0.1:{server.getsockname()[1]}/cifar-10.tar.gz")
         notice = cifar10(None).notice
-    finally:
-        Stalling.over.set()
-        server.shutdown()
-        server.server_close()
     assert "the download from 127.0.0.1" in notice and "timed out" in notice
     assert socket.getdefaulttimeout() is None

@@ -4,6 +4,7 @@ import contextlib
 import os
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,32 +63,22 @@ def test_a_jpeg_of_countless_scans_is_not_decoded(tmp_path):
         decoded(str(path), canvas=8)
 
 
-def spoil(tree, what):
-    """Makes one mistake in a tree; returns what the message must name."""
-    if what == "empty class":
-        (tree / "train" / "emu").mkdir()
-        return tree / "train" / "emu"
-    if what == "missing class":
-        for split in ("train", "val"):
-            add(tree / split / "emu")
-        return tree / "test" / "emu"
-    if what == "unknown class":
-        return add(tree / "val" / "emu").parent
-    if what == "text":
-        path = tree / "train" / "dog" / "1.jpg"
-        path.write_text("no picture")
-        return path
-    path = tree / "test" / "cat" / "2.jpg"
-    path.write_bytes(b"")
-    return path
+MISTAKES = {  # what -> the path that the error names, and what makes the mistake there
+    "empty class": ("train/emu", Path.mkdir),
+    "missing class": ("test/emu", lambda path: [add(path.parents[1] / split / "emu") for split in ("train", "val")]),
+    "unknown class": ("val/emu", add),
+    "text": ("train/dog/1.jpg", lambda path: path.write_text("no picture")),
+    "empty file": ("test/cat/2.jpg", Path.touch),
+}
 
 
-@pytest.mark.parametrize("what", ["empty class", "missing class", "unknown class", "text", "empty file"])
+@pytest.mark.parametrize("what", MISTAKES)
 def test_a_mistake_is_named_in_one_line(tree, what):
-    named = spoil(tree, what)
+    name, make = MISTAKES[what]
+    make(tree / name)
     with pytest.raises(DataError) as raised:
         image_folder(tree, canvas=16)
-    assert str(raised.value).startswith(f"{named}: ") and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{tree / name}: ") and "\n" not in str(raised.value)
 
 
 def test_a_truncated_picture_shows_when_it_is_decoded(tmp_path):
@@ -100,13 +91,9 @@ def test_a_truncated_picture_shows_when_it_is_decoded(tmp_path):
 
 def bomb(path, width, height):
     """A PNG of a few hundred bytes a million pixels."""
-    pixels, packed = zlib.compressobj(9), []
-    for _ in range(height):
-        packed.append(pixels.compress(bytes(1 + width)))
-    chunks = {
-        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
-        b"IDAT": b"".join(packed) + pixels.flush(),
-    }
+    pixels = zlib.compressobj(9)
+    packed = b"".join(pixels.compress(bytes(1 + width)) for _ in range(height)) + pixels.flush()
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0), b"IDAT": packed}
     body = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks.items()]
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(body))
 

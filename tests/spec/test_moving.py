@@ -194,7 +194,7 @@ study = optuna.create_study()
 for _ in range(3):
     trial = study.ask()
     x = trial.suggest_float("x", 0, 1)
-    trial.set_user_attr("seen", [x, trial.system_attrs, len(trial.study.trials)])
+    trial.set_user_attr("seen", [x, trial.system_attrs, trial.study.direction.name])
     seen.append(trial.user_attrs)
     study.tell(trial, x)
 """
@@ -202,7 +202,7 @@ for _ in range(3):
 
     with pytest.raises(Ended) as ended:
         ran(moved(X + text), {"x": 0.5})
-    assert ended.value.value == 0.5 and seen == [{"seen": [0.5, {}, 1]}]
+    assert ended.value.value == 0.5 and seen == [{"seen": [0.5, {}, "MINIMIZE"]}]
 
 
 @pytest.mark.parametrize(

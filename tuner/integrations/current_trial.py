@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def trial_id() -> str | None:
 def checkpoint_folder() -> Path | None:
     """Returns the folder of the checkpoint from which the trial resumes; None at epoch 0 or outside of a trial.
 
-    A checkpoint in an object store is copied to this machine; the trial's next report deletes the copy.
+    A checkpoint in an object store is copied to this machine until the trial's next report.
     """
     from ray import tune
 
@@ -47,11 +48,7 @@ def checkpoint_folder() -> Path | None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError if the script did not call `checkpoint_folder` in this trial: a resume would begin at epoch 0.
-
-    Args:
-        line: the code that the error text tells the user to write.
-    """
+    """Raises ValueError, which tells to write `line`, if the script did not call `checkpoint_folder` in this trial."""
     if _asked != [trial_id()]:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
@@ -68,6 +65,19 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
         tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def replaced(owner: type, **methods: Any) -> Iterator[None]:
+    """Replaces methods of a framework's class in a `with` block."""
+    before = {name: getattr(owner, name) for name in methods}
+    try:
+        for name, method in methods.items():
+            setattr(owner, name, method)
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(owner, name, method)
 
 
 def local_folder() -> tempfile.TemporaryDirectory[str]:
@@ -96,12 +106,10 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 def keep_changes(optimizers: Iterable[Any], schedulers: Iterable[Any], before: Options, now: Options) -> None:
     """Sets the options that population-based training changed, in optimizers that were restored from a checkpoint.
 
-    Population-based training copies the checkpoint of another trial and changes parameters. Learning rates change in
-    proportion: a schedule has already multiplied the restored ones.
+    Learning rates change in proportion: a schedule has already multiplied the restored ones.
 
     Args:
-        before: the options with which the checkpoint's trial created its optimizers.
-        now: the options with which this trial created its optimizers.
+        before, now: the options with which the checkpoint's trial, and this trial, created their optimizers.
     """
     if before == now:
         return

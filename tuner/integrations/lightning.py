@@ -11,23 +11,23 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import random
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tuner.integrations import current_trial
 
 # `pytorch_lightning` and `lightning.pytorch` have the same classes. A Trainer accepts only callbacks of its package.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
+    from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
     from pytorch_lightning import Trainer
     from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
     from pytorch_lightning.loggers.logger import DummyLogger
 else:
+    from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
     from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
     from lightning.pytorch.loggers.logger import DummyLogger
@@ -41,17 +41,12 @@ LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLo
 
 
 class TunerCallback(Checkpoint):
-    """Reports each epoch of a Lightning `Trainer`, with Lightning's own checkpoint and the random streams.
+    """Reports each epoch of a Lightning `Trainer`, and resumes exactly; docs/frameworks.md says what it changes.
 
-    If the Trainer validates, only epochs with a validation are reported. The report has all logged metrics
-    (`trainer.callback_metrics`). Lightning's checkpoint has no random streams, and it is saved before
-    `ReduceLROnPlateau` takes its step; this callback saves the streams and repeats the step. So a killed trial repeats
-    no reported epoch, and its numbers equal those of an uninterrupted one. Population-based training may change
-    parameters that `configure_optimizers` and the data loaders use, such as the learning rate and the batch size.
-
-    In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
-    files of a `ModelCheckpoint` without `dirpath` go to a folder that is deleted after the trial. Outside a search the
-    callback does nothing. Only process 0 reports. `enable_checkpointing=False` does not turn this callback off.
+    The report has all logged metrics (`trainer.callback_metrics`); an epoch without its validation is not reported.
+    Lightning's checkpoint has no random streams, and it is saved before `ReduceLROnPlateau` takes its step; this
+    callback saves the streams and repeats the step. The files of a `ModelCheckpoint` without `dirpath` go to a folder
+    that is deleted after the trial. Outside a search the callback does nothing. Only process 0 reports.
 
     Args:
         quiet: False leaves the progress bar and the loggers on.
@@ -71,8 +66,7 @@ class TunerCallback(Checkpoint):
                 # Lightning starts its loggers before it calls any callback, so their classes are replaced here.
                 # `setup` restores the classes.
                 os.environ.setdefault("WANDB_MODE", "disabled")
-                for name in LOGGERS:
-                    setattr(CHOOSER, name, _no_logger)
+                vars(CHOOSER).update(dict.fromkeys(LOGGERS, lambda **options: DummyLogger()))
 
     @staticmethod
     def checkpoint() -> str | None:
@@ -85,8 +79,7 @@ class TunerCallback(Checkpoint):
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Turns off progress bar and loggers if `quiet`; directs each `ModelCheckpoint` to a temporary folder."""
-        for name, logger in LOGGERS.items():
-            setattr(CHOOSER, name, logger)
+        vars(CHOOSER).update(LOGGERS)
         if not self._active or stage != "fit":
             return
         current_trial.check_resumes("trainer.fit(..., ckpt_path=TunerCallback.checkpoint())")
@@ -111,7 +104,10 @@ class TunerCallback(Checkpoint):
         """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
         if not self._active:
             return {}
-        return {"streams": _streams(), "metrics": self._metrics, "options": self._options}
+        streams = _collect_rng_states()
+        name, keys, *rest = streams["numpy"]
+        streams["numpy"] = (name, keys.tolist(), *rest)  # plain values, which a resume reads with `weights_only`
+        return {"streams": streams, "metrics": self._metrics, "options": self._options}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps this callback's state from a checkpoint until training starts; the hooks below apply it."""
@@ -132,7 +128,7 @@ class TunerCallback(Checkpoint):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """After a resume, restores the random streams before the first epoch's batches are drawn."""
         if self._restored:
-            _restore_streams(self._restored["streams"])
+            _set_rng_states(self._restored["streams"])
             self._restored = {}
             # Lightning has made the data loaders' iterators before this hook, with random numbers of other streams.
             # They are made anew here, where uninterrupted training makes them.
@@ -155,8 +151,7 @@ class TunerCallback(Checkpoint):
             current_trial.report(self._metrics, path.parent)
 
 
-@contextlib.contextmanager
-def automatic() -> Iterator[None]:
+def automatic() -> AbstractContextManager[None]:
     """Gives each Trainer in a `with` block a `TunerCallback`, and each fit the checkpoint to resume from."""
     made, fitted = Trainer.__init__, Trainer.fit
 
@@ -169,11 +164,7 @@ def automatic() -> Iterator[None]:
         checkpoint = TunerCallback.checkpoint()
         fitted(self, *arguments, **({**options, "ckpt_path": checkpoint} if checkpoint else options))
 
-    Trainer.__init__, Trainer.fit = make, fit
-    try:
-        yield
-    finally:
-        Trainer.__init__, Trainer.fit = made, fitted
+    return current_trial.replaced(Trainer, __init__=make, fit=fit)
 
 
 _configured = CALLBACKS._configure_checkpoint_callbacks
@@ -193,40 +184,10 @@ def _check_plain(path: Path) -> None:
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
+        what = next(iter(str(error).splitlines()), type(error).__name__)
+        with contextlib.suppress(Exception):
+            what = ", ".join(torch.serialization.get_unsafe_globals_in_checkpoint(path)) or what
         raise ValueError(
-            f"{path.name} has more than tensors and plain values ({_what_is_wrong(path, error)}); keep other objects "
-            "out of save_hyperparameters() and checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
+            f"{path.name} has more than tensors and plain values ({what}); keep other objects out of "
+            "save_hyperparameters() and checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
         ) from None
-
-
-def _what_is_wrong(path: Path, error: Exception) -> str:
-    """Returns the names of a checkpoint's objects that `weights_only` forbids, or else the first line of the error."""
-    try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:
-        names = []
-    return ", ".join(names) or (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _no_logger(**options: Any) -> Any:
-    return DummyLogger()
-
-
-def _streams() -> dict[str, Any]:
-    """Returns the states of the global random streams of Python, numpy and torch, as tensors and plain values."""
-    name, keys, *rest = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(np.asarray(keys).astype("int64")), *rest),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _restore_streams(saved: dict[str, Any]) -> None:
-    random.setstate(saved["python"])
-    name, keys, *rest = saved["numpy"]
-    np.random.set_state((name, keys.numpy().astype("uint32"), *rest))
-    torch.set_rng_state(saved["torch"].cpu())
-    if saved["cuda"]:
-        torch.cuda.set_rng_state_all([state.cpu() for state in saved["cuda"]])

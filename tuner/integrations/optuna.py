@@ -19,7 +19,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.errors import RequestError
-from tuner.spec.script import Ended, importing, running
+from tuner.spec.script import Ended, check_declared, running
 from tuner.spec.source import returned_tuple
 
 Config = dict[str, Any]
@@ -41,9 +41,8 @@ def __getattr__(name: str) -> Any:
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
-    `trial.report` sends a report, and the search's scheduler decides whether the trial continues. The numbers that the
-    objective reports and returns are the search's metric, whatever its name is. A returned number that equals the last
-    reported one is not reported again.
+    The numbers that the objective reports and returns are the search's metric, whatever its name is. A returned number
+    that equals the last reported one is not reported again. The search's scheduler prunes.
 
     Raises:
         RequestError: the objective returns several values.
@@ -67,11 +66,7 @@ def create_study(**options: Any) -> Any:
     """Creates a study; in a trial, the study has only this trial, and storage, sampler and pruner are ignored."""
     if trial := running():
         return _study(trial.config, options.get("study_name"))
-    if importing():
-        raise ValueError(
-            "optuna.create_study was called before the file declared its space; put tuner.script({...}), with the "
-            "parameters, above it"
-        )
+    check_declared("optuna.create_study")
     return optuna.create_study(**options)
 
 
@@ -85,12 +80,12 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
     trial = running()
     if trial:
         trial.reached = True
-    direction = optuna.study.StudyDirection.MAXIMIZE if trial and trial.mode == "max" else None
-    storage = optuna.storages.InMemoryStorage()
-    study_id = storage.create_new_study([direction or optuna.study.StudyDirection.MINIMIZE], name)
-    # The search's scheduler prunes; Optuna's pruner would have no other trial for a comparison.
-    pruner = optuna.pruners.NopPruner()
-    return StudyOfTrial(storage.get_study_name_from_id(study_id), storage, GivenSampler(_flat(config)), pruner)
+    directions, storage = optuna.study.StudyDirection, optuna.storages.InMemoryStorage()
+    direction = directions.MAXIMIZE if trial and trial.mode == "max" else directions.MINIMIZE
+    study_id = storage.create_new_study([direction], name)
+    study = StudyOfTrial(storage.get_study_name_from_id(study_id), storage)
+    study.config = _flat(config)
+    return study
 
 
 class StudyOfTrial(optuna.Study):
@@ -99,6 +94,8 @@ class StudyOfTrial(optuna.Study):
     `optimize` runs the objective once and ends the script; `tell` ends it, too. The rest of the script would need the
     results of many trials, which only the search has. `optimize` does not call its `callbacks`.
     """
+
+    config: Config
 
     def optimize(self, func: Callable[[Any], Any], *arguments: Any, **options: Any) -> NoReturn:
         """Runs the objective in this trial and ends the script."""
@@ -112,8 +109,11 @@ class StudyOfTrial(optuna.Study):
 
     def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
         """Returns the trial that this process runs."""
-        asked = super().ask(dict(fixed_distributions or {}))
-        return ReportingTrial(self, asked.number)  # Optuna numbers trials and their ids alike in a study in memory
+        trial = ReportingTrial(self.config)
+        trial.study = self
+        for name, distribution in (fixed_distributions or {}).items():
+            trial._suggest(name, distribution)
+        return trial
 
     def tell(self, trial: Any, values: Any = None, state: Any = None, **options: Any) -> NoReturn:
         """Reports the trial's value and ends the script."""
@@ -123,41 +123,14 @@ class StudyOfTrial(optuna.Study):
         """Does nothing; declare settings to run first by `points=` of the space."""
 
 
-class GivenSampler(optuna.samplers.BaseSampler):
-    """Gives Optuna the values of a config; raises ValueError if one is missing or none of the objective's choices."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
-        """Returns the config's value of the parameter."""
-        if param_name not in self._config:
-            raise ValueError(
-                f"the objective asks for {param_name!r}, which is not in the space's params; they have "
-                f"{', '.join(self._config)}"
-            )
-        value = self._config[param_name]
-        if isinstance(param_distribution, CategoricalDistribution) and value not in param_distribution.choices:
-            raise ValueError(
-                f"{param_name}={value!r} is none of the objective's choices {param_distribution.choices}; give the "
-                f"same ones in params"
-            )
-        return value
-
-
-class ReportingTrial(optuna.trial.Trial):
+class ReportingTrial(optuna.trial.FixedTrial):
     """Optuna's trial with the search's parameters; it reports to the search, and ignores the step of a report.
 
-    The search gets a number only at `should_prune`, the next report or the end of the objective. A number that the
-    objective also returns is thus its last report, at which the scheduler does not prune the trial.
+    The search gets a number only at `should_prune`, the next report or the end of the objective, so that a number which
+    the objective also returns is its last report, at which the scheduler does not prune.
     """
 
+    study: StudyOfTrial
     _waiting: float | None = None
     _sent: float | None = None
 
@@ -166,15 +139,23 @@ class ReportingTrial(optuna.trial.Trial):
         """Returns the trial's number in the search."""
         return int(tune.get_context().get_trial_id())
 
-    @property
-    def system_attrs(self) -> dict[str, Any]:
-        """Returns Optuna's internal attributes of the trial; Optuna 5 no longer has this property."""
-        return dict(self.storage.get_trial(self._trial_id).system_attrs)
+    def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
+        """Returns the config's value of a parameter; raises ValueError if it has none, or none of the choices."""
+        config = self.study.config
+        if name not in config:
+            raise ValueError(
+                f"the objective asks for {name!r}, which is not in the space's params; they have {', '.join(config)}"
+            )
+        if isinstance(distribution, CategoricalDistribution) and config[name] not in distribution.choices:
+            raise ValueError(
+                f"{name}={config[name]!r} is none of the objective's choices {distribution.choices}; give the same "
+                f"ones in params"
+            )
+        return super()._suggest(name, distribution)
 
     def report(self, value: float, step: int) -> None:
         """Keeps a number for the next `send`; sends the number before it."""
         self.send()
-        super().report(value, step)
         self._waiting = float(value)
 
     def should_prune(self) -> bool:

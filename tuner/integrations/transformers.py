@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from transformers import trainer as trainer_module
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import logging as transformers_logging
@@ -30,18 +30,12 @@ PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_fin
 
 
 class TunerCallback(TrainerCallback):
-    """Reports each evaluation of a Hugging Face `Trainer`, with the Trainer's own checkpoint.
+    """Reports each evaluation of a Hugging Face `Trainer`, with its own checkpoint; see docs/frameworks.md.
 
-    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. The checkpoint has the
-    weights, the optimizer, the schedule, the random streams and the Trainer's state, so a killed trial repeats only
-    the steps after its last report.
-    Population-based training may change the optimizer's options, such as the learning rate and weight decay.
-
-    In a trial the callback changes these arguments of the Trainer: `output_dir` is a folder that is deleted
-    after the trial. `save_strategy` and `load_best_model_at_end` are off, because the search keeps the best
-    checkpoints. `restore_callback_states_from_checkpoint` is on. The progress bar and the Trainer's loggers
-    (`report_to`, such as W&B and TensorBoard) are off.
-    Outside a search the callback does nothing. Only process 0 reports.
+    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. In a trial the callback
+    changes these arguments of the Trainer: `output_dir` is a folder that is deleted after the trial. `save_strategy`
+    and `load_best_model_at_end` are off, because the search keeps the best checkpoints.
+    `restore_callback_states_from_checkpoint` is on. Outside a search it does nothing. Only process 0 reports.
 
     Args:
         quiet: False keeps the Trainer's progress bar and its loggers.
@@ -55,7 +49,10 @@ class TunerCallback(TrainerCallback):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                self._silence()
+                # A Trainer chooses its bar and loggers in its `__init__`, and a callback never gets the Trainer. So the
+                # Trainer's module is changed until `on_init_end`.
+                vars(trainer_module).update(QUIET)
+                transformers_logging.disable_progress_bar()  # the bar of loading a checkpoint
 
     @staticmethod
     def checkpoint() -> str | None:
@@ -63,18 +60,9 @@ class TunerCallback(TrainerCallback):
         folder = current_trial.checkpoint_folder()
         return None if folder is None else str(folder)
 
-    def _silence(self) -> None:
-        """Turns off the progress bar and the loggers of the next Trainer that a script makes."""
-        # A Trainer chooses both in its `__init__`, and a callback never gets the Trainer. So the Trainer's module is
-        # changed until `on_init_end`.
-        for name, value in QUIET.items():
-            setattr(trainer_module, name, value)
-        transformers_logging.disable_progress_bar()  # the bar of loading a checkpoint
-
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Undoes `_silence` for later Trainers; directs this Trainer's files to the trial's temporary folder."""
-        for name, value in LOUD.items():
-            setattr(trainer_module, name, value)
+    def on_init_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Gives later Trainers their bar and loggers back; directs this one's files to the trial's temporary folder."""
+        vars(trainer_module).update(LOUD)
         if self._active:
             with contextlib.suppress(OSError):
                 os.rmdir(args.output_dir)  # the Trainer has made this folder; all trials would share it
@@ -84,9 +72,7 @@ class TunerCallback(TrainerCallback):
             if parts.get("optimizer") is not None:
                 self._own_options = current_trial.options_of([parts["optimizer"]])
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Raises ValueError if the script does not resume or PLACE changed; sets optimizer options that pbt changed."""
         if not self._active:
             return
@@ -95,10 +81,8 @@ class TunerCallback(TrainerCallback):
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
         optimizer = parts["optimizer"]
-        self._made = {
-            "options": self._own_options or [_options_by(args, optimizer)],
-            **{name: getattr(args, name) for name in PLACE},
-        }
+        options = self._own_options or [_options_by(args, optimizer)]
+        self._made = {"options": options, **{name: getattr(args, name) for name in PLACE}}
         folder = self.checkpoint()
         if folder is None:
             return
@@ -111,39 +95,24 @@ class TunerCallback(TrainerCallback):
                 )
         current_trial.keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """If the Trainer does not evaluate, makes it log the epoch's training loss and save a checkpoint."""
         if self._training and args.eval_strategy == IntervalStrategy.NO:
             control.should_log = control.should_save = True
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **parts: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
         """Remembers the training loss, which `on_save` reports if there is no evaluation."""
         if logs and "loss" in logs and args.eval_strategy == IntervalStrategy.NO:
             self._metrics = {"loss": logs["loss"]}
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any] | None = None,
-        **parts: Any,
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **parts: Any) -> None:
         """Keeps the evaluation's metrics; makes the Trainer save a checkpoint and then call `on_save`."""
         if self._training and state.global_step:
-            self._metrics |= {
-                name: value for name, value in (metrics or {}).items() if name != "epoch" and not name.endswith(SPEED)
-            }
+            kept = {name: value for name, value in (metrics or {}).items() if not name.endswith(SPEED)}
+            self._metrics |= {name: value for name, value in kept.items() if name != "epoch"}
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Reports the latest metrics with the checkpoint that the Trainer has just saved."""
         if self._training and self._metrics and state.is_world_process_zero:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -151,13 +120,12 @@ class TunerCallback(TrainerCallback):
             metrics, self._metrics = self._metrics, {}
             current_trial.report(metrics, folder)
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Ends the reports: a `trainer.evaluate` after the training is not reported."""
         self._training = False
 
 
-@contextlib.contextmanager
-def automatic() -> Iterator[None]:
+def automatic() -> AbstractContextManager[None]:
     """Gives each Trainer in a `with` block a `TunerCallback`, and each training the checkpoint to resume from."""
     trainer: Any = trainer_module.Trainer
     made, trained = trainer.__init__, trainer.train
@@ -167,20 +135,13 @@ def automatic() -> Iterator[None]:
         made(self, *arguments, **{**options, "callbacks": callbacks})
 
     def train(self: Any, *arguments: Any, **options: Any) -> Any:
-        return trained(self, TunerCallback.checkpoint(), *arguments[1:], **_without_resume(options))
+        options.pop("resume_from_checkpoint", None)
+        return trained(self, TunerCallback.checkpoint(), *arguments[1:], **options)
 
-    trainer.__init__, trainer.train = make, train
-    try:
-        yield
-    finally:
-        trainer.__init__, trainer.train = made, trained
+    return current_trial.replaced(trainer, __init__=make, train=train)
 
 
-def _without_resume(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "resume_from_checkpoint"}
-
-
-def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:
+def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:
     """Returns the options that the Trainer created its optimizer with.
 
     They come from the arguments, because the optimizer already has the checkpoint's values. A Trainer's first
@@ -190,16 +151,8 @@ def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 
-class _Nothing(TrainerCallback):
-    """Replaces the Trainer's progress bar, and shows nothing."""
-
-
-def _no_loggers(report_to: Any) -> list[Any]:
-    return []
-
-
 # Name in the Trainer's module -> the class of its progress bar, or the function that chooses its loggers.
 LOUD = {
     name: getattr(trainer_module, name) for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
 }
-QUIET = {"DEFAULT_PROGRESS_CALLBACK": _Nothing, "get_reporting_integration_callbacks": _no_loggers}
+QUIET = {"DEFAULT_PROGRESS_CALLBACK": TrainerCallback, "get_reporting_integration_callbacks": lambda report_to: []}

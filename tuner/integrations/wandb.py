@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
-from tuner.spec.script import Declared, Trial, importing, running, script_space
+from tuner.spec.script import Declared, Trial, check_declared, importing, running, script_space
 from tuner.spec.space import Space
 
 _pending: dict[str, Any] = {}  # metric -> the number that was logged since the trial's last report
@@ -42,11 +42,7 @@ def init(*arguments: Any, **options: Any) -> Any:
     """Starts a W&B run; in a trial, a disabled one whose config has the trial's parameters and cannot change them."""
     trial = running()
     if trial is None:
-        if importing():
-            raise ValueError(
-                "wandb.init was called before the file declared its space; put tuner.script({...}), with the "
-                "parameters, above it"
-            )
+        check_declared("wandb.init")
         return __getattr__("init")(*arguments, **options)
     _pending.clear()
     trial.reached = True
@@ -162,18 +158,16 @@ def _domain(name: str, declared: Mapping[str, Any]) -> Any:
         return declared["value"]
     if "values" in declared:
         return tune.choice(list(declared["values"]))
-    low, high = declared.get("min"), declared.get("max")
+    low, high, step = declared.get("min"), declared.get("max"), declared.get("q", 1)
     whole = isinstance(low, int) and isinstance(high, int)
     kind = declared.get("distribution", "int_uniform" if whole else "uniform")
     if kind in ("normal", "q_normal"):
-        mean, deviation = declared.get("mu", 0), declared.get("sigma", 1)
-        return tune.qrandn(mean, deviation, declared.get("q", 1)) if kind[0] == "q" else tune.randn(mean, deviation)
+        shape = declared.get("mu", 0), declared.get("sigma", 1)
+        return tune.qrandn(*shape, step) if kind == "q_normal" else tune.randn(*shape)
     if low is None or high is None:
         raise ValueError(f"parameter {name!r} of the sweep: {dict(declared)} needs value, values, or min and max")
-    if kind.startswith(("log_uniform", "q_log_uniform")) and not kind.endswith("_values"):
+    if kind in ("log_uniform", "q_log_uniform"):
         low, high, whole = math.exp(low), math.exp(high), False  # W&B takes exponents of e
-    kind = kind.removesuffix("_values")
-    step = declared.get("q", 1)
     whole = whole and isinstance(step, int)
     domains: dict[str, Callable[[], Any]] = {
         "int_uniform": lambda: tune.randint(low, high + 1),
@@ -182,6 +176,7 @@ def _domain(name: str, declared: Mapping[str, Any]) -> Any:
         "q_uniform": lambda: tune.qrandint(low, high, step) if whole else tune.quniform(low, high, step),
         "q_log_uniform": lambda: tune.qlograndint(low, high, step) if whole else tune.qloguniform(low, high, step),
     }
+    kind = kind.removesuffix("_values")
     if kind not in domains:
         raise ValueError(f"parameter {name!r} of the sweep: unknown distribution {kind!r}{nearest(kind, domains)}")
     return domains[kind]()

@@ -128,6 +128,15 @@ def importing() -> Path | None:
     return _importing[-1] if _importing else None
 
 
+def check_declared(function: str) -> None:
+    """Raises ValueError if a space's file, while it is imported, calls a function that only trials should call."""
+    if importing():
+        raise ValueError(
+            f"{function} was called before the file declared its space; put tuner.script({{...}}), with the "
+            f"parameters, above it"
+        )
+
+
 def running() -> Trial | None:
     """Returns the trial that runs in this process; None if there is none."""
     return _trial[-1] if _trial else None

@@ -168,6 +168,11 @@ class Splits:
     constants: Mapping[str, Any] = field(default_factory=dict)
     notice: str = ""
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts that are not None, by name."""
+        return {name: part for name in ("train", "validation", "test") if (part := getattr(self, name)) is not None}
+
 
 @dataclass(frozen=True)
 class HeldOut(Splits):

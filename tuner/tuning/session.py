@@ -92,7 +92,7 @@ def run_search(call: SearchCall) -> Done | None:
         journal = open_journal(request)
         from tuner.tuning.answer.ending import ending, save_answer
         from tuner.tuning.assembly import assemble
-        from tuner.tuning.output.mirroring import mirrored
+        from tuner.tuning.output.wandb_mirror import mirrored
 
         # Run: Ray asks the searcher for settings, trains them in workers, and asks the scheduler after each report.
         mirror = stack.enter_context(mirrored(experiment, request.wandb_mode))

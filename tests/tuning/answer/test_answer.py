@@ -5,8 +5,9 @@ import io
 import json
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,17 +29,46 @@ TINY = Path(__file__).parents[2] / "spaces" / "tiny.py"
 CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}
 
 
+@dataclass
+class Searched:
+    """A search of two trials, the first with a checkpoint of its first epoch."""
+
+    folder: Path
+    space: Any
+    splits: Any
+    training: Training
+
+    @property
+    def best(self):
+        return self.folder / "best"
+
+    def conclude(self, **changes):
+        return conclude(results.load(self.folder), self.space, changes.get("splits", self.splits), 1, 0)
+
+    def read(self, name):
+        return json.loads((self.best / name).read_text())
+
+    def save_better(self):
+        """Gives trial 00001 a checkpoint of a better epoch than that of trial 00000."""
+        shutil.copytree(self.folder / "ray/00000/checkpoint_000000", self.folder / "ray/00001/checkpoint_000000")
+        book = Journal(self.folder / "journal.jsonl")
+        book.write("report", "00001", epoch=2, metrics={"loss": 1e-3}, checkpoint="ray/00001/checkpoint_000000")
+        book.close()
+
+    def files(self):
+        """Every file of `best/`, and its content."""
+        return {str(each.relative_to(self.best)): each.read_bytes() for each in self.best.rglob("*") if each.is_file()}
+
+
 @pytest.fixture
 def searched(tmp_path):
-    """A search of two trials, the first with a checkpoint of its first epoch: folder, space and splits."""
     folder = tmp_path / "mine"
-    folder.mkdir()
-    loaded_space = find_space(str(TINY))
-    splits = hold_out(loaded_space.space.task.data(None), fraction=0.2, seed=0)
-    training = Training(loaded_space.space.task, splits, TrialSpec(CONFIG, trial_seed(0, "00000"), 8))
-    report = training.run_epoch()
     place = folder / "ray" / "00000" / "checkpoint_000000"
     place.mkdir(parents=True)
+    space = find_space(str(TINY))
+    splits = hold_out(space.space.task.data(None), fraction=0.2, seed=0)
+    training = Training(space.space.task, splits, TrialSpec(CONFIG, trial_seed(0, "00000"), 8))
+    report = training.run_epoch()
     torch.save({"training": training.state_dict(), "best": report["loss"]}, place / STATE)
     save_experiment(Experiment(space=str(TINY), name="mine", results=str(tmp_path), max_epochs=8), folder, {})
     book = Journal(folder / "journal.jsonl")
@@ -53,115 +83,80 @@ def searched(tmp_path):
     book.write("trial_ended", "00000", status="completed", reason="trained its 8 epochs")
     book.write("trial_ended", "00001", status="pruned", reason='worse, "much" worse')
     book.close()
-    return folder, loaded_space, splits, training
+    return Searched(folder, space, splits, training)
 
 
 def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
-    folder, loaded_space, splits, training = searched
-    answer = conclude(results.load(folder), loaded_space, splits, 1, 0)
+    answer = searched.conclude()
     assert (answer.trial.id, answer.report.epoch) == ("00000", 1)
-    config = json.loads((folder / "best/config.json").read_text())
-    metrics = json.loads((folder / "best/metrics.json").read_text())
-    assert config["config"] == CONFIG and config["trial"] == "00000" and config["space_sha256"] == loaded_space.sha256
-    assert metrics["test"] == answer.test == training.evaluate(splits.test)
+    config, metrics = searched.read("config.json"), searched.read("metrics.json")
+    assert (config["config"], config["trial"], config["space_sha256"]) == (CONFIG, "00000", searched.space.sha256)
+    assert metrics["test"] == answer.test == searched.training.evaluate(searched.splits.test)
     assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
-    model = loaded_space.space.task.model(CONFIG)
-    model.load_state_dict(torch.load(folder / "best/model.pt", weights_only=True))
+    searched.space.space.task.model(CONFIG).load_state_dict(torch.load(searched.best / "model.pt", weights_only=True))
 
 
-def test_the_test_part_is_read_once_for_one_winner(searched):
-    folder, loaded_space, splits, _ = searched
-    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
-    touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
-    assert conclude(results.load(folder), loaded_space, touched, 1, 0).test == first
-    shutil.rmtree(folder / "best")
-    assert conclude(results.load(folder), loaded_space, touched, 1, 0).test != first
-
-
-def test_a_damaged_model_is_written_again_from_the_winners_checkpoint(searched):
-    folder, loaded_space, splits, _ = searched
-    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
-    model = folder / "best" / "model.pt"
+def test_the_test_part_is_read_once_for_one_winner_whose_model_and_figures_are_whole(searched):
+    """A download from an object store may end between two files of `best/`."""
+    first = searched.conclude().test
+    test = searched.splits.test
+    touched = replace(searched.splits, test=replace(test, targets=1 - test.targets))
+    assert searched.conclude(splits=touched).test == first
+    model = searched.best / "model.pt"
     for damage in (model.read_bytes()[:50], None):
         model.write_bytes(damage) if damage else model.unlink()
-        assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
-        assert torch.load(model, weights_only=True)
-
-
-def files_of(folder):
-    """Every file below a folder, and its content."""
-    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        assert searched.conclude().test == first and torch.load(model, weights_only=True)
+    of_another = {**searched.read("metrics.json"), "validation": {"loss": 7.0}, "test": {"loss": 7.0}}
+    (searched.best / "metrics.json").write_text(json.dumps(of_another))
+    assert searched.conclude().test == first
+    shutil.rmtree(searched.best)
+    assert searched.conclude(splits=touched).test != first
 
 
 def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypatch):
     """The new answer is complete, its figures on the test part among them, before any of it is seen."""
-    folder, loaded_space, splits, _ = searched
-    conclude(results.load(folder), loaded_space, splits, 1, 0)
-    old = files_of(folder / "best")
-    shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
-    book = Journal(folder / "journal.jsonl")
-    book.write("report", "00001", epoch=2, metrics={"loss": 0.0}, checkpoint="ray/00001/checkpoint_000000")
-    book.close()
+    searched.conclude()
+    old = searched.files()
+    searched.save_better()
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("tuner.tuning.answer.conclusion.evaluate", interrupted)
-        conclude(results.load(folder), loaded_space, splits, 1, 0)
-    assert files_of(folder / "best") == old
-    assert conclude(results.load(folder), loaded_space, splits, 1, 0).trial.id == "00001"
-    assert json.loads((folder / "best/config.json").read_text())["trial"] == "00001"
-    assert json.loads((folder / "best/metrics.json").read_text())["validation"] == {"loss": 0.0}
-
-
-def test_the_test_figures_of_another_report_are_not_taken_over(searched):
-    """A download from an object store may end between two files of `best/`."""
-    folder, loaded_space, splits, _ = searched
-    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
-    written = json.loads((folder / "best/metrics.json").read_text())
-    written["validation"]["loss"] += 1
-    (folder / "best/metrics.json").write_text(json.dumps({**written, "test": {"loss": 7.0}}))
-    assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
-
-
-def save_better(folder):
-    """Gives trial 00001 a checkpoint of a better epoch than that of trial 00000."""
-    shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
-    book = Journal(folder / "journal.jsonl")
-    book.write("report", "00001", epoch=2, metrics={"loss": 1e-3}, checkpoint="ray/00001/checkpoint_000000")
-    book.close()
+        searched.conclude()
+    assert searched.files() == old
+    assert searched.conclude().trial.id == "00001"
+    assert searched.read("config.json")["trial"] == "00001"
+    assert searched.read("metrics.json")["validation"] == {"loss": 1e-3}
 
 
 @pytest.mark.parametrize("is_task", [True, False])
 def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_without_a_model(
     searched, caplog, is_task
 ):
-    folder, loaded_space, splits, _ = searched
-    save_better(folder)
-    splits = splits if is_task else None
-    conclude(results.load(folder), loaded_space, splits, 1, 0)
+    searched.save_better()
+    searched.splits = searched.splits if is_task else None
+    searched.conclude()
     assert not caplog.text
     for gone in ("ray", "best"):
-        shutil.rmtree(folder / gone)
+        shutil.rmtree(searched.folder / gone)
     for _ in range(2):
         caplog.clear()
-        record = results.load(folder)
-        answer = conclude(record, loaded_space, splits, 1, 0)
+        answer = searched.conclude()
         assert (answer.trial.id, answer.report.epoch, answer.test) == ("00001", 2, None)
-        assert record.best() == (answer.trial, answer.report)
+        assert results.load(searched.folder).best() == (answer.trial, answer.report)
         assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone" in caplog.text
         assert all(message.startswith("NOTE: ") for message in caplog.messages)
-        assert "but no model" in caplog.text and not is_loadable(folder / "best")
-        assert json.loads((folder / "best/config.json").read_text())["config"] == CONFIG
+        assert "but no model" in caplog.text and not is_loadable(searched.best)
+        assert searched.read("config.json")["config"] == CONFIG
 
 
 def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answer(searched, caplog):
-    folder, loaded_space, splits, _ = searched
-    save_better(folder)
-    shutil.rmtree(folder / "ray/00001")
-    answer = conclude(results.load(folder), loaded_space, splits, 1, 0)
-    assert answer.trial.id == "00000" and answer.test and is_loadable(folder / "best")
+    searched.save_better()
+    shutil.rmtree(searched.folder / "ray/00001")
+    answer = searched.conclude()
+    assert answer.trial.id == "00000" and answer.test and is_loadable(searched.best)
     assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone: the answer is" in caplog.text
     assert [message[:6] for message in caplog.messages] == ["NOTE: "]
 
@@ -170,15 +165,12 @@ def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answe
 @pytest.mark.parametrize("is_task", [True, False])
 def test_the_best_trial_stays_the_answer_while_best_has_its_model(searched, caplog, harm, is_task):
     """A worse trial, whose checkpoint is still there, does not replace it."""
-    folder, loaded_space, splits, _ = searched
-    save_better(folder)
-    splits = splits if is_task else None
-    first = conclude(results.load(folder), loaded_space, splits, 1, 0)
-    before = files_of(folder / "best")
-    harm(folder / "ray/00001/checkpoint_000000")
-    record = results.load(folder)
-    assert conclude(record, loaded_space, splits, 1, 0) == first and record.best()[0].id == "00001"
-    assert files_of(folder / "best") == before and not caplog.text
+    searched.save_better()
+    searched.splits = searched.splits if is_task else None
+    first, before = searched.conclude(), searched.files()
+    harm(searched.folder / "ray/00001/checkpoint_000000")
+    assert searched.conclude() == first and results.load(searched.folder).best()[0].id == "00001"
+    assert searched.files() == before and not caplog.text
 
 
 def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
@@ -193,8 +185,7 @@ def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
 
 
 def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
-    folder = searched[0]
-    rows = list(csv.DictReader(io.StringIO(trials_csv(results.load(folder)))))
+    rows = list(csv.DictReader(io.StringIO(trials_csv(results.load(searched.folder)))))
     assert [row["trial"] for row in rows] == ["00000", "00001"]
     assert (rows[1]["status"], rows[1]["rung"], rows[1]["reason"]) == ("pruned", "1", 'worse, "much" worse')
     assert (rows[0]["rung"], rows[0]["epochs"], rows[0]["width"], rows[0]["lr"]) == ("", "1", "4", "0.01")

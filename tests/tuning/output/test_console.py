@@ -71,7 +71,6 @@ def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
 
 
 def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
-
     request = load_data(request_of(tmp_path))
     request = replace(request, splits=replace(request.splits, notice="a sample of the data"))
     text = "\n".join(console.heading(request))
@@ -89,44 +88,36 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
     ],
 )
 def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
-
     begun = {"event": "experiment_started", "max_epochs": before}
     suggested = [{"event": "trial_suggested", "trial": trial} for trial in ("00000", "00001", "00002", "00003")]
     statuses = {"00000": "completed", "00001": "pruned", "00002": "interrupted"}
-    ended = [{"event": "trial_ended", "trial": trial, "status": status} for trial, status in statuses.items()]
+    ended = [
+        {"event": "trial_ended", "trial": trial, "status": status, "reason": ""} for trial, status in statuses.items()
+    ]
     request = replace(request_of(tmp_path, *more), history=[begun, *suggested, *ended])
     assert console.heading(request)[-1] == line
 
 
 @pytest.mark.parametrize(
-    ("uv", "start"), [("/usr/bin/uv", "resume      uv run python -m"), ("", "resume      python -m")]
-)
-@pytest.mark.parametrize(
     ("state", "out_of_time", "more"),
     [
-        ("finished", False, "--num-samples 12"),
-        ("finished", True, "--time-budget 3600s"),
-        ("interrupted", False, "resume"),
+        ("finished", False, "extend      uv run python -m tuner.run --resume mine --results {} --num-samples 12"),
+        ("finished", True, "extend      uv run python -m tuner.run --resume mine --results {} --time-budget 3600s"),
+        ("interrupted", False, "resume      uv run python -m tuner.run --resume mine --results {}"),
     ],
 )
-def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(
-    tmp_path, monkeypatch, state, out_of_time, more, uv, start
-):
-    monkeypatch.setenv("UV", uv)
+def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(tmp_path, monkeypatch, state, out_of_time, more):
+    monkeypatch.setenv("UV", "/usr/bin/uv")
     request = request_of(tmp_path)
     trial = TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")
     experiment = replace(request.experiment, time_budget="30m")
     record = ExperimentRecord(experiment, {}, (trial,), state, out_of_time=out_of_time)
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
-    done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
-    text = "\n".join(ending.ending(done))
-    assert (
-        "failed      trial 00003 in epoch 1: ValueError: wrong" in text
-        and f"NOTE: {'out of time: ' * out_of_time}the time budget of 30m is over" in text
-    )
+    text = "\n".join(ending.ending(SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)))
+    assert "failed      trial 00003 in epoch 1: ValueError: wrong" in text
+    assert f"NOTE: {'out of time: ' * out_of_time}the time budget of 30m is over" in text
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
-    start = start if state == "interrupted" else start.replace("resume", "extend")
-    assert f"{start} tuner.run --resume mine --results {tmp_path}" in text and more in text
+    assert more.format(tmp_path) in text
 
 
 def test_a_command_names_the_project_where_uv_would_not_find_it(tmp_path, monkeypatch):

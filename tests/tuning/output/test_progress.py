@@ -30,11 +30,6 @@ def trial(number, status="RUNNING", epoch=1, loss=1.0, **config):
     )  # fmt: skip
 
 
-def tracker_of(experiment, **statuses):
-    history = [{"event": "trial_ended", "trial": t, "status": s, "reason": "why"} for t, s in statuses.items()]
-    return Tracker(experiment, history)
-
-
 def trained(tracker, trial_id, epochs):
     """A trial of this session reports so many epochs."""
     tracker.hear({"event": "trial_started", "trial": trial_id})
@@ -42,12 +37,9 @@ def trained(tracker, trial_id, epochs):
         tracker.hear({"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
 
 
-def line(
-    statuses, experiment, num_settings, *, took=0.0, ended=(), running=(), paused=0, left_s=None, reports=(),
-    refused=False,
-):  # fmt: skip
+def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, reports=(), refused=False):
     """A progress line; `ended` and `running` have the epochs of such trials, and paused trials trained one."""
-    tracker = Tracker(experiment)
+    tracker = Tracker(Experiment())
     for trial_id, value in reports:
         tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
     for number, epochs in enumerate([*ended, *running, *[1] * paused]):
@@ -57,21 +49,25 @@ def line(
         elif number >= len(ended) + len(running):
             tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
     tracker.began = tracker.started = time.monotonic() - took
-    stopper = SearchStopper("", left_s)
+    stopper = SearchStopper()
     if refused:
         stopper.refuse(RequestError("it reports no loss"))
-    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, stopper)
+    return progress.progress_line(Counter(statuses), tracker, Experiment(), num_settings, stopper)
 
 
-def test_the_progress_line_counts_what_is_done_running_and_failed():
-    text = line({"completed": 1, "pruned": 1, "failed": 1, "running": 1, "paused": 1}, Experiment(), 10, took=30,
+def test_the_progress_line_counts_trials_and_the_time_that_is_left():
+    text = line({"completed": 1, "pruned": 1, "failed": 1, "running": 1, "paused": 1}, 10, took=30,
                 ended=[1, 1, 1], reports=[("00000", 0.5), ("00001", 0.9)])  # fmt: skip
     counts = "3/10 done: 1 pruned, 1 completed, 1 failed; 1 running, 1 paused"
     assert text == f"{counts} | best loss 0.5 (trial 00000) | 30 s, about 42 s left"
+    counts = {"pruned": 2, "running": 2}
+    text = line(counts, 6, took=32, ended=[3, 1], running=[2, 2])  # 4 s an epoch, 4 epochs are left
+    assert text.endswith("32 s, about 16 s left")
+    assert line({"running": 2}, 4, took=32, running=[2, 2]).endswith("| 32 s")  # unknown
 
 
 def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_not_interrupted(monkeypatch, capsys):
-    assert line({"failed": 1}, Experiment(), 10, reports=[("00000", 0.5)], refused=True) == "1/10 done: 1 failed | 0 s"
+    assert line({"failed": 1}, 10, took=0, reports=[("00000", 0.5)], refused=True) == "1/10 done: 1 failed | 0 s"
     tracker = Tracker(Experiment())
     for event, number in (("trial_suggested", 0), ("trial_suggested", 1), ("trial_started", 1)):
         tracker.hear({"event": event, "trial": f"{number:05}"})
@@ -81,32 +77,22 @@ def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_no
     assert "0/10 done; 1 interrupted, 1 suggested" in capsys.readouterr().out
 
 
-def test_the_time_left_counts_what_running_trials_have_trained():
-    counts = {"pruned": 2, "running": 2}
-    text = line(counts, Experiment(), 6, took=32, ended=[3, 1], running=[2, 2])  # 4 s an epoch, 4 epochs are left
-    assert text.endswith("32 s, about 16 s left")
-    assert line(counts, Experiment(), 4, took=32, ended=[3, 1], running=[2, 2]).endswith("| 32 s")  # unknown
-    assert line({"running": 2}, Experiment(), 4, took=32, running=[2, 2]).endswith("| 32 s")
-
-
-def table_of(
-    monkeypatch, capsys, trials, width=80, *, height=50, in_place=True, done=False, table="fit", metric="loss",
-    term="xterm", no_color="1", mode="min",
-):  # fmt: skip
-    """What a report of these trials prints; each trial had another value, 0.75, before its last one."""
-    experiment = Experiment(metric=metric, mode=mode)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width, lines=height))
+def table_of(monkeypatch, capsys, width, *, in_place=True, done=False, table="fit"):
+    """What a report of TRIALS prints; each trial had another value, 0.75, before its last one."""
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width, lines=50))
     monkeypatch.setattr("sys.stdout.isatty", lambda: in_place, raising=False)
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setenv("NO_COLOR", no_color)
-    tracker = tracker_of(experiment, **{"00000": "pruned", "00001": "completed", "00002": "failed"})
-    for each in trials:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    ended = {"00000": "pruned", "00001": "completed", "00002": "failed"}
+    history = [{"event": "trial_ended", "trial": t, "status": s, "reason": "why"} for t, s in ended.items()]
+    tracker = Tracker(Experiment(), history)
+    for each in TRIALS:
         if each.trial_id not in tracker.trials:
             tracker.hear({"event": "trial_started", "trial": each.trial_id})
         for metrics in ({"loss": 0.75, "accuracy": 0.75}, each.last_result):
             tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
-    shown = progress.ProgressTable(experiment, 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
-    shown.report(trials, done)
+    shown = progress.ProgressTable(Experiment(), 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
+    shown.report(TRIALS, done)
     return capsys.readouterr().out.removeprefix("\r\x1b[J").splitlines()
 
 
@@ -118,7 +104,7 @@ TRIALS = [
 
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, capsys, width):
-    lines = table_of(monkeypatch, capsys, TRIALS, width)
+    lines = table_of(monkeypatch, capsys, width)
     assert max(map(len, lines)) <= width
     header = [name.strip() for name in lines[1].strip("|").split("|")]
     params = ["lr", "optimizer/name", "optimizer/momentum"]
@@ -135,20 +121,18 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     assert statuses["00004"] == "paused" and statuses["00005"] == "pending" and statuses["00006"] == "interrupted"
 
 
-def test_the_wide_table_has_all_columns_and_no_object(monkeypatch, capsys):
-    text = "\n".join(table_of(monkeypatch, capsys, TRIALS, 40, table="wide"))
+def test_the_wide_table_has_all_columns_and_a_pipe_gets_it_at_the_end_only(monkeypatch, capsys):
+    text = "\n".join(table_of(monkeypatch, capsys, 40, table="wide"))
     assert "optimizer/momentum" in text and "accuracy" in text and "0.012346" in text
     assert "layers" not in text and "{" not in text and "0x" not in text
-
-
-def test_in_a_pipe_the_table_is_printed_at_the_end_only(monkeypatch, capsys):
-    assert len(table_of(monkeypatch, capsys, TRIALS, 40, in_place=False)) == 1
-    lines = table_of(monkeypatch, capsys, TRIALS, 40, in_place=False, done=True)
+    assert len(table_of(monkeypatch, capsys, 40, in_place=False)) == 1
+    lines = table_of(monkeypatch, capsys, 40, in_place=False, done=True)
     assert "optimizer/momentum" in lines[1] and "accuracy" in lines[1] and lines[-1].startswith("3/10 done")
 
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():
     tracker = Tracker(Experiment())
+    diverged = {"trial": "00003", "epoch": 2, "reason": "loss is nan at epoch 2: the training diverged"}
     for event in (
         {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"loss": 0.51234}},
         {"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": ""},
@@ -156,24 +140,17 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
         {"event": "report", "trial": "00002", "epoch": 1, "metrics": {"acc": 0.5}},
         {"event": "decision", "trial": "00002", "epoch": 1, "action": "stop"},
         {"event": "trial_ended", "trial": "00002", "status": "failed", "reason": "the trial reports no 'loss'"},
-        *diverging("00003"),
+        {"event": "report", "trial": "00003", "epoch": 2, "metrics": {"loss": math.nan}},
+        {"event": "decision", "action": "stop", **diverged},
+        {"event": "trial_ended", "status": "pruned", **diverged},
     ):
         tracker.hear(event)
-    assert progress.end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 2, loss 0.51234"
-    text = "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)"
-    assert progress.end_line("00001", tracker, "loss") == text
-    text = "trial 00002 failed in epoch 1: the trial reports no 'loss'"
-    assert progress.end_line("00002", tracker, "loss") == text
-    assert progress.end_line("00003", tracker, "loss") == "trial 00003 diverged after epoch 2: loss is nan"
-
-
-def diverging(trial_id):
-    """The events of a trial whose loss is NaN at epoch 2."""
-    yield {"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": 0.5}}
-    yield {"event": "report", "trial": trial_id, "epoch": 2, "metrics": {"loss": math.nan}}
-    reason = "loss is nan at epoch 2: the training diverged"
-    yield {"event": "decision", "trial": trial_id, "epoch": 2, "action": "stop", "reason": reason}
-    yield {"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": reason}
+    assert [progress.end_line(trial_id, tracker, "loss") for trial_id in tracker.trials] == [
+        "trial 00000 pruned after epoch 2, loss 0.51234",
+        "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)",
+        "trial 00002 failed in epoch 1: the trial reports no 'loss'",
+        "trial 00003 diverged after epoch 2: loss is nan",
+    ]
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,11 +29,10 @@ from tuner.tuning.resume.trust import code_of
 if TYPE_CHECKING:
     from tuner.training.task import Task
 
-logger = logging.getLogger(__name__)
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
 # Field of best/config.json -> the field of Experiment with the same meaning, which checks the value.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
-OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
+OPTIONS["workers"] = "workers_per_trial"
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,7 @@ class BestModel:
             `best.model(best.prepare(inputs))`.
         config: the setting, with the space's constants and those of the data.
         metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
-        checkpoint: a copy of the folder that a `Space(train=...)` saved at the best epoch; None for a task.
-        files: a copy of the files that a function or script wrote by relative paths, as they were at the trial's end;
-            None if there are none.
+        checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`, if there are any.
     """
 
     model: Any = field(repr=False)
@@ -82,15 +78,16 @@ def load_best(
     best = whole / "best" if (whole / "best").is_dir() else whole
     if not (best / CONFIG).exists():
         raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
-    config, metrics = load_config(best / CONFIG), _metrics(best)
+    config = load_config(best / CONFIG)
+    with blamed(str(best / METRICS)):
+        metrics = dict(json_in(best, METRICS))
     if not (best / MODEL).exists():
         checkpoint, files = (best / name if (best / name).is_dir() else None for name in (CHECKPOINT, FILES))
-        if checkpoint or files:
-            return BestModel(None, _unchanged, config["config"], metrics, checkpoint, files)
-        raise RequestError(
-            f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/: the search has not finished (--resume it), or its best "
-            "trial saved no checkpoint and wrote no file by a relative path, or they are gone"
-        )
+        if not (checkpoint or files):
+            why = "its best trial saved no checkpoint and wrote no file by a relative path, or they are gone"
+            has_no = f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/"
+            raise RequestError(f"{has_no}: the search has not finished (--resume it), or {why}")
+        return BestModel(None, partial(_prepared, None), config["config"], metrics, checkpoint, files)
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
         raise RequestError(
@@ -118,14 +115,14 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         whole = path.resolve()  # the file may be a link, because the user has named it
         config = dict(json_in(whole.parent, whole.name))
-        missing = {*OPTIONS, "config", "trial", "epoch", "space_sha256"} - set(config)
     except (OSError, ValueError, TypeError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
     check_format(config.get(FIELD), path)
-    if missing:
+    if missing := {*OPTIONS, "cpus", "gpus", "config", "trial", "epoch", "space_sha256"} - set(config):
         raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
     try:
-        Experiment(**{field: config[name] for name, field in OPTIONS.items()})
+        resources = {f"{name}_per_trial": config[name] for name in ("cpus", "gpus")}
+        Experiment(**resources, **{field: config[name] for name, field in OPTIONS.items()})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
             raise ValueError("the field `config` must be an object, and the field `space` a text")
         if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
@@ -153,31 +150,26 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
 
 def readme(folder: Path, space: str, best: Path, epoch: int, *, ended: bool) -> str:
     """The text of best/README.md: how to load what `best` has, once it is the `best/` of the experiment `folder`."""
-    given = ", space=space" if is_live(space) else ""
-    title, use, notes = f"# The best trial of {folder.name}", "", []
+    uses, notes = [], []
     if (best / MODEL).is_file():
-        use = "scores = best.model(best.prepare(inputs))\n"
+        uses += ["scores = best.model(best.prepare(inputs))"]
     if (best / CHECKPOINT).is_dir():
-        use += "print(list(best.checkpoint.iterdir()))\n"
+        uses += ["print(list(best.checkpoint.iterdir()))"]
         notes += [f"`{CHECKPOINT}/` is the checkpoint that the trial reported at epoch {epoch}, its best."]
     if (best / FILES).is_dir():
-        use += "print(list(best.files.iterdir()))\n"
+        uses += ["print(list(best.files.iterdir()))"]
         notes += [
             f"`{FILES}/` has what the trial wrote by relative paths, as it was when the trial ended. A file that the "
             f"trial wrote again after its best epoch, {epoch}, is of the later epoch."
         ]
-    if not use:
+    if uses:
+        given = ", space=space" if is_live(space) else ""
+        load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
+        uses = ["```python", "from tuner import load_best", "", load, *uses, "print(best.config, best.metrics)", "```"]
+    else:
         why = "trial saved no checkpoint and wrote no file by a relative path" if ended else "search has not ended"
-        return f"{title}\n\nThe {why}, so there is no model here; `{CONFIG}` has its parameters.\n"
-    return (
-        f"{title}\n\n```python\nfrom tuner import load_best\n\n"
-        f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment\n"
-        f"{use}print(best.config, best.metrics)\n```\n" + "".join(f"\n{note}\n" for note in notes)
-    )
-
-
-def _unchanged(inputs: Any) -> Any:
-    return inputs
+        notes = [f"The {why}, so there is no model here; `{CONFIG}` has its parameters."]
+    return "\n\n".join(filter(None, [f"# The best trial of {folder.name}", "\n".join(uses), *notes])) + "\n"
 
 
 def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
@@ -185,11 +177,6 @@ def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
 
     tensor = torch.as_tensor(inputs)
     return prepare(tensor) if prepare else tensor
-
-
-def _metrics(best: Path) -> dict[str, Any]:
-    with blamed(str(best / METRICS)):
-        return dict(json_in(best, METRICS))
 
 
 def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:

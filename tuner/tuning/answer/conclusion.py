@@ -26,7 +26,17 @@ from tuner.record.texts import command, flat
 from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_live
 from tuner.training.task import TrialSpec, trial_seed
-from tuner.tuning.answer.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
+from tuner.tuning.answer.best import (
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    MODEL,
+    OPTIONS,
+    README,
+    is_loadable,
+    metrics_in,
+    readme,
+)
 from tuner.tuning.tracker import DONE
 
 if TYPE_CHECKING:
@@ -34,8 +44,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A spreadsheet takes a text that starts with one of these for a formula; trials.csv marks such a text with a leading
-# `'`. A text's own leading `'` is marked too, so that a reader can remove one from each text.
+# A spreadsheet runs a text that starts with one of these as a formula; trials.csv marks such a text, also in the
+# header, with a leading `'`. A text's own leading `'` is marked too, so that a program can remove one from each text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 
 # Fields of best/config.json that tell whether `best/` already has the model of the best trial.
@@ -60,10 +70,9 @@ def conclude(
     *,
     ended: bool = True,
 ) -> Answer | None:
-    """Writes trials.csv and `best/`. Once the search has ended, tests the best model of a Task.
+    """Writes trials.csv and, if a trial has a finite metric, `best/` by `experiment.BEST_RULE`.
 
-    `best/` needs a trial with a finite metric. `experiment.BEST_RULE` says which trial is best. If an extended search
-    still has the same best trial and epoch, it keeps its test figures.
+    If an extended search still has the same best trial and epoch, it keeps its test figures.
 
     Args:
         ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
@@ -77,29 +86,32 @@ def conclude(
     trial, report, checkpoint = winner
     best = folder / "best"
     config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
-    config |= {"checkpoint": report.checkpoint} | loading_of(loaded_space, splits)
+    config |= {"checkpoint": report.checkpoint} | _loading_of(loaded_space, splits)
     with replacing_folder(best) as new:
         held = best if metrics_in(best, report, trial=trial.id, epoch=report.epoch) else None
         same = metrics_in(best, report, **{name: config[name] for name in SAME})
         test = same["test"] if same else None
         if splits is None:
-            stage_checkpoint(checkpoint if ended else None, held, new)
+            _keep(held, CHECKPOINT, new)
+            if ended and checkpoint and not (new / CHECKPOINT).exists():
+                shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
             if ended:
-                stage_files(folder / "ray" / trial.id, held, new)
+                copy_files(folder / "ray" / trial.id, new / FILES)
+                _keep(held, FILES, new)  # if the trial's folder is gone
         else:
-            state = stage_model(checkpoint, held, new)
+            state = _stage_model(checkpoint, new)
             if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
                 test = evaluate(loaded_space, config, state, splits)
+            if held and not damage_in(held, MODEL):
+                _keep(held, MODEL, new)
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
-        if splits is not None and splits.notice:
-            metrics["notice"] = splits.notice
-        text = readme(folder, loaded_space.name, new, report.epoch, ended=ended)
-        (new / README).write_text(text, "utf-8")
+        metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
+        (new / README).write_text(readme(folder, loaded_space.name, new, report.epoch, ended=ended), "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
     if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
         what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
-        logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
+        logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, _again(record, trial))
     if splits is None:
         for each in record.trials:
             if each.status in DONE and each.id != trial.id:
@@ -110,46 +122,27 @@ def conclude(
 def config_of(
     record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
-    """The content of best/config.json: everything needed to train this setting again.
-
-    Args:
-        epoch: the epoch whose model is in `best/`.
-    """
+    """The content of best/config.json, to train this setting again; `epoch` is that of the model in `best/`."""
     experiment = record.experiment
     return {
         FIELD: FORMAT,
-        "space": experiment.space,
         "config": merged(record.constants, trial.config),
         "trial": trial.id,
         "epoch": epoch,
-        "max_epochs": experiment.max_epochs,
         "metric": experiment.metric,
         "mode": experiment.mode,
-        "seed": experiment.seed,
+        "space_sha256": sha256,
+        **{name: getattr(experiment, field) for name, field in OPTIONS.items()},
         "cpus": cpus,
         "gpus": gpus,
-        "precision": experiment.precision,
-        "on_oom": experiment.on_oom,
-        "strategy": experiment.strategy,
-        "workers": experiment.workers_per_trial,
-        "data_dir": experiment.data_dir,
-        "space_sha256": sha256,
     }
 
 
 def spec_of(config: dict[str, Any]) -> TrialSpec:
     """The TrialSpec of a best/config.json."""
-    return TrialSpec(
-        config=config["config"],
-        seed=trial_seed(config["seed"], config["trial"]),
-        max_epochs=config["max_epochs"],
-        precision=config["precision"],
-        on_oom=config["on_oom"],
-        strategy=config["strategy"],
-        num_workers=config["workers"],
-        cpus=config["cpus"],
-        gpus=config["gpus"],
-    )
+    same = ("config", "max_epochs", "precision", "on_oom", "strategy", "cpus", "gpus")
+    seed = trial_seed(config["seed"], config["trial"])
+    return TrialSpec(**{name: config[name] for name in same}, seed=seed, num_workers=config["workers"])
 
 
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
@@ -165,7 +158,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     winner = record.stats.best_saved(saved)
     if winner and first[1].checkpoint not in saved:
         what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
-        logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
+        logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, _again(record, first[0]))
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
@@ -179,7 +172,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     return *first, None
 
 
-def again(record: ExperimentRecord, trial: TrialRecord) -> str:
+def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
     """Returns the end of a sentence with the command that trains a trial's setting again; empty if none does."""
     if not record.retrainable:
         return ""
@@ -187,31 +180,17 @@ def again(record: ExperimentRecord, trial: TrialRecord) -> str:
     return f"; {command('train', place, '--trial', trial.id)} trains its setting again"
 
 
-def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> None:
-    """Puts a function's best checkpoint into the new `best/`.
-
-    Args:
-        checkpoint: the checkpoint to copy; None before the search has ended.
-        best: the present `best/` if it has the same checkpoint, which is then kept.
-    """
-    if best and (best / CHECKPOINT).is_dir():
-        shutil.copytree(best / CHECKPOINT, new / CHECKPOINT, symlinks=True, copy_function=link_or_copy)
-    elif checkpoint:
-        shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
+def _keep(best: Path | None, name: str, new: Path) -> None:
+    """Takes a file or folder of the present `best/` over into the new one, unless that has it."""
+    if best is None or (new / name).exists():
+        return
+    if (best / name).is_dir():
+        shutil.copytree(best / name, new / name, symlinks=True, copy_function=link_or_copy)
+    elif (best / name).is_file():
+        link_or_copy(best / name, new / name)
 
 
-def stage_files(trial: Path, best: Path | None, new: Path) -> None:
-    """Puts the files that a function's best trial wrote into the new `best/`.
-
-    Args:
-        best: the present `best/` if it is of the same trial; its files are kept if the trial's folder is gone.
-    """
-    copy_files(trial, new / FILES)
-    if best and (best / FILES).is_dir() and not (new / FILES).exists():
-        shutil.copytree(best / FILES, new / FILES, symlinks=True, copy_function=link_or_copy)
-
-
-def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
+def _loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
     """What `load_best` needs beside the setting: the data's constants, and the script, if one defines the space."""
     needed: dict[str, Any] = {}
     if is_live(loaded_space.name) and loaded_space.path:
@@ -222,25 +201,17 @@ def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, An
     return needed
 
 
-def stage_model(checkpoint: Path | None, best: Path | None, new: Path) -> dict[str, Any] | None:
-    """Writes the state_dict of a checkpoint into the new `best/`; returns the whole state of the training.
-
-    Without a checkpoint, it returns None and keeps the model of `best`.
-
-    Args:
-        best: the present `best/` if it has the same model.
-    """
+def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
+    """Writes the model of a checkpoint into the new `best/`; returns the whole state of the training."""
     import torch
 
-    if checkpoint and (checkpoint / STATE).is_file():
-        state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
-        saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
-        torch.save(state["model"], saved)
-        (new / MODEL).write_bytes(saved.getbuffer())
-        return state
-    if best and (best / MODEL).is_file() and not damage_in(best, MODEL):
-        link_or_copy(best / MODEL, new / MODEL)
-    return None
+    if not (checkpoint and (checkpoint / STATE).is_file()):
+        return None
+    state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
+    torch.save(state["model"], saved)
+    (new / MODEL).write_bytes(saved.getbuffer())
+    return state
 
 
 def evaluate(
@@ -262,12 +233,7 @@ def evaluate(
 
 
 def trials_csv(record: ExperimentRecord) -> str:
-    """Returns trials.csv, with one row per trial: status, epochs, reason, error, parameters, best and last metrics.
-
-    A spreadsheet would run a text that looks like a formula. So a text that starts with a character of `FORMULAS`, also
-    in the header, gets a `'` in front. A program that reads the file must remove one leading `'` from each text.
-    Numbers are unchanged.
-    """
+    """Returns the content of trials.csv, in which no text is a formula (FORMULAS)."""
     out = io.StringIO()
     # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
     rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -284,13 +250,11 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
     yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)]
     for trial in record.trials:
-        best = trial.best(metric, mode)
-        last = trial.reports[-1] if trial.reports else None
-        stopped = [d for d in trial.decisions if d.action == "stop"]
-        config = flat(trial.config)
-        yield (
-            [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None]
-            + [stopped[-1].rung if stopped else None, trial.reason]
-            + [trial.errors[-1] if trial.errors else None, *(config.get(name) for name in params)]
-            + [report.metrics.get(name) if report else None for report in (best, last) for name in names]
-        )
+        best, last = trial.best(metric, mode), trial.reports[-1] if trial.reports else None
+        rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
+        error, config = trial.errors[-1] if trial.errors else None, flat(trial.config)
+        yield [
+            *(trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None),
+            *(rung, trial.reason, error, *map(config.get, params)),
+            *(report.metrics.get(name) if report else None for report in (best, last) for name in names),
+        ]

@@ -125,19 +125,16 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":
             ways.setdefault(likeness(trial.reason), []).append(trial)
-    lines = [_failure(alike, folder) for alike in list(ways.values())[:MOST_WAYS]]
+    lines = []
+    for newest, *others in list(ways.values())[:MOST_WAYS]:
+        epochs = {trial.reports[-1].epoch + 1 if trial.reports else 1 for trial in (newest, *others)}
+        first, last = min(epochs), max(epochs)
+        epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        who = f"{len(others) + 1} trials, {newest.id} the last," if others else f"trial {newest.id}"
+        traceback = folder / "ray" / newest.id / "error.txt"
+        at = f"; full traceback: {traceback}" if traceback.is_file() else ""
+        lines += [f"failed      {who} in {epoch}: {with_cells(newest.reason)}{at}"]
     return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
-
-
-def _failure(alike: Sequence[TrialRecord], folder: Path) -> str:
-    newest = alike[0]
-    epochs = {trial.reports[-1].epoch + 1 if trial.reports else 1 for trial in alike}
-    first, last = min(epochs), max(epochs)
-    epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    trial = f"trial {newest.id}" if len(alike) == 1 else f"{len(alike)} trials, {newest.id} the last,"
-    traceback = folder / "ray" / newest.id / "error.txt"
-    at = f"; full traceback: {traceback}" if traceback.is_file() else ""
-    return f"failed      {trial} in {epoch}: {with_cells(newest.reason)}{at}"
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from ray import tune
 
 MOST_SHOWN = 10  # most trials in a notebook's view of a search
+LEFT = "<td style='text-align:left'>"
 
 
 @dataclass(frozen=True)
 class BestTrial:
     """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
 
-    `checkpoint` is the Ray Checkpoint that a `Space(train=...)` saved at that epoch, and `files` the folder of what it
-    wrote by relative paths. Both are None for a Task, and until the search has ended.
+    `checkpoint` (a Ray Checkpoint of that epoch) and `files` (the folder of what a `Space(train=...)` wrote by relative
+    paths) are None for a Task, and until the search has ended.
     """
 
     trial: str
@@ -45,17 +46,17 @@ class BestTrial:
 
     @property
     def checkpoint(self) -> tune.Checkpoint | None:
-        saved = self._best and self._best / CHECKPOINT
-        if not (saved and saved.is_dir()):
-            return None
         from ray import tune
 
-        return tune.Checkpoint.from_directory(saved)
+        saved = self._folder(CHECKPOINT)
+        return tune.Checkpoint.from_directory(saved) if saved else None
 
     @property
     def files(self) -> Path | None:
-        saved = self._best and self._best / FILES
-        return saved if saved and saved.is_dir() else None
+        return self._folder(FILES)
+
+    def _folder(self, name: str) -> Path | None:
+        return self._best / name if self._best and (self._best / name).is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,15 @@ class SearchResult:
         Raises:
             RequestError: the search has ended and every trial failed; the text has the first failure.
         """
-        winner = self._record.best()
+        winner, trials = self._record.best(), self._record.trials
         if winner is None:
-            with in_one_line():
-                self._check_failed()
+            if self.state in ("finished", "failed") and trials and all(trial.status == "failed" for trial in trials):
+                first = min(trials, key=lambda trial: trial.changed_at)
+                told = "the only trial" if len(trials) == 1 else f"all {len(trials)} trials"
+                trace = f"the full traceback is in {self.folder}/ray/{first.id}/error.txt"
+                with in_one_line():
+                    why = with_cells(first.reason)
+                    raise RequestError(f"no best trial: {told} failed, {first.id} first: {why}; {trace}")
             return None
         trial, report = winner
         config = merged(self._record.constants, trial.config)
@@ -90,26 +96,11 @@ class SearchResult:
         test = (saved or {}).get("test")
         return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)
 
-    def _check_failed(self) -> None:
-        """Raises RequestError if the search has ended and every trial failed."""
-        trials = self._record.trials
-        if self.state not in ("finished", "failed") or not trials or any(trial.status != "failed" for trial in trials):
-            return
-        first = min(trials, key=lambda trial: trial.changed_at)
-        told = "the only trial" if len(trials) == 1 else f"all {len(trials)} trials"
-        raise RequestError(
-            f"no best trial: {told} failed, {first.id} first: {with_cells(first.reason)}; the full traceback is in "
-            f"{self.folder}/ray/{first.id}/error.txt"
-        )
-
     @cached_property
     def trials(self) -> Any:
-        """One row per trial with the columns of trials.csv: a pandas DataFrame, or a list of dicts without pandas."""
+        """A pandas DataFrame with one row per trial and the columns of trials.csv."""
         columns, *rows = trials_table(self._record)
-        try:
-            pandas: Any = importlib.import_module("pandas")
-        except ImportError:
-            return [dict(zip(columns, row, strict=True)) for row in rows]
+        pandas: Any = importlib.import_module("pandas")
         return pandas.DataFrame(rows, columns=columns)
 
     @property
@@ -133,20 +124,16 @@ class SearchResult:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        metric, mode = self._record.experiment.metric, self._record.experiment.mode
+        e = self._record.experiment
         rows = [row for row in trial_rows(self._record) if isinstance(row.best, (int, float))]
-        rows.sort(key=lambda row: float(row.best or 0), reverse=mode == "max")
-        cells = [
-            [row.trial, row.status, str(row.epochs), formatted(row.best), setting(row.config)]
-            for row in rows[:MOST_SHOWN]
-        ]
+        rows.sort(key=lambda row: float(row.best or 0), reverse=e.mode == "max")
         head = "".join(
-            f"<th>{escaped(each)}</th>" for each in ("trial", "status", "epochs", f"best {metric}", "setting")
+            f"<th>{escaped(each)}</th>" for each in ("trial", "status", "epochs", f"best {e.metric}", "setting")
         )
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{escaped(each, 200)}</td>" for each in row) + "</tr>"
-            for row in cells
-        )
+        body = ""
+        for row in rows[:MOST_SHOWN]:
+            cells = (row.trial, row.status, str(row.epochs), formatted(row.best), setting(row.config))
+            body += f"<tr>{''.join(f'{LEFT}{escaped(each, 200)}</td>' for each in cells)}</tr>"
         text = "<br>".join(escaped(line, 1000) for line in self._lines())
         return f"<p>{text}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

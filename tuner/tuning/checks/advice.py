@@ -21,8 +21,15 @@ ARGUMENTS = {
     "schedule": "optimizer, config, max_epochs",
     "data": "data_dir",
 }
-CUDA_START = (("torch", "cuda", "__init__.py"), "_lazy_init")
-BATCH_NORM = (("torch", "nn", "functional.py"), "_verify_batch_size")
+# Function that raised an error -> what to do about the error.
+RAISED_IN = {
+    ("torch/cuda/__init__.py", "_lazy_init"): (
+        "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
+    ),
+    ("torch/nn/functional.py", "_verify_batch_size"): (
+        "an epoch's last batch has one example, too few for batch norm: give another batch_size"
+    ),
+}
 
 
 @dataclass(eq=False)
@@ -45,10 +52,8 @@ class TracedConfig(dict[str, Any]):
 
     def __init__(self, config: Config, name: str = "config") -> None:
         self._name = name
-        super().__init__(
-            (key, TracedConfig(value, f"{name}[{key!r}]") if type(value) is dict else value)
-            for key, value in config.items()
-        )
+        inner = {key: TracedConfig(value, f"{name}[{key!r}]") for key, value in config.items() if type(value) is dict}
+        super().__init__(config | inner)
 
     def __missing__(self, key: str) -> Any:
         error = KeyError(key)
@@ -65,18 +70,15 @@ def advice_on(error: BaseException, name: str = "", function: object = None) -> 
     """Says what to do about an error; empty if nothing is certain.
 
     Args:
-        name: the function that raised it, named as for `arguments_of`.
-        function: that function.
+        name, function: the function that raised it, and its name as for `arguments_of`.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    raised_in = (Path(frames[-1].filename).parts[-3:], frames[-1].name) if frames else ((), "")
+    arguments = arguments_of(name)
     if isinstance(function, type):
-        if arguments_of(name) == "outputs, targets":
+        if arguments == "outputs, targets":
             return f"give an object, not the class: {function.__name__}()"
-        more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(
-            name.partition("(")[0], "..."
-        )
-        return f"write it as lambda {arguments_of(name)}: {function.__name__}({more})"
+        more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}
+        return f"write it as lambda {arguments}: {function.__name__}({more.get(name.partition('(')[0], '...')})"
     if hasattr(function, "named_parameters") and name == "model(config)":
         return "a Task needs a function, not a module: model=lambda config: Net(...)"
     if isinstance(error, KeyError) and hasattr(error, "__notes__"):
@@ -88,21 +90,16 @@ def advice_on(error: BaseException, name: str = "", function: object = None) -> 
     if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
         return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
     if name and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
-        return f"it is called with {arguments_of(name)}"
-    if raised_in == CUDA_START:
-        return "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
-    if raised_in == BATCH_NORM:
-        return "an epoch's last batch has one example, too few for batch norm: give another batch_size"
-    return ""
+        return f"it is called with {arguments}"
+    return RAISED_IN.get(("/".join(Path(frames[-1].filename).parts[-3:]), frames[-1].name), "") if frames else ""
 
 
 def described(value: Any) -> str:
     """Describes a tensor or array by its shape and dtype, and any other value by its type."""
-    shape = getattr(value, "shape", None)
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    if shape is None or isinstance(shape, property):
-        if isinstance(value, (tuple, list)):
-            return f"a {type(value).__name__} of {len(value)}"
-        return "None" if value is None else f"a {type(value).__name__}"
-    return f"shape {tuple(shape)} {str(value.dtype).removeprefix('torch.')}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"shape {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -30,57 +30,42 @@ def load_data(request: Request) -> Request:
     Raises:
         RequestError: data is missing or incomplete, or the space's data function fails or returns no usable data.
     """
-    task = request.loaded_space.space.task
+    task, experiment = request.loaded_space.space.task, request.experiment
     if task is None:
         return request
     from tuner.training.sources import UnsuitableData, splits_of
 
-    experiment, function = request.experiment, f"--space {request.experiment.space}: its data function"
+    function, folder = f"--space {experiment.space}: its data function", experiment.data_dir
     try:
-        splits = splits_of(task, experiment.data_dir, experiment.seed)
+        splits = splits_of(task, folder, experiment.seed)
     except UnsuitableData as error:
         place = place_raised(error.__cause__ and error.__cause__.__cause__) or place_of(task.data)
         raise RequestError(f"{function}{place} {error}") from error
     except DataError as error:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
-        if not experiment.data_dir and misses_folder(error):
+        # Such as AttributeError: 'NoneType' object ..., or the path "None/train.csv" of f"{data_dir}/train.csv".
+        without = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError)) or "None/" in str(error)
+        if without and not folder:
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
         advice = advice_on(error) or "correct the function"
         if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
-            folder = (
-                f"correct --data-dir {experiment.data_dir}"
-                if experiment.data_dir
-                else "if it needs a folder, give --data-dir DIR"
-            )
-            advice += f"; {folder}"
+            advice += f"; correct --data-dir {folder}" if folder else "; if it needs a folder, give --data-dir DIR"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)
-
-
-def misses_folder(error: BaseException) -> bool:
-    """Guesses whether a data function failed because it got None for its folder."""
-    nothing = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError))
-    return nothing or "None/" in str(error)  # as in "None/train.csv", from f"{data_dir}/train.csv"
-
-
-def parts_of(splits: Splits) -> dict[str, Any]:
-    """Returns the parts that the data has: name -> examples."""
-    parts = {name: getattr(splits, name) for name in ("train", "validation", "test")}
-    return {name: part for name, part in parts.items() if part is not None}
 
 
 def check_lengths(splits: Splits, space: Space) -> None:
     """Raises CheckFailed if a part of the data is empty; warns if a constant batch_size exceeds the train examples."""
     assert space.task is not None
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
-    for name, part in parts_of(splits).items():
+    for name, part in splits.parts.items():
         if len(part) == 0:
             where = f"the {name} part of the data{place_of(space.task.data)}"
             raise CheckFailed(where, "has no examples", advice.get(name, "the data function must return some"))
     size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
-    num, held_out = len(splits.train), len(splits.validation or ())
+    num, held_out = len(splits.train), len(splits.validation)
     if isinstance(size, int) and size > num:
         text = "batch_size %d is above the %d training examples (%d of %d are for validation): each epoch is one batch"
         logger.warning(text, size, num, held_out, num + held_out)
@@ -102,14 +87,16 @@ def nonfinite_row(part: Any) -> int | None:
 
 def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFailed:
     """Returns the error that names an example with NaN or infinity by its number in what `data` returned."""
-    part, held_out = getattr(splits, name), ""
-    if isinstance(part, Arrays) and isinstance(splits, HeldOut) and name in splits.rows:
-        row, held_out = int(splits.rows[name][row]), " of train" if name == "validation" else ""
-    example = f"example {row}{held_out} (counted from 0){held_out and ', which is held out for validation'}"
+    part = splits.parts[name]
+    example = f"example {row} (counted from 0)"
     if isinstance(part, Files):
         example = part.path(row)
     elif isinstance(part, Mapped):
         example = f"item {part.rows[row]} of the {type(part.dataset).__name__}"
+    elif isinstance(splits, HeldOut) and name == "train":
+        example = f"example {splits.rows[name][row]} (counted from 0)"
+    elif isinstance(splits, HeldOut) and name == "validation":
+        example = f"example {splits.rows[name][row]} of train (counted from 0), which is held out for validation"
     problem = f"has NaN or infinite values, the first in {example}"
     return CheckFailed(f"the {name} part of the data{place_of(task.data)}", problem, "replace or drop them")
 
@@ -136,12 +123,9 @@ def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Raises CheckFailed if torch's cross-entropy cannot use the model's outputs with the class numbers in the data.
-
-    On a GPU, CUDA would only report an `assert`.
-    """
+    """Raises CheckFailed if a part has class numbers without an output of the model; a GPU would only say `assert`."""
     num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
-    for name, part in parts_of(splits).items() if num_outputs else ():
+    for name, part in splits.parts.items() if num_outputs else ():
         targets = getattr(part, "targets", None)
         if targets is None or targets.dtype != np.int64 or targets.ndim != 1:
             continue

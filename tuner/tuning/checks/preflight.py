@@ -8,26 +8,28 @@ alternative it tries. Afterwards it restores the random streams of Python, numpy
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
-import os
 import socket
 import time
 import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.spec import domains
 from tuner.spec.patience import patience
-from tuner.spec.spaces import with_line
-from tuner.training.data import DataError, Splits
-from tuner.training.task import Task
-from tuner.tuning.checks.advice import CheckFailed
-from tuner.tuning.checks.data import check_lengths, load_data, nonfinite_data, nonfinite_row, parts_of
-from tuner.tuning.checks.sending import check_reporting, check_sendable
+from tuner.spec.reach import python_files
+from tuner.spec.script import Script
+from tuner.spec.source import check_reports, never_reports
+from tuner.spec.spaces import message_of, with_line
+from tuner.training.data import Arrays, DataError
+from tuner.tuning.checks.advice import CheckFailed, arguments_of
+from tuner.tuning.checks.data import check_lengths, load_data, nonfinite_data, nonfinite_row
 from tuner.tuning.checks.settings import settings_of, shown
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
-MOST_LISTED = 8  # names of alternatives in one line
 # Starts of warnings of torch -> the Task's function that causes it: mistakes that give a wrong loss but no error.
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model"}
 
@@ -49,23 +50,80 @@ def check(request: Request) -> list[str]:
     Raises:
         RequestError: a trial would fail; the text names the user's function, its file and line, and the tried values.
     """
-    space = request.loaded_space.space
+    path = request.loaded_space.path
     try:
-        check_sendable(request)
-        check_reporting(space.train, request.experiment.metric)
-        if space.task is not None and request.splits is not None:
-            return _check_task(request, space.task, request.splits)
+        _check_sendable(request)
+        if request.splits is not None:
+            return _check_task(request)
+        _check_reporting(request.loaded_space.space.train, request.experiment.metric)
         return []
     except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
-        text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
-        text, place, more = text.partition(f"({shown_path(request.loaded_space.path)}, line ")
+        text = with_line("; ".join(filter(None, parts)), path)
+        text, place, more = text.partition(f"({shown_path(path)}, line ")
         text += place + (more.replace(place, "(line ") if place else more)  # the file's name once
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
-def _check_task(request: Request, task: Task, splits: Splits) -> list[str]:
+def _check_sendable(request: Request) -> None:
+    """Raises CheckFailed if a function of the space, or a dataset that is not Arrays, cannot be sent to a worker."""
+    from tuner.engine.cluster import probe
+
+    space = request.loaded_space.space
+    probe.by_value(request.loaded_space)
+    sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
+    sent |= {f"metrics[{name!r}]": metric for name, metric in sent.pop("metrics", {}).items()}
+    parts = request.splits.parts if request.splits else {}
+    sent |= {
+        f"the {name} data": getattr(part, "dataset", part) for name, part in parts.items() if type(part) is not Arrays
+    }
+    for name, value in sent.items():
+        if not (problem := _pickling_error(value)):
+            continue
+        uses = "cannot be sent"
+        if variable := next((name for name, used in _variables(value).items() if _pickling_error(used)), ""):
+            used = _variables(value)[variable]
+            kind = "open file" if isinstance(used, io.IOBase) else type(used).__name__
+            uses = f"uses {variable!r}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, which cannot be sent"
+        where = "its __getitem__" if name.startswith("the ") else f"the function that takes ({arguments_of(name)})"
+        advice = f"create such objects inside {where}"
+        raise CheckFailed(f"{name}{place_of(value)}", f"{uses} to a worker process ({problem})", advice)
+
+
+def _pickling_error(value: Any) -> str:
+    """Returns why a value cannot be sent to a worker; empty if it can be."""
+    from ray import cloudpickle
+
+    try:
+        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+    except Exception as error:  # an object's own __reduce__ may raise anything
+        return message_of(error) or type(error).__name__
+    return ""
+
+
+def _variables(value: Any) -> dict[str, Any]:
+    """Returns the attributes of an object, and the variables of outer functions and of its module that it uses."""
+    try:
+        used = inspect.getclosurevars(inspect.unwrap(value))
+    except (TypeError, ValueError):
+        return dict(getattr(value, "__dict__", {}))
+    return {**used.globals, **used.nonlocals}
+
+
+def _check_reporting(train: Any, metric: str) -> None:
+    """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
+    if isinstance(train, Script):
+        never_reports(train.path, {**train.sources(), **python_files(Path(train.path).parent)}, metric)
+        return
+    while hasattr(train, "func"):  # functools.partial
+        train = train.func
+    file = inspect.getsourcefile(train) if inspect.isfunction(train) else None
+    if file and Path(file).is_file():
+        check_reports(Path(file).read_text(encoding="utf-8", errors="replace"), file)
+
+
+def _check_task(request: Request) -> list[str]:
     """Tries one batch for each alternative of the parameters; returns the names of the alternatives.
 
     Raises:
@@ -74,45 +132,41 @@ def _check_task(request: Request, task: Task, splits: Splits) -> list[str]:
     from tuner.training.streams import kept_streams
     from tuner.tuning.checks.trying import try_setting
 
-    check_lengths(splits, request.loaded_space.space)
-    odd = {name: nonfinite_row(part) for name, part in parts_of(splits).items()}
-    experiment, doing, diverged, untried = request.experiment, "", dict[str, CheckFailed](), dict[str, str]()
-    frozen = ""  # the first such line
+    experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
+    assert space.task is not None and splits is not None
+    check_lengths(splits, space)
+    odd = {name: nonfinite_row(part) for name, part in splits.parts.items()}
+    diverged: dict[str, CheckFailed] = {}
+    untried: dict[str, str] = {}
+    doing = ""
     with patience(lambda: doing, SKIP), kept_streams(), _silence() as heard:
-        settings = settings_of(request.loaded_space.space, experiment.seed)
+        settings = settings_of(space, experiment.seed)
         for number, (name, config) in enumerate(settings, 1):
             doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
             try:
-                blamed, note = try_setting(task, splits, odd, config, experiment.max_epochs, experiment.precision)
-                frozen = frozen or note
-                if blamed:
+                if blamed := try_setting(space.task, splits, odd, config, experiment):
                     diverged[name] = replace(blamed, tried=config)
             except CheckFailed as failed:
                 failed.tried = failed.tried or config
                 if not _is_of_this_process(failed.problem, request):
                     raise
                 untried[name] = failed.problem
+    texts = [" ".join(str(each.message).split()) for each in heard]
     for start, function in WARNINGS.items():
-        texts = (" ".join(str(each.message).split()) for each in heard)
         if text := next((text for text in texts if text.startswith(start)), ""):
-            logger.warning("the %s%s: %s", function, place_of(getattr(task, function)), text)
-    if frozen:
-        say(frozen)
+            logger.warning("the %s%s: %s", function, place_of(getattr(space.task, function)), text)
     if untried:
-        problem = next(iter(untried.values()))
-        say(
-            "preflight (one batch before the search): not possible without a GPU or with this process's memory: "
-            f"{_listed(untried)} ({problem})"
-        )
+        why = "not possible without a GPU or with this process's memory"
+        say(f"preflight (one batch before the search): {why}: {_listed(untried)} ({next(iter(untried.values()))})")
     if first := next(iter(diverged.values()), None):
         if len(diverged) + len(untried) == len(settings):
             raise first
         then = "such a trial is pruned after its first epoch"
         logger.warning("with %s, %s %s; %s", _listed(diverged), first.part, first.problem, then)
-        return [name for name, _ in settings]
+        odd = {}
     for name, row in odd.items():
         if row is not None:
-            found = nonfinite_data(task, splits, name, row)
+            found = nonfinite_data(space.task, splits, name, row)
             logger.warning("%s %s; %s", found.part, found.problem, found.advice)
     return [name for name, _ in settings]
 
@@ -146,8 +200,8 @@ def rehearse(request: Request) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    more = len(names) - MOST_LISTED
-    return ", ".join(list(names)[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+    """Lists at most eight alternatives."""
+    return ", ".join(list(names)[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _is_of_this_process(problem: str, request: Request) -> bool:
@@ -158,7 +212,7 @@ def _is_of_this_process(problem: str, request: Request) -> bool:
 
 
 class _Dropped(io.StringIO):
-    """A stream that keeps nothing: a function may print gigabytes. A user's log handler may use it after the check."""
+    """A stream that keeps nothing, for a function may print gigabytes; a user's log handler may use it later."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -166,28 +220,14 @@ class _Dropped(io.StringIO):
 
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings.
-
-    `os._exit` raises SystemExit meanwhile, because it would end the command without a message.
-    """
-    process, ends = os.getpid(), os._exit
-
-    def leave(status: int) -> NoReturn:
-        if os.getpid() != process:  # a forked process, such as a DataLoader's
-            ends(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = leave
+    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings."""
     with (
         contextlib.redirect_stdout(_Dropped()),
         contextlib.redirect_stderr(_Dropped()),
         warnings.catch_warnings(record=True) as heard,
     ):
         warnings.simplefilter("always")
-        try:
-            yield heard
-        finally:
-            os._exit = ends
+        yield heard
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import resources_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option
-from tuner.tuning.output.mirroring import wandb_mode
+from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
 from tuner.tuning.resume.experiment import ResumedExperiment
 from tuner.tuning.scheduling.decisions import EPOCH
@@ -48,22 +48,37 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     Raises:
         RequestError: the space cannot be loaded, or the request cannot be done.
     """
+    history: list[Event] = []
     if resumed:
-        return resume(options_over(resumed.experiment, call.given), resumed, call.space, here)
-    loaded_space = call.space or find_space(call.given["space"])
-    return begin(options_over(defaults_of(loaded_space), call.given), loaded_space, call.command, here)
+        experiment, loaded_space, facts = _resumed(options_over(resumed.experiment, call.given), resumed, call.space)
+        history = journaled_events(experiment.folder, begun=bool(facts.get(BEGUN)))
+    else:
+        loaded_space = call.space or find_space(call.given["space"])
+        options = options_over(defaults_of(loaded_space), call.given)
+        experiment, why = _new(options, loaded_space, here)
+        facts = facts_of(loaded_space, call.command) | ({"auto": why} if why else {})
+    space = loaded_space.space
+    _check_names(experiment, loaded_space)
+    if space.task is None and experiment.strategy != "single":
+        what = f"needs a Space(task=...), but {loaded_space.name} is a Space(train=...); leave it out"
+        raise RequestError(f"--strategy {experiment.strategy}: {what}")
+    if space.task is not None and space.task.compile and experiment.strategy == "dp":
+        raise RequestError("--strategy dp: does not work with Task(compile=True); give --strategy ddp")
+    if experiment.address:
+        check_head(experiment.address)
+    check_searcher(experiment, space)
+    check_scheduler(experiment, space)
+    _check_writable(local_root(experiment.results))
+    resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
+    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
 
 
-def begin(options: Options, loaded_space: LoadedSpace, command: list[str], here: bool = True) -> Request:
-    """Checks the request for a new search; raises a RequestError if it cannot be done.
-
-    Args:
-        here: whether the search runs from this machine; without --address, a trial must then fit on it.
-    """
+def _new(options: Options, loaded_space: LoadedSpace, here: bool) -> tuple[Experiment, str]:
+    """Returns a new search's experiment, whose name must be free, and why `auto` chose its searcher and scheduler."""
     name = options.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
-    pair = choose(options, search_facts(options, loaded_space.space, here))
+    pair = choose(options, _search_facts(options, loaded_space.space, here))
     experiment = replace(settled(options, pair), name=name.replace(":", "-"))
     store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
@@ -73,15 +88,14 @@ def begin(options: Options, loaded_space: LoadedSpace, command: list[str], here:
         raise RequestError(
             f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
-    facts = facts_of(loaded_space, command) | ({"auto": pair.why} if pair.why else {})
-    return checked_request(experiment, loaded_space, facts, [], here)
+    return experiment, pair.why
 
 
-def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
+def _search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
     """Returns what `auto` takes into account besides the options."""
     num_at_once = None
     if here and not options.address:
-        with contextlib.suppress(RequestError):  # `checked_request` raises it
+        with contextlib.suppress(RequestError):  # `checked` raises it
             num_at_once = resources_of(options, [local_cluster()]).concurrent
     declared = [domain for _, domain in domains.leaves(space.searched)]
     searchers = usable(space)
@@ -95,75 +109,49 @@ def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
     )
 
 
-def resume(
-    wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace | None = None, here: bool = True
-) -> Request:
-    """Checks the request to resume or extend a search.
+def _resumed(
+    wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace | None
+) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
+    """Checks that a resume does not make another search of it; returns its experiment, space and facts.
 
     Args:
         loaded_space: the space that the caller has; None = import the one that the experiment names, once the options
             are known to be its own. No other code is imported.
-        here: whether the search runs from this machine; without --address, a trial must then fit on it.
-
-    Raises:
-        RequestError: the options or the space would make it another search, or the request cannot be done.
     """
-    wanted = settled(wanted, earlier.experiment)
-    if wanted.space == earlier.space:  # by another path to the same file
-        wanted = replace(wanted, space=earlier.experiment.space)
-    changed = earlier.experiment.differences(wanted)
-    refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
-    if refused:
-        listed = "; ".join(f"{option(name)} was {was!r}, now {now!r}" for name, (was, now) in refused.items())
-        raise RequestError(f"--resume {earlier.experiment.name}: {listed}; leave these out, or start anew with --name")
-    if wanted.num_samples < earlier.experiment.num_samples:
-        raise RequestError(
-            f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
-            f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
-        )
+    saved = earlier.experiment
+    new = settled(wanted, saved)
+    if new.space == earlier.space:  # by another path to the same file
+        new = replace(new, space=saved.space)
+    changed = {name: pair for name, pair in saved.differences(new).items() if name not in EXTENDABLE}
+    if changed:
+        listed = "; ".join(f"{option(name)} was {was!r}, now {now!r}" for name, (was, now) in changed.items())
+        raise RequestError(f"--resume {saved.name}: {listed}; leave these out, or start anew with --name")
+    for name in ("num_samples", "max_epochs"):
+        was, now = getattr(saved, name), getattr(new, name)
+        given = f"--resume {new.name}: {option(name)} {now}"
+        if now < was:
+            raise RequestError(f"{given} is below the previous {was}; give a larger number, or leave it out")
+        if name == "max_epochs" and now > was and (why := fixed_epochs(new.scheduler, was)):
+            raise RequestError(f"{given}: {why}; leave it out, or start anew with --name")
     loaded_space = loaded_space or find_space(earlier.space)
-    now = space_facts(loaded_space)
+    facts = space_facts(loaded_space)
     try:
         before = earlier.facts["space"]
-        old = before["params"] | before.get("constants", {})
-        new = now["params"] | now["constants"]
+        old, params = before["params"] | before.get("constants", {}), facts["params"] | facts["constants"]
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged_experiment(wanted.folder, error) from None
-    if old != new:
-        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
-        raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
-    if before.get("sha256") != now["sha256"]:
-        check_same_metric(earlier, loaded_space.space)
-    if wanted.max_epochs != earlier.experiment.max_epochs:
-        check_more_epochs(earlier.experiment, wanted)
-    history = journaled_events(wanted.folder, begun=bool(earlier.facts.get(BEGUN)))
-    return checked_request(wanted, loaded_space, {**earlier.facts, "space": now}, history, here)
-
-
-def check_same_metric(earlier: ResumedExperiment, space: Space) -> None:
-    """Raises a RequestError if a changed space names another metric or mode than the search got from it."""
+        raise damaged_experiment(new.folder, error) from None
+    if names := sorted(name for name in {*old, *params} if old.get(name) != params.get(name)):
+        listed = "; ".join(f"{name} was {old.get(name)}, now {params.get(name)}" for name in names)
+        raise RequestError(f"--resume {new.name}: the space has changed: {listed}; start anew with --name")
     words = [str(word).partition("=")[0] for word in earlier.facts.get("command", ())]
-    if words[1:3] != ["-m", "tuner.run"]:
-        return  # a call from Python may have had its own metric
+    # A call from Python may have had its own metric.
+    from_the_space = words[1:3] == ["-m", "tuner.run"] and before.get("sha256") != facts["sha256"]
     for name in ("metric", "mode"):
-        was, now = getattr(earlier.experiment, name), getattr(space, name)
-        if was != now and option(name) not in words:
-            raise RequestError(
-                f"--resume {earlier.experiment.name}: the space's {name} was {was!r}, now {now!r}; change it back, or "
-                f"start anew with --name"
-            )
-
-
-def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
-    """Raises a RequestError if the --max-epochs of a resumed search cannot change as requested."""
-    options = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
-    if wanted.max_epochs < earlier.max_epochs:
-        raise RequestError(
-            f"{options} is below the previous {earlier.max_epochs}; give a larger number, or leave it out"
-        )
-    if why := fixed_epochs(wanted.scheduler, earlier.max_epochs):
-        raise RequestError(f"{options}: {why}; leave it out, or start anew with --name")
+        was, now = getattr(saved, name), getattr(loaded_space.space, name)
+        if was != now and from_the_space and option(name) not in words:
+            what = f"the space's {name} was {was!r}, now {now!r}; change it back, or start anew with --name"
+            raise RequestError(f"--resume {saved.name}: {what}")
+    return new, loaded_space, {**earlier.facts, "space": facts}
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
@@ -187,56 +175,24 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     return scanned.events
 
 
-def checked_request(
-    experiment: Experiment, loaded_space: LoadedSpace, facts: dict[str, Any], history: list[Event], here: bool
-) -> Request:
-    """Checks what can be checked before the data is read and a cluster is joined.
-
-    Args:
-        here: whether the search runs from this machine; without --address, a trial must then fit on it.
-    """
-    reported = loaded_space.space.reported()
-    if reported is not None and experiment.metric not in reported:
-        raise RequestError(
-            f"{metric_option(loaded_space, experiment.metric)}: space {experiment.space!r} reports "
-            f"{', '.join(sorted(reported))}{unknown_metric(experiment, reported)}"
-        )
-    unknown = [name for name in experiment.limits if reported is not None and name not in {*reported, *USAGE, EPOCH}]
-    if unknown:
-        known = sorted(reported or ())
-        given = f"--stop {unknown[0]}={experiment.limits[unknown[0]]:g}"
-        raise RequestError(f"{given}: the space reports {', '.join(known)}{nearest(unknown[0], known)}")
-    check_strategy(experiment, loaded_space)
-    if experiment.address:
-        check_head(experiment.address)
-    check_searcher(experiment, loaded_space.space)
-    check_scheduler(experiment, loaded_space.space)
-    writable(local_root(experiment.results))
-    resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
-    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
+def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
+    """Raises a RequestError if the task reports no such --metric, or nothing that --stop names."""
+    reported, metric = loaded_space.space.reported(), experiment.metric
+    if reported is None:
+        return
+    known = ", ".join(sorted(reported))
+    if metric not in reported:
+        hint = nearest(metric, reported) or f"; give one of these, or add it to the Task: metrics={{{metric!r}: ...}}"
+        more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in metric else ""
+        given = metric_option(loaded_space, metric)
+        raise RequestError(f"{given}: space {experiment.space!r} reports {known}{hint}{more}")
+    for name, limit in experiment.limits.items():
+        if name not in {*reported, *USAGE, EPOCH}:
+            hint = nearest(name, sorted(reported))
+            raise RequestError(f"--stop {name}={limit:g}: the space reports {known}{hint}")
 
 
-def unknown_metric(experiment: Experiment, reported: set[str]) -> str:
-    """Says what to do about a --metric that the task does not report."""
-    name = experiment.metric
-    hint = nearest(name, reported) or f"; give one of these, or add it to the Task: metrics={{{name!r}: ...}}"
-    more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in name else ""
-    return hint + more
-
-
-def check_strategy(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Raises a RequestError if the space does not work with `--strategy`, which says how devices share a trial."""
-    task, strategy = loaded_space.space.task, experiment.strategy
-    if task is None and strategy != "single":
-        raise RequestError(
-            f"--strategy {strategy}: needs a Space(task=...), but {loaded_space.name} is a Space(train=...); "
-            "leave it out"
-        )
-    if task is not None and task.compile and strategy == "dp":
-        raise RequestError("--strategy dp: does not work with Task(compile=True); give --strategy ddp")
-
-
-def writable(results: Path) -> None:
+def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
     made = [folder for folder in (results, *results.parents) if not folder.exists()]
     try:

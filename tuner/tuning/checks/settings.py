@@ -12,68 +12,61 @@ from tuner.tuning.checks.advice import CheckFailed, Config
 from tuner.tuning.searchers.sampling import seeded
 
 LOW, HIGH = 0.0, 1.0  # the ends of a range, as `domains.from_unit` names them
-Labelled = tuple[str, Any]  # a value with the text that names it, such as `=adam` or `, depth=3`
 
 
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     """Returns the configs to try, each with the alternative that it is for, such as `optimizer=adam`.
 
-    The first has the smallest number or the first value of each parameter. Each of the others changes one parameter
-    to another alternative: to any other value of a choice, to any other dictionary of a conditional parameter, and to
-    the largest of whole numbers. Ranges of real numbers have no alternatives; all settings but the first have
-    their upper ends.
+    The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
+    to another value of a choice, another dictionary of a conditional parameter, or the largest whole number. Ranges of
+    real numbers have no alternatives; all settings but the first have their upper ends.
     """
-    low, (high, *others) = tried(space.declared, LOW)[0], tried(space.declared, HIGH)
+    low, (high, *others) = _tried(space.declared, LOW)[0], _tried(space.declared, HIGH)
+    named = [(_difference(high, config), config) for config in others]
     if not others and repr(high) != repr(low):
-        others = [("the largest values", high[1])]
-    chosen = [("the smallest values", low[1]), *others]
+        named = [("the largest values", high)]
     settings = []
-    for number, (label, config) in enumerate(chosen):
+    for number, (name, config) in enumerate([("the smallest values", low), *named]):
         with seeded(seed, number):
-            settings.append((label, computed(config)))
+            settings.append((name, _computed(config)))
     return settings
 
 
-def tried(params: Mapping[str, Any], end: float) -> list[Labelled]:
+def _tried(params: Mapping[str, Any], end: float) -> list[Config]:
     """Returns one config with the first alternative of each parameter, then one for each other alternative."""
-    values = {name: alternatives(value, end) for name, value in params.items()}
-    first = {name: each[0][1] for name, each in values.items()}
-    others = [(f"{name}{label}", {**first, name: value}) for name in values for label, value in values[name][1:]]
-    return [("", first), *others]
+    values = {name: _alternatives(value, end) for name, value in params.items()}
+    first = {name: each[0] for name, each in values.items()}
+    return [first, *({**first, name: value} for name in values for value in values[name][1:])]
 
 
-def alternatives(value: Any, end: float) -> list[Labelled]:
+def _alternatives(value: Any, end: float) -> list[Any]:
     """Returns the values of a parameter that are tried; a range of real numbers has only the one at its `end`."""
     if branches := parameters.branches(value):
-        return [each for branch in branches for each in alternatives_of_branch(branch, end)]
+        return [each for branch in branches for each in _alternatives(branch, end)]
     if parameters.is_nested(value):
-        return [(f"/{label}", config) for label, config in tried(value, end)]
+        return list(_tried(value, end))
     if parameters.is_constant(value):
-        return [("", value)]
+        return [value]
     kind = domains.kind(value)
     if kind in ("choice", "grid_search"):
         values = domains.values_of(value)
-        if all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in values):
-            values = sorted({min(values), max(values)})
-    elif kind == "sample_from":
-        values = [value]  # `computed` calls it
-    elif kind == "normal":
-        values = [float(value.sampler.mean)]
-    else:
-        values = [domains.from_unit(value, each) for each in ((LOW, HIGH) if "randint" in kind else (end,))]
-    return [(f"={shown(each)}", each) for each in values]
+        is_numeric = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in values)
+        return sorted({min(values), max(values)}) if is_numeric else values
+    if kind == "sample_from":
+        return [value]  # `_computed` calls it
+    if kind == "normal":
+        return [float(value.sampler.mean)]
+    return [domains.from_unit(value, each) for each in ((LOW, HIGH) if "randint" in kind else (end,))]
 
 
-def alternatives_of_branch(branch: Any, end: float) -> list[Labelled]:
-    """Returns what is tried of one value of a conditional parameter, named by its constants: `=adam`."""
-    if not parameters.is_nested(branch):
-        return [(f"={shown(branch)}", branch)]
-    names = ", ".join(shown(value) for _, value in domains.leaves(parameters.constants(branch)))
-    names = names or f"{{{', '.join(branch)}}}"
-    return [(f"={names}{label and f', {label}'}", config) for label, config in tried(branch, end)]
+def _difference(first: Config, config: Config) -> str:
+    """Names the values that a config has and `first` has not: `optimizer/name=adam`."""
+    before = {name: repr(value) for name, value in domains.leaves(first)}
+    changed = [f"{name}={shown(each)}" for name, each in domains.leaves(config) if before.get(name) != repr(each)]
+    return ", ".join(changed) or "an empty dictionary"
 
 
-def computed(config: Config) -> Config:
+def _computed(config: Config) -> Config:
     """Returns the config with the values that the functions of `tune.sample_from` compute."""
     from ray.tune.search.variant_generator import generate_variants
 

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import _pytree
 
 from tuner.errors.users_code import place_of, place_raised
+from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training, checked_batch_size
@@ -29,6 +30,7 @@ from tuner.tuning.checks.data import batch_of, check_classes, nonfinite_data, no
 NAN = "look for log(0), a division by 0 or an overflow"
 BY_GRADIENTS = "by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
 MEAN = "its mean over the batch, a tensor without dimensions (no .item())"
+SCHEDULE = "a learning-rate scheduler that steps without a metric, such as CosineAnnealingLR(optimizer, max_epochs)"
 
 
 def _is_mean(value: Any) -> bool:
@@ -43,14 +45,12 @@ def _steps(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether a metric's value can be converted to a float, as reports need."""
-    try:
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
         float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return True
+        return True
+    return False
 
 
-SCHEDULE = "a learning-rate scheduler that steps without a metric, such as CosineAnnealingLR(optimizer, max_epochs)"
 # Function of a Task -> its name in errors, the check of what it returns, and what it should return.
 RETURNS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
     "model": ("model(config)", lambda value: isinstance(value, nn.Module), "a torch.nn.Module, such as Net(...)"),
@@ -64,44 +64,40 @@ RETURNS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
 
 
 class TracedTask:
-    """Wraps the functions of a Task for one setting.
+    """A Task for one setting whose functions raise CheckFailed if they fail or return a wrong value.
 
     Attributes:
-        task: the Task with wrapped functions: one that fails or returns a wrong value raises CheckFailed.
-        first_loss: the loss of the first training batch, before any update; None before that batch.
-        finite_outputs: whether the model's outputs for that batch were finite.
+        task: the Task with the traced functions.
         forward: file and line of the user's forward pass.
+        blamed: what is to blame if the loss of the first training batch, before any update, is NaN or infinite.
     """
 
     def __init__(self, task: Task, splits: Splits) -> None:
-        self.first_loss: float | None = None
-        self.finite_outputs, self.forward = True, place_of(task.model)
-        self._task, self._splits = task, splits
+        self.forward = place_of(task.model)
+        self.blamed: CheckFailed | None = None
+        self._splits, self._unset, self._is_first = splits, "", True
+        self._own = task = replace(task, loss=task.loss or nn.functional.cross_entropy)
         self._minimized = "training_loss" if task.training_loss else "the loss"
-        whole = replace(task, loss=task.loss or nn.functional.cross_entropy)
+        mean = "its mean over the batch, a tensor or a number"
         traced: dict[str, Any] = {
-            field: self._traced(name, function, fits, wanted)
-            for field, (name, fits, wanted) in RETURNS.items()
-            if (function := getattr(whole, field)) is not None
+            "metrics": {n: self._traced(f"metrics[{n!r}]", each, _is_number, mean) for n, each in task.metrics.items()}
         }
-        traced["metrics"] = {
-            name: self._traced(f"metrics[{name!r}]", each, _is_number, "its mean over the batch, a tensor or a number")
-            for name, each in task.metrics.items()
-        }
-        self.task = replace(whole, **traced, compile=False, stages=None)
+        for field, (name, fits, wanted) in RETURNS.items():
+            if (function := getattr(task, field)) is not None:
+                traced[field] = self._traced(name, function, fits, wanted)
+        self.task = replace(task, **traced, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
-        """Wraps the model's forward pass."""
-        self.forward = place_of(model.forward) or self.forward
+        """Traces the forward pass of the built model."""
+        unset = (name for name, value in model.named_parameters() if not value.isfinite().all())
+        self.forward, self._unset = place_of(model.forward) or self.forward, next(unset, "")
         model.forward = self._traced("the model", model.forward, lambda outputs: True, "")
 
     def _traced(self, name: str, function: Any, fits: Callable[[Any], bool], wanted: str) -> Any:
-        """Returns a function that calls the user's one and raises CheckFailed with its name."""
-
         def call(*arguments: Any, **options: Any) -> Any:
             minimized = name == self._minimized and torch.is_grad_enabled()  # an evaluation has no gradients
-            if minimized and self.first_loss is None and predicts_classes(self._task):
-                check_classes(self._task, self._splits, arguments[0])
+            if minimized and self._is_first and predicts_classes(self._own):
+                check_classes(self._own, self._splits, arguments[0])
             try:
                 given = (TracedConfig(each) if type(each) is dict else each for each in arguments)
                 value = function(*given, **options)
@@ -126,10 +122,10 @@ class TracedTask:
             return ""
         places = ["", "", ""]
         if with_places and len(arguments) > 1:
-            places[:2] = self.forward, place_of(self._task.data)
+            places[:2] = self.forward, place_of(self._own.data)
         texts = zip(arguments_of(name).split(", "), arguments, places, strict=False)
         text = ", ".join(f"{argument}: {described(value)}{place}" for argument, value, place in texts)
-        if name == "the loss" and predicts_classes(self._task):  # torch's own loss, whose arguments are known
+        if name == "the loss" and predicts_classes(self._own):  # torch's own loss, whose arguments are known
             outputs, targets = arguments[:2]
             if not isinstance(outputs, Tensor):
                 text += "; cross-entropy takes one tensor: return the scores alone, or use Task(loss=...)"
@@ -138,28 +134,39 @@ class TracedTask:
         return f"it gets {text}"
 
     def _check_loss(self, loss: str, outputs: Any, value: Tensor) -> None:
-        """Keeps the first loss of the training; raises CheckFailed if no gradient leads from it to the model."""
+        """Raises CheckFailed if no gradient leads from the loss to the model; sets `blamed` at the first loss."""
         if not value.requires_grad:
             if isinstance(outputs, Tensor) and not outputs.requires_grad:
                 advice = f"compute them {BY_GRADIENTS}, and leave requires_grad at True in the layers to train"
                 raise CheckFailed(f"the model{self.forward}", "gives outputs without a gradient", advice)
             raise CheckFailed(loss, "has no gradient", f"compute it from the outputs {BY_GRADIENTS}")
-        if self.first_loss is None:
-            self.first_loss = float(value.detach())
-            self.finite_outputs = not isinstance(outputs, Tensor) or bool(outputs.isfinite().all())
+        if self._is_first and not value.isfinite():
+            self.blamed = self._blame(outputs)
+        self._is_first = False
+
+    def _blame(self, outputs: Any) -> CheckFailed:
+        if self._unset:
+            problem = f"makes {self._unset!r} with NaN or infinite values"
+            return CheckFailed(
+                f"model(config){place_of(self._own.model)}", problem, "initialize it with finite numbers"
+            )
+        if isinstance(outputs, Tensor) and not outputs.isfinite().all():
+            problem = "gives outputs with NaN or infinite values on the first batch"
+            return CheckFailed(f"the model{self.forward}", problem, f"{NAN} in its forward pass")
+        place = place_of(self._own.training_loss or self._own.loss) or self.forward
+        return CheckFailed(f"the loss{place}", "is not a finite number on the first batch", f"{NAN} in it")
 
 
 def try_setting(
-    task: Task, splits: Splits, odd: Mapping[str, int | None], config: Config, max_epochs: int, precision: str
-) -> tuple[CheckFailed | None, str]:
+    task: Task, splits: Splits, odd: Mapping[str, int | None], config: Config, experiment: Experiment
+) -> CheckFailed | None:
     """Trains and evaluates on about one batch, and saves the state.
 
     Args:
         odd: name of a part -> its first row with NaN or infinity.
 
     Returns:
-        What is to blame for a loss that was NaN or infinite and must not be, None if there is none; and a line that
-        counts the model's frozen weights, empty if it has none.
+        What is to blame for a loss that was NaN or infinite and must not be; None if there is none.
 
     Raises:
         CheckFailed: a trial with this config would fail.
@@ -169,23 +176,17 @@ def try_setting(
         batch_size = checked_batch_size(merged.get("batch_size", task.batch_size))
     except ValueError as error:
         raise CheckFailed("parameter 'batch_size':" if "batch_size" in merged else "Task:", str(error)) from error
-    batches = {
-        name: batch_of(getattr(splits, name), name, batch_size, odd.get(name)) for name in ("train", "validation")
-    }
+    parts = {"train": splits.train, "validation": splits.validation}
+    batches = {name: batch_of(part, name, batch_size, odd.get(name)) for name, part in parts.items()}
     small, traced = replace(splits, **batches, test=None), TracedTask(task, splits)  # type: ignore[arg-type]
+    spec = TrialSpec(config, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
     try:
-        with contextlib.closing(
-            Training(traced.task, small, TrialSpec(config, seed=0, max_epochs=max_epochs, precision=precision))
-        ) as training:
-            weights = dict(training.model.named_parameters())
+        with contextlib.closing(Training(traced.task, small, spec)) as training:
             trained = {id(each) for group in training.optimizer.param_groups for each in group["params"]}
-            if weights and trained.isdisjoint(map(id, weights.values())):
-                where, advice = (
-                    place_of(task.optimizer),
-                    "use its argument `parameters`; it must not build another model",
-                )
-                raise CheckFailed(f"{RETURNS['optimizer'][0]}{where}", "trains no parameter of the model", advice)
-            unset = [name for name, value in weights.items() if not value.isfinite().all()]
+            if training.parameters and trained.isdisjoint(map(id, training.parameters)):
+                part = f"{RETURNS['optimizer'][0]}{place_of(task.optimizer)}"
+                advice = "use its argument `parameters`; it must not build another model"
+                raise CheckFailed(part, "trains no parameter of the model", advice)
             traced.trace_forward(training.model)
             report = training.run_epoch()
             _check_state(training)
@@ -194,30 +195,12 @@ def try_setting(
     except (Exception, SystemExit) as error:
         place = "" if place_raised(error) else f" after the forward pass{traced.forward}"
         raise CheckFailed(f"a training step{place}", f"raises {with_place(error)}", advice_on(error)) from error
-    frozen = _frozen_weights(weights, place_of(task.model))
-    for (name, batch), key in zip(batches.items(), ("train_loss", "loss"), strict=True):
-        row = odd.get(name)
-        if row is None and not isinstance(getattr(splits, name), Arrays):
-            row = nonfinite_row(batch)  # only the tried examples of files and datasets are searched
+    for (name, part), key in zip(parts.items(), ("train_loss", "loss"), strict=True):
+        # Of files and datasets, only the tried examples are searched.
+        row = odd.get(name) if isinstance(part, Arrays) else nonfinite_row(batches[name])
         if row is not None and not math.isfinite(report[key]):
-            return nonfinite_data(task, splits, name, row), frozen
-    if traced.first_loss is None or math.isfinite(traced.first_loss):
-        return None, frozen
-    if unset:
-        blamed = f"model(config){place_of(task.model)}", f"makes {unset[0]!r} with NaN or infinite values"
-        return CheckFailed(*blamed, "initialize it with finite numbers"), frozen
-    if not traced.finite_outputs:
-        problem = "gives outputs with NaN or infinite values on the first batch"
-        return CheckFailed(f"the model{traced.forward}", problem, f"{NAN} in its forward pass"), frozen
-    place = place_of(task.training_loss or task.loss) or traced.forward
-    return CheckFailed(f"the loss{place}", "is not a finite number on the first batch", f"{NAN} in it"), frozen
-
-
-def _frozen_weights(weights: Mapping[str, Tensor], place: str) -> str:
-    frozen = [each.numel() for each in weights.values() if not each.requires_grad]
-    total = sum(each.numel() for each in weights.values())
-    counts = f"{sum(frozen):,} of the model's {total:,} weights ({len(frozen)} of {len(weights)} tensors)"
-    return f"NOTE: {counts} are frozen (requires_grad=False){place}: no trial trains them" if frozen else ""
+            return nonfinite_data(task, splits, name, row)
+    return traced.blamed
 
 
 def _check_state(training: Training) -> None:

@@ -9,7 +9,7 @@ from tuner.record.events import BEGINNINGS
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import MOST_CHARS, Experiment
+from tuner.spec.experiment import Experiment
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.places import is_uri
@@ -19,6 +19,7 @@ from tuner.tuning.resume.replay import tried_again
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
+from tuner.tuning.tracker import Tracker
 
 if TYPE_CHECKING:
     from tuner.spec.resources import Resources
@@ -39,13 +40,11 @@ def plan(request: Request) -> list[str]:
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
-    lines += notes_on_metric(e)
-    lines += notes_on_checkpoints(e, space)
     if resources:
         lines += [f"resources   {per_trial(resources)}; {counted(resources.concurrent, 'trial')} at once"]
-        lines += notes_on_brackets(e, resources.concurrent)
     else:
         lines += [f"resources   those of the cluster at {e.address}"]
+    lines += notes(request)
     lines += [f"seed        {e.seed}"]
     lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
     lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
@@ -58,33 +57,28 @@ def script_places(space: Space) -> list[str]:
     return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
 
 
-DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
+def notes(request: Request) -> list[str]:
+    """Notes on options that work together badly: strategy and GPUs, scheduler and checkpoints, HyperBand and places."""
+    e, resources, texts = request.experiment, request.resources, []
+    few = resources is not None and resources.gpus < 2
+    if e.strategy == "dp":
+        alone = "; with one device, as here, it equals --strategy single" if few else ""
+        faster = "--strategy ddp with one worker per GPU is faster"
+        texts += [f"--strategy dp copies the model to each GPU for each batch; {faster}{alone}"]
+    if e.strategy in ("model", "pipeline") and few:
+        texts += [f"--strategy {e.strategy} has only one device here, so its stages run on it one after another"]
+    if e.scheduler == "asha-promotion" and not saves_checkpoints(request.loaded_space.space):
+        texts += [
+            "the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
+            "stops trials by the rule of asha"
+        ]
+    brackets = notes_on_brackets(e, resources.concurrent) if resources else []
+    return [*([] if request.history else notes_on_metric(e)), *(f"NOTE: {text}" for text in texts), *brackets]
 
 
 def notes_on_metric(e: Experiment) -> list[str]:
     """A note if the metric's name contradicts the mode: such a search answers with its worst trial."""
     return [f"NOTE: {text}" for text in [wrong_mode(e.metric, e.mode)] if text]
-
-
-def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
-    """Notes that ddp is faster than the chosen dp, or that a trial has one device for all stages of its model."""
-    gpus = resources.gpus if resources else None
-    if e.strategy == "dp":
-        alone = "; with one device, as here, it equals --strategy single" if gpus is not None and gpus < 2 else ""
-        return [f"NOTE: {DP}{alone}"]
-    if e.strategy in ("model", "pipeline") and gpus is not None and gpus < 2:
-        return [f"NOTE: --strategy {e.strategy} has only one device here, so its stages run on it one after another"]
-    return []
-
-
-def notes_on_checkpoints(e: Experiment, space: Space) -> list[str]:
-    """A note if asha-promotion was named for trials that seem to save no checkpoints, so that none can pause."""
-    if e.scheduler != "asha-promotion" or saves_checkpoints(space):
-        return []
-    return [
-        "NOTE: the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
-        "stops trials by the rule of asha"
-    ]
 
 
 def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
@@ -109,17 +103,10 @@ def heading(request: Request) -> list[str]:
     resources = f"; {per_trial(r)}, {counted(r.concurrent, 'trial')} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
     lines += [f"chosen automatically: {why}" for why in chosen(request)]
-    lines += [] if request.history else notes_on_metric(e)
-    lines += notes_on_strategy(e, r)
-    lines += notes_on_checkpoints(e, request.loaded_space.space)
-    lines += notes_on_brackets(e, r.concurrent) if r else []
+    lines += notes(request)
     lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
     if request.splits:
-        sizes = ", ".join(
-            f"{len(part):,} {name}"
-            for name in ("train", "validation", "test")
-            if (part := getattr(request.splits, name)) is not None
-        )
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in request.splits.parts.items())
         lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
         lines += [banner(request.splits.notice)] if request.splits.notice else []
     if request.wandb_mode == "offline" and e.wandb == "auto":
@@ -132,31 +119,20 @@ def heading(request: Request) -> list[str]:
 
 def resumed_line(request: Request) -> str:
     """Says how many trials of a resumed search continue, are paused, are done, and are still to come."""
-    e = request.experiment
-    before = e.max_epochs
-    states: dict[str, str] = {}
-    code, kinds = "", dict[str, str]()
-    for event in request.history:
-        before = event.get("max_epochs", before)
-        code = event.get("space_sha256", "" if event["event"] in BEGINNINGS else code)
-        if event["event"] in ("trial_suggested", "trial_started"):
-            states[event["trial"]] = "open"
-        elif event["event"] == "trial_failed":
-            kinds[event["trial"]] = event["kind"]
-        elif event["event"] == "decision" and event.get("action") == "pause":
-            states[event["trial"]] = "paused"
-        elif event["event"] == "trial_ended":
-            states[event["trial"]] = event["status"]
-    unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
-    failed = [kinds.get(trial, "") for trial, state in states.items() if state == "failed"]
-    again = sum(tried_again(kind, code, request.loaded_space.sha256) for kind in failed)
-    going_on = again + sum(state in unfinished for state in states.values())
-    paused = sum(state == "paused" for state in states.values())
-    remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
+    e, sha256 = request.experiment, request.loaded_space.sha256
+    last = next((event for event in reversed(request.history) if event["event"] in BEGINNINGS), {})
+    tracked = Tracker(e, request.history).trials.values()
+    failed = [trial.failure.get("kind", "") for trial in tracked if trial.status == "failed"]
+    again = sum(tried_again(kind, last.get("space_sha256", ""), sha256) for kind in failed)
+    unfinished = {"suggested", "running", "interrupted"}
+    unfinished |= {"completed"} if e.max_epochs > last.get("max_epochs", e.max_epochs) else set()
+    going_on = again + sum(trial.status in unfinished for trial in tracked)
+    paused = sum(trial.status == "paused" for trial in tracked)
+    remaining = max(0, num_settings(e, request.loaded_space.space) - len(tracked))
     tried = f" ({again} that had failed, as the code has changed)" if again else ""
-    num_done = len(states) - going_on - paused
     continued = f"{counted(going_on, 'trial')} continue" + ("s" if going_on == 1 else "")
     waiting = f", {paused} paused" if paused else ""
+    num_done = len(tracked) - going_on - paused
     return f"resumed: {continued}{tried}{waiting}, {num_done} done, {remaining} still to come"
 
 
@@ -167,9 +143,9 @@ def place(e: Experiment) -> str:
 
 def settings(request: Request) -> str:
     """Says how many settings the search tries, and how they are proposed."""
-    e, space = request.experiment, request.loaded_space.space
+    e = request.experiment
     points = f"; the first {len(e.point)} from the given points" if e.point else ""
-    return _proposed(request, e, space) + points
+    return _proposed(request, e, request.loaded_space.space) + points
 
 
 def _proposed(request: Request, e: Experiment, space: Space) -> str:
@@ -189,8 +165,7 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
 
 def chosen(request: Request) -> list[str]:
     """Returns one line with what `auto` chose and why; none for a resumed search, which keeps what it has."""
-    why = request.facts.get("auto")
-    return [] if request.history or not isinstance(why, str) else [why[:MOST_CHARS]]
+    return [] if request.history or "auto" not in request.facts else [request.facts["auto"]]
 
 
 def schedule(e: Experiment, space: Space) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 import math
 import shutil
@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
@@ -22,28 +22,22 @@ from tuner.errors.terminal import fitted, has_colours, is_steerable
 from tuner.record.texts import flat, formatted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
-from tuner.tuning.output.cell import Cell, in_notebook
-from tuner.tuning.output.table import coloured, columns_of, drawn, narrowed, wrapped
+from tuner.tuning.output.table import Cell, coloured, columns_of, drawn, in_notebook, narrowed, wrapped
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # most characters of a cell; a longer text is cut
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def never_fatal(method: F) -> F:
-    """Makes a method log its exceptions: in Ray, an exception in a reporter would end the whole search."""
-
-    @functools.wraps(method)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception:
-            logger.exception("%s failed; the search continues", method.__qualname__)
-
-    return guarded  # type: ignore[return-value]
+@contextlib.contextmanager
+def never_fatal() -> Iterator[None]:
+    """Logs an exception instead of raising it: in Ray, an exception in a reporter would end the whole search."""
+    try:
+        yield
+    except Exception:
+        logger.exception("the progress could not be shown; the search continues")
 
 
 class ProgressTable(CLIReporter):
@@ -68,24 +62,24 @@ class ProgressTable(CLIReporter):
         params: parameters.Params,
         table: Table = "fit",
     ) -> None:
+        super().__init__()
+        self._experiment, self._num_settings, self._table = experiment, num_settings, table
+        self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
         self._cell = Cell() if in_notebook() else None
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
-        names = [name for name, _ in parameters.leaves(params)]
-        others = [name for name in ("loss", "accuracy") if name != experiment.metric]
-        values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
-        shown = ["trial", "status", "epoch", *values, *names, *(f"last_{name}" for name in others)]
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
-        super().__init__(metric_columns=[experiment.metric, *others], parameter_columns=names)
-        self._header, self._params, self._metrics = list(map(cell, shown)), names, [experiment.metric, *others]
-        self._experiment, self._num_settings, self._table = experiment, num_settings, table
-        self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
+        self._params = [name for name, _ in parameters.leaves(params)]
+        self._others = [name for name in ("loss", "accuracy") if name != experiment.metric]
+        values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
+        shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
+        self._header = list(map(cell, shown))
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
-        tracker.on_retry = self._say_retry
-        tracker.on_notice = self._say_notice
+        tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
+        tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
         if not self._is_live:
             tracker.on_end = self._say_end
 
@@ -100,20 +94,18 @@ class ProgressTable(CLIReporter):
             self._reported = time.monotonic()
         return due or done
 
-    @never_fatal
+    @never_fatal()
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        begun = time.monotonic()
+        begun, width = time.monotonic(), shutil.get_terminal_size().columns
         with_table = self._table != "off" and (self._is_live or done)
         columns, more = self._columns(trials, done) if with_table else ([], [])
-        counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
-        line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
-                             self._stopper, done)  # fmt: skip
-        width = shutil.get_terminal_size().columns
-        fits = sys.stdout.isatty() and self._table == "fit"
-        table = narrowed(columns, width) if fits else drawn(columns)
-        notices = [printable(notice) for notice in (*more, self._waiting(*counts)) if notice]
-        block = [*table, *(part for notice in notices for part in fitted(notice, width)),
-                 *wrapped(printable(line), width)]  # fmt: skip
+        table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
+        statuses = Counter(self._statuses(trials))
+        line = progress_line(statuses, self._tracker, self._experiment, self._num_settings, self._stopper, done)
+        num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
+        notices = filter(None, [*more, self._waiting(num_pending, num_running)])
+        block = [*table, *(part for each in notices for part in fitted(printable(each), width))]
+        block += wrapped(printable(line), width)
         if self._cell:
             self._cell.show("\n".join(block))
         elif self._in_place:
@@ -137,11 +129,11 @@ class ProgressTable(CLIReporter):
 
     def _cells(self, trial: Trial) -> list[str]:
         """Returns a trial's row, one cell per name in the header."""
-        params, report = flat(trial.config), trial.last_result or {}
-        last, *others = (report.get(name) for name in self._metrics)
-        known = self._tracker.trials.get(trial.trial_id)
-        values = [known.best if known else None, last, *(params.get(name) for name in self._params), *others]
-        return list(map(cell, [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), *values]))
+        params, report, known = flat(trial.config), trial.last_result or {}, self._tracker.trials.get(trial.trial_id)
+        best = known.best if known else None
+        values = [report.get("training_iteration"), best, report.get(self._experiment.metric)]
+        values += [*map(params.get, self._params), *map(report.get, self._others)]
+        return list(map(cell, [trial.trial_id, *self._statuses([trial]), *values]))
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
         """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
@@ -153,23 +145,14 @@ class ProgressTable(CLIReporter):
             else:
                 yield trial.status.lower()
 
-    @never_fatal
+    @never_fatal()
     def _say_end(self, trial_id: str) -> None:
         """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
         trial = self._tracker.trials[trial_id]
         first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
         say(end_line(trial_id, self._tracker, self._experiment.metric, first))
 
-    @never_fatal
-    def _say_retry(self, trial_id: str) -> None:
-        """Prints that a trial lost its worker and is retried, and why."""
-        self._print_above(retry_line(trial_id, self._tracker))
-
-    @never_fatal
-    def _say_notice(self, text: str) -> None:
-        """Prints what the user should read while the search runs."""
-        self._print_above(f"NOTE: {text}")
-
+    @never_fatal()
     def _print_above(self, line: str) -> None:
         """Prints a line above a table that is redrawn in place."""
         print(self._up(), end="")
@@ -202,10 +185,11 @@ def progress_line(
     best value.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
-    done = ", ".join(f"{statuses[status]} {status}" for status in ENDINGS if statuses[status])
-    rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted", "suggested")
-                     if statuses[status])  # fmt: skip
-    counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
+    done, others = (
+        ", ".join(f"{statuses[status]} {status}" for status in names if statuses[status])
+        for names in (ENDINGS, ("running", "paused", "interrupted", "suggested"))
+    )
+    counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
     now = time.monotonic()
     took = now - tracker.began
     remaining = seconds_left(tracker, experiment, num_settings - num_done, now)

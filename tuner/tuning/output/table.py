@@ -1,9 +1,12 @@
-"""Draws the columns of a table that fit the terminal, and colours them."""
+"""Draws the columns of a table that fit the terminal, and colours them; shows it in a notebook's cell."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, painted
 
@@ -67,3 +70,26 @@ def coloured(lines: Sequence[str]) -> list[str]:
             line = BEST.sub(lambda match: painted(match[0], f"{BOLD};{GREEN}"), line)
         painted_lines.append(line)
     return painted_lines
+
+
+class Cell:
+    """An output of the running notebook cell, whose text can be replaced."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Shows a text, which replaces the previous one."""
+        display: Any = importlib.import_module("IPython.display").display
+        content = {"text/plain": text}
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; False for IPython in a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")

@@ -1,7 +1,7 @@
 """Copies an experiment's journal to Weights & Biases while it grows: one W&B run per trial, grouped by experiment.
 
-The search runs this module in a separate process and does not wait for it while trials run, so a slow W&B does not
-slow the search. A user can also run it later: `tuner mirror results/NAME --mode online`.
+The search runs this module in a separate process (`mirrored`) and does not wait for it while trials run, so a slow W&B
+does not slow the search. A user can also run it later: `tuner mirror results/NAME --mode online`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ import argparse
 import functools
 import os
 import select
+import shlex
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tuner.errors import RequestError, say
@@ -21,15 +26,89 @@ from tuner.record.reading import follow, read
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.lock import driver_of
 from tuner.spec.experiment import Experiment
+from tuner.tuning.output.table import in_notebook
+
+WAIT_S = 20.0  # the longest wait after a search for W&B to write or upload the last runs
+PROMPT_S = 1.5  # the longest wait at a terminal or in a notebook; W&B then continues in the background
+HURRY_S = 5.0  # the longest wait after an interrupt: the search should then end within 15 s
+
+
+def wandb_mode(choice: str) -> str:
+    """Resolves the W&B mode `auto`: WANDB_MODE, or else online if the environment or netrc has an API key."""
+    if choice != "auto":
+        return choice
+    netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    known = os.environ.get("WANDB_API_KEY") or (netrc.is_file() and "api.wandb.ai" in netrc.read_text())
+    return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
+
+
+@contextmanager
+def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
+    """Copies the journal to W&B in a separate process while a search runs; waits at most `WAIT_S` for its end.
+
+    If the process fails or is killed, W&B lacks data, and a line says so at the end; the search is not affected. The
+    caller sets `hurry` of the yielded object if the user has interrupted the search.
+    """
+    waiting = SimpleNamespace(hurry=False)
+    if mode == "disabled":
+        yield waiting
+        return
+    folder = experiment.folder
+    words = [str(folder), "--mode", mode]
+    with open(folder / "wandb.log", "ab") as log:
+        # The process is in a session of its own, so that Ctrl-C does not reach it: it must still copy the last events.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.tuning.output.wandb_mirror", *words, "--attached"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield waiting
+    except KeyboardInterrupt:
+        process.kill()  # an interrupt before or after the search, or of one whose journal cannot be written
+        process.wait()
+        raise
+    finally:
+        if process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()  # so that the process ends even if the journal lacks its last event
+            later = f"run later: {shlex.join(['python', '-m', 'tuner', 'mirror', *words, '--all'])}"
+            awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
+            wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
+            wait_for(process, wait_s, later, folder / "wandb.log", leave=awaited)
+
+
+def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
+    """Waits for the W&B process; after `wait_s`, kills it or, with `leave`, lets it run. Prints a note if it failed."""
+    try:
+        if process.wait(wait_s) != 0:
+            say(f"NOTE: W&B's process failed; see {log}; {later}")
+    except subprocess.TimeoutExpired:
+        if leave:
+            say(f"NOTE: W&B still writes in the background; see {log}; if it fails, {later}")
+            return
+        process.kill()
+        process.wait()
+        say(f"NOTE: W&B did not finish within {wait_s:g} s and was stopped; {later}")
 
 
 class Mirror:
-    """Turns journal events into W&B calls. Of the module `wandb` it needs only `init`, so tests can pass a stand-in."""
+    """Turns journal events into W&B calls."""
 
-    def __init__(self, wandb: Any, experiment: Experiment, folder: Path, mode: str) -> None:
-        self._wandb, self._experiment, self._folder, self._mode = wandb, experiment, folder, mode
+    def __init__(self, experiment: Experiment, folder: Path, mode: str) -> None:
+        self._experiment, self._folder, self._mode = experiment, folder, mode
         self._runs: dict[str, Any] = {}
         self._configs: dict[str, dict[str, Any]] = {}
+
+    @functools.cached_property
+    def _wandb(self) -> Any:
+        """W&B, imported for the first run: before that, the trials' workers need the CPUs for their own imports."""
+        import wandb
+
+        wandb.setup(wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True))
+        return wandb
 
     def handle(self, event: Event) -> None:
         """Copies one event of a trial to W&B; other events are ignored."""
@@ -72,21 +151,6 @@ class Mirror:
         return self._runs[trial]
 
 
-class LazyWandb:
-    """Imports `wandb` for the first W&B run: before that, the trials' workers need the CPUs for their own imports."""
-
-    def init(self, **options: Any) -> Any:
-        """Calls `wandb.init`, and first imports `wandb` if necessary."""
-        return self._wandb.init(**options)
-
-    @functools.cached_property
-    def _wandb(self) -> Any:
-        import wandb
-
-        wandb.setup(wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True))
-        return wandb
-
-
 def main(argv: list[str]) -> int:
     """Runs the command line: copies the journal until the search ends; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tuner mirror", description=__doc__)
@@ -111,7 +175,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         say(f"tuner: error: {error}", to=sys.stderr)
         return 2
-    mirror = Mirror(LazyWandb(), experiment, folder, args.mode)
+    mirror = Mirror(experiment, folder, args.mode)
     begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
     first = 0 if args.all else max(begun, default=0)
 
