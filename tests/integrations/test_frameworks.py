@@ -148,18 +148,34 @@ def test_pbt_gives_a_hugging_face_trial_the_rate_on_the_schedule(trial, monkeypa
     assert rates == pytest.approx([0.012 / 2] * 2)  # linear to 0, halfway
 
 
-@skip_without("transformers", "accelerate")
-def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
+def change_arguments(monkeypatch, **changes):
+    """Gives the example's Hugging Face Trainer other arguments."""
     import transformers
 
-    train = example("transformers_text")["train"]
-    _, saved = trial.run(train, CONFIGS["transformers_text"], most=1)
     init = transformers.TrainingArguments.__post_init__
     monkeypatch.setattr(
-        transformers.TrainingArguments, "__post_init__", lambda self: (setattr(self, BATCH, 8), init(self))[1]
+        transformers.TrainingArguments, "__post_init__", lambda self: (vars(self).update(changes), init(self))[1]
     )
-    with pytest.raises(ValueError, match=f"trained with {BATCH}=16, and this trial has 8: .* parameters of the optim"):
+
+
+@skip_without("transformers", "accelerate")
+def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
+    train, batch = example("transformers_text")["train"], "per_device_train_batch_size"
+    _, saved = trial.run(train, CONFIGS["transformers_text"], most=1)
+    change_arguments(monkeypatch, **{batch: 8})
+    with pytest.raises(ValueError, match=f"trained with {batch}=16, and this trial has 8: .* parameters of the optim"):
         trial.run(train, CONFIGS["transformers_text"], saved[-1])
+
+
+@skip_without("transformers", "accelerate")
+@pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.nightly)])
+def test_evaluations_within_an_epoch_are_resumed_there(trial, monkeypatch, steps):
+    change_arguments(monkeypatch, eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
+    train, config = example("transformers_text")["train"], CONFIGS["transformers_text"]
+    whole, saved = trial.run(train, config)
+    assert len(whole) == math.ceil(32 / steps)
+    for number, checkpoint in enumerate(saved, 1):
+        assert trial.run(train, config, checkpoint)[0] == whole[number:]
 
 
 SCRIPTS = {
@@ -219,9 +235,6 @@ def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, tr
     assert trial.run(train, config, saved[0])[0] == whole[1:]
 
 
-BATCH = "per_device_train_batch_size"
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_that_would_not_resume_is_refused_at_its_start(name, trial):
     code = (EXAMPLES / f"{name}.py").read_text()
@@ -240,41 +253,6 @@ def test_outside_a_search_the_callback_does_nothing(name, trial, monkeypatch, ca
     monkeypatch.setattr(current_trial, "trial_id", lambda: None)
     assert trial.run(example(name)["train"], CONFIGS[name]) == ([], [])
     assert "it/s" in "".join(capfd.readouterr())  # a progress bar, as always
-
-
-@skip_without("transformers", "accelerate")
-@pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.nightly)])
-def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
-    train = text_trainer(eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
-    whole, saved = trial.run(train, {})
-    assert len(whole) == math.ceil(32 / steps)
-    for number, checkpoint in enumerate(saved, 1):
-        assert trial.run(train, {}, checkpoint)[0] == whole[number:]
-
-
-def text_trainer(**options):
-    """The training function of the example, with other arguments."""
-
-    def train(config):
-        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
-
-        from tuner.integrations.transformers import TunerCallback
-
-        names = example("transformers_text")
-        set_seed(0)
-        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-        model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=16, **sizes))
-        trainer = Trainer(
-            model=model,
-            args=TrainingArguments(output_dir="out", per_device_train_batch_size=16, use_cpu=True, **options),
-            train_dataset=names["sentences"](256, 0),
-            eval_dataset=names["sentences"](64, 1),
-            callbacks=[TunerCallback()],
-        )
-        trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
-        trainer.evaluate()  # no epoch
-
-    return train
 
 
 @skip_without("lightning")
