@@ -19,6 +19,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.errors import RequestError
+from tuner.spec import domains
 from tuner.spec.script import Ended, check_declared, running
 from tuner.spec.source import returned_tuple
 
@@ -84,7 +85,8 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
     direction = directions.MAXIMIZE if trial and trial.mode == "max" else directions.MINIMIZE
     study_id = storage.create_new_study([direction], name)
     study = StudyOfTrial(storage.get_study_name_from_id(study_id), storage)
-    study.config = _flat(config)
+    # Nested parameters keep their own names, which the objective asks for.
+    study.config = {path.rpartition("/")[2]: value for path, value in domains.leaves(config)}
     return study
 
 
@@ -175,11 +177,3 @@ class ReportingTrial(optuna.trial.FixedTrial):
             return self._waiting
         self.send()
         return None if value == self._sent else value
-
-
-def _flat(config: Mapping[str, Any]) -> Config:
-    """Returns the config without nesting: nested parameters move to the top level and keep their names."""
-    flat: Config = {}
-    for name, value in config.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
-    return flat

@@ -76,8 +76,7 @@ class SearchResult:
     def best(self) -> BestTrial | None:
         """The best trial so far; None if no trial has a finite metric.
 
-        Raises:
-            RequestError: the search has ended and every trial failed; the text has the first failure.
+        Raises a RequestError with the first failure if the search has ended and every trial failed.
         """
         winner, trials = self._record.best(), self._record.trials
         if winner is None:
@@ -154,8 +153,7 @@ class SearchResult:
 def load(folder: str | PathLike[str]) -> SearchResult:
     """Reads the folder of an experiment, which may still run; writes nothing and runs no code of the folder.
 
-    Raises:
-        RequestError: the folder has no experiment, or it is damaged.
+    Raises a RequestError if the folder has no experiment, or it is damaged.
     """
     place = Path(folder)
     with blamed(str(place)):

@@ -42,13 +42,10 @@ WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model"}
 
 
 def check(request: Request) -> list[str]:
-    """Checks the space of a request whose data has been read: tries a Task, or reads the text of a train function.
+    """Tries the Task of a request whose data has been read, or reads the text of its train function.
 
-    Returns:
-        The alternatives that were tried, such as `optimizer=adam`; none for a train function.
-
-    Raises:
-        RequestError: a trial would fail; the text names the user's function, its file and line, and the tried values.
+    Returns the alternatives that were tried, such as `optimizer=adam`. Raises a RequestError if a trial would fail; the
+    text names the user's function, its file and line, and the tried values.
     """
     path = request.loaded_space.path
     try:
@@ -82,13 +79,14 @@ def _check_sendable(request: Request) -> None:
         if not (problem := _pickling_error(value)):
             continue
         uses = "cannot be sent"
-        if variable := next((name for name, used in _variables(value).items() if _pickling_error(used)), ""):
-            used = _variables(value)[variable]
-            kind = "open file" if isinstance(used, io.IOBase) else type(used).__name__
-            uses = f"uses {variable!r}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, which cannot be sent"
+        for variable, used in _variables(value).items():
+            if _pickling_error(used):
+                kind = "open file" if isinstance(used, io.IOBase) else type(used).__name__
+                uses = f"uses {variable!r}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, which cannot be sent"
+                break
         where = "its __getitem__" if name.startswith("the ") else f"the function that takes ({arguments_of(name)})"
-        advice = f"create such objects inside {where}"
-        raise CheckFailed(f"{name}{place_of(value)}", f"{uses} to a worker process ({problem})", advice)
+        problem = f"{uses} to a worker process ({problem})"
+        raise CheckFailed(f"{name}{place_of(value)}", problem, f"create such objects inside {where}")
 
 
 def _pickling_error(value: Any) -> str:
@@ -124,11 +122,7 @@ def _check_reporting(train: Any, metric: str) -> None:
 
 
 def _check_task(request: Request) -> list[str]:
-    """Tries one batch for each alternative of the parameters; returns the names of the alternatives.
-
-    Raises:
-        CheckFailed: a trial would fail, or each would report only NaN.
-    """
+    """Tries one batch for each alternative; raises CheckFailed if a trial would fail, or each would report only NaN."""
     from tuner.training.streams import kept_streams
     from tuner.tuning.checks.trying import try_setting
 
@@ -172,13 +166,7 @@ def _check_task(request: Request) -> list[str]:
 
 
 def rehearse(request: Request) -> str:
-    """Checks the space for a dry run, without the network: only with data that is on this machine.
-
-    Returns a text: that the check passed, or why it was not run.
-
-    Raises:
-        RequestError: a trial would fail.
-    """
+    """Does `check` for a dry run, with data that is on this machine; says that it passed, or why it was not run."""
     from tuner.training.sources import UnsuitableData
 
     started = time.perf_counter()

@@ -155,14 +155,11 @@ def _resumed(
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the journal's events, from which a search resumes.
+    """Returns the journal's events, from which a search resumes; raises a RequestError if it has lost all its events.
 
     Args:
         begun: whether experiment.json says that the journal had its first event. Without events, a search that has
             begun has lost them; another one was killed before its first event and may start.
-
-    Raises:
-        RequestError: the journal has lost all its events.
     """
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")

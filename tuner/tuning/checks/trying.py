@@ -160,16 +160,12 @@ class TracedTask:
 def try_setting(
     task: Task, splits: Splits, odd: Mapping[str, int | None], config: Config, experiment: Experiment
 ) -> CheckFailed | None:
-    """Trains and evaluates on about one batch, and saves the state.
+    """Trains and evaluates on about one batch, and saves the state; raises CheckFailed if a trial would fail.
+
+    Returns what is to blame for a loss that was NaN or infinite and must not be; None if there is none.
 
     Args:
         odd: name of a part -> its first row with NaN or infinity.
-
-    Returns:
-        What is to blame for a loss that was NaN or infinite and must not be; None if there is none.
-
-    Raises:
-        CheckFailed: a trial with this config would fail.
     """
     merged = {**splits.constants, **config}
     try:
