@@ -12,12 +12,12 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import MOST_NAME, flat
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.contour import contour_of, draw_contour
-from tuner.views.figures.curves import curves_of, draw_curves
-from tuner.views.figures.history import history_of
+from tuner.views.figures.contour import draw_contour
+from tuner.views.figures.curves import draw_curves
+from tuner.views.figures.history import draw_history
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parallel import MOST_PARAMETERS, parallel_of, parameters_of
-from tuner.views.figures.whatif import cuts_of, draw_whatif
+from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import draw_metrics
 from tuner.views.whatif import what_if
 
@@ -62,8 +62,8 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
     trials.append(trial(5, [9.0], "pruned", [decided(1, 9.0, 8.0)], lr=7, b=1))
     whole, ids = record(*trials, max_epochs=2), {each.id for each in trials}
     outcome = what_if(whole, "asha", 1, 2)
-    contour = draw_contour(contour_of(whole, "lr", "b"), "loss", "min")
-    figures = {**all_figures(whole), "contour": contour, "what-if": draw_whatif(cuts_of(whole, outcome), outcome, "l")}
+    contour = draw_contour(whole, "lr", "b")
+    figures = {**all_figures(whole), "contour": contour, "what-if": draw_whatif(whole, outcome)}
     assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
     for name, figure in figures.items():
         shown = {each for trace in figure["data"] for each in trace.get("customdata", [])} - {None}
@@ -79,10 +79,10 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
 
 
 def test_history_goes_by_time_and_keeps_the_improvements(searched):
-    data = history_of(searched)
-    assert (data.epochs, data.values) == ([1, 2, 3, 8], [3.0, 2.0, 1.0, 1.0])
-    turned = history_of(record(*searched.trials, mode="max"))
-    assert (turned.epochs, turned.values) == ([1, 4, 8], [3.0, 4.0, 4.0])
+    (line,) = draw_history(searched)["data"]
+    assert (line["x"], line["y"]) == ([1, 2, 3, 8], [3.0, 2.0, 1.0, 1.0])
+    (turned,) = draw_history(record(*searched.trials, mode="max"))["data"]
+    assert (turned["x"], turned["y"]) == ([1, 4, 8], [3.0, 4.0, 4.0])
 
 
 def test_nothing_finite_is_no_figure():
@@ -99,7 +99,7 @@ def test_parallel_axes_follow_what_was_declared():
         trial(3, [math.nan], lr=0.5, act="none", width=4, drop=0.3, same=2),
     ]
     axes = {axis.name: axis for axis in parallel_of(record(*trials, params=params)).axes}
-    assert list(axes) == ["lr", "act", "width", "drop", "loss"]
+    assert list(axes) == ["lr", "act", "width", "drop"]
     assert axes["lr"].values == pytest.approx([-3, -1, -2]) and "0.01" in axes["lr"].texts
     assert axes["width"].texts == ["8", "16", "128"] and axes["width"].values == [0, 1, 2]
     assert axes["drop"].values == [0.1, 0.2, None] and axes["drop"].texts == []
@@ -150,19 +150,22 @@ class TestConditionalParameters:
         assert sum(None in each["x"] for each in traces) == 3
 
 
+def trials_in(figure):
+    return {trial for trace in figure["data"] for trial in trace.get("customdata", [])} - {None}
+
+
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
     monkeypatch.setattr("tuner.views.figures.curves.MAX_CURVES", 40)
     pruned = [trial(n, [100.0 + n], "pruned") for n in range(100)]
     left = [trial(100 + n, [float(n)]) for n in range(20)]
-    data = curves_of(record(*pruned, *left))
-    shown = {curve.trial for curve in data.curves}
-    assert {t.id for t in left} <= shown and len(shown) <= 40 and data.best == "00100"
+    figure = draw_curves(record(*pruned, *left))
+    shown = trials_in(figure)
+    assert {t.id for t in left} <= shown and len(shown) <= 40
     assert len(shown & {t.id for t in pruned[:50]}) == len(shown & {t.id for t in pruned[50:]}) >= 8
-    assert f"{len(shown)} of 120 trials drawn" in draw_curves(data)["layout"]["xaxis"]["title"]["text"]
-    many = curves_of(record(*(trial(n, [float(n)]) for n in range(100, 0, -1))))
-    shown = {curve.trial for curve in many.curves}
-    assert {f"{n:05}" for n in range(1, 21)} <= shown and len(shown) <= 40 and many.trials == 100
-    assert draw_curves(curves_of(record(*left)))["layout"]["xaxis"]["title"]["text"] == "epoch"
+    assert f"{len(shown)} of 120 trials drawn" in figure["layout"]["xaxis"]["title"]["text"]
+    shown = trials_in(draw_curves(record(*(trial(n, [float(n)]) for n in range(100, 0, -1)))))
+    assert {f"{n:05}" for n in range(1, 21)} <= shown and len(shown) <= 40
+    assert draw_curves(record(*left))["layout"]["xaxis"]["title"]["text"] == "epoch"
 
 
 HOSTILE = '<a href="https://evil.com">x</a>\x1b]0;x\x07\u202e\udcff'
@@ -192,9 +195,9 @@ def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
     outcome = what_if(whole, "asha", 1, 2)
     figures = {
         **all_figures(whole),
-        "contour": draw_contour(contour_of(whole, f"{HOSTILE} lr", "b"), metric, "min"),
+        "contour": draw_contour(whole, f"{HOSTILE} lr", "b"),
         "importance": draw_importance(Importance([HOSTILE], [1.0], [0.1], 0.5, 12)),
-        "what-if": draw_whatif(cuts_of(whole, outcome), outcome, metric),
+        "what-if": draw_whatif(whole, outcome),
         "one trial": draw_metrics(trials[0], metric, 1),
     }
     assert set(figures) >= {"curves", "history", "parallel", "slices", "usage", "timeline"}

@@ -17,7 +17,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
 from tuner.rules.own_length import OwnLength, at_length
 from tuner.spec.experiment import Experiment
-from tuner.views.figures.curves import curves_of
+from tuner.views.figures.curves import draw_curves
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
 
@@ -62,7 +62,7 @@ def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monk
     assert "after 10 epochs; they are compared after epochs 1, 2, 4, 8" in learned[0]["reason"]
     assert record.stats.counts["pruned"] >= 4
     assert (record.rules.max_epochs, record.rules.grace_period) == (10, 1)
-    assert curves_of(record).rungs == [1, 2, 4, 8]
+    assert [line["x0"] for line in draw_curves(record)["layout"]["shapes"]] == [1, 2, 4, 8]
     verdict, trained = verdict_of(record), record.stats.epochs
     assert (verdict.epochs_saved, verdict.about("rule")[:6]) == (120 - trained, "Trials")
     assert verdict.about("saved").startswith(f"About {120 - trained} of 120 epochs")

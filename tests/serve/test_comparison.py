@@ -15,7 +15,7 @@ from tuner.serve import comparison
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
 from tuner.serve.reading import budget
-from tuner.views.compare_figures import MOST_COMPARED
+from tuner.views.compare import MOST_COMPARED
 
 
 @pytest.fixture

@@ -12,16 +12,20 @@ from tuner.record.format import FORMAT
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.views.compare import MOST_POINTS, MOST_STEPS, compared_of, differences, thinned
-from tuner.views.compare_figures import (
+from tuner.views.compare import (
     COLORS,
     MOST_COMPARED,
+    MOST_POINTS,
+    MOST_STEPS,
     Drawn,
     choices_of,
+    compared_of,
     default_of,
+    differences,
     draw_distributions,
     draw_progress,
     look_of,
+    thinned,
 )
 
 PARAMS = {

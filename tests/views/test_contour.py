@@ -8,7 +8,7 @@ import pytest
 from test_figures import record, trial
 
 from tuner.errors import RequestError
-from tuner.views.figures.contour import REACH, contour_of, draw_contour, smoothed_grid
+from tuner.views.figures.contour import REACH, draw_contour, smoothed_grid
 
 
 def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
@@ -18,11 +18,8 @@ def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
     assert grid[0][10] is None and grid[5][5] is None
     near = [(i, j) for i in range(11) for j in range(11) if grid[i][j] is not None]
     assert all(min(math.hypot(i, j), math.hypot(10 - i, 10 - j)) / 10 <= REACH + 1e-9 for i, j in near)
-
-
-def test_two_trials_at_one_place_are_their_mean():
-    grid = smoothed_grid([0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 1.0], [0.0, 1.0])
-    assert grid[0][0] == pytest.approx(1.5)
+    same = smoothed_grid([0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 1.0], [0.0, 1.0])
+    assert same[0][0] == pytest.approx(1.5)  # two trials at one place are their mean
 
 
 def test_smoothing_does_not_depend_on_units():
@@ -38,15 +35,16 @@ def test_smoothing_does_not_depend_on_units():
 
 def test_trials_without_a_finite_value_are_left_out_and_the_figure_is_plotlys():
     trials = [trial(n, [float(n)], a=n, b=-n, same=1) for n in range(5)]
-    data = contour_of(record(*trials, trial(5, [math.nan], a=9, b=9, same=1)), "a", "b")
-    assert data.x.values == [0, 1, 2, 3, 4] and data.values == [0, 1, 2, 3, 4]
-    assert len(data.grid) == len(data.ys) and len(data.grid[0]) == len(data.xs)
-    go.Figure(draw_contour(data, "loss", "min"))
+    figure = draw_contour(record(*trials, trial(5, [math.nan], a=9, b=9, same=1)), "a", "b")
+    go.Figure(figure)
+    surface, dots = figure["data"]
+    assert dots["x"] == dots["marker"]["color"] == [0, 1, 2, 3, 4]
+    assert len(surface["z"]) == len(surface["y"]) and len(surface["z"][0]) == len(surface["x"])
 
 
 def test_a_name_is_mended_and_one_value_for_all_is_no_axis():
     trials = [trial(n, [float(n)], width=n, depth=n, same=1) for n in range(3)]
     with pytest.raises(RequestError, match="no parameter 'widht'.*did you mean 'width'"):
-        contour_of(record(*trials), "widht", "depth")
+        draw_contour(record(*trials), "widht", "depth")
     with pytest.raises(RequestError, match="no parameter 'same'"):
-        contour_of(record(*trials), "width", "same")
+        draw_contour(record(*trials), "width", "same")

@@ -8,8 +8,8 @@ from test_figures import record, trial
 
 from tuner.record.records import Decision, records_of
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.history import draw_history, history_of
-from tuner.views.figures.lineage import draw_lineage, lineage_of
+from tuner.views.figures.history import draw_history
+from tuner.views.figures.lineage import draw_lineage
 
 WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
 
@@ -29,7 +29,7 @@ def population():
 
 
 def test_copies_have_their_source_and_the_changed_parameters():
-    figure = draw_lineage(lineage_of(population()))
+    figure = draw_lineage(population())
     go.Figure(figure)
     heads = next(trace for trace in figure["data"] if trace["name"] == "copy with changed parameters")
     assert heads["customdata"] == ["00000", "00001"] and "copied trial 00001" in heads["text"][0]
@@ -40,9 +40,10 @@ def test_copies_have_their_source_and_the_changed_parameters():
 
 def test_the_best_value_is_traced_back_through_the_copies():
     """In time: trial 0 copies at 2, and trial 1 copied at 11, after that: its copy is no ancestor."""
-    data = lineage_of(population())
-    assert [part[0] for part in data.path] == ["00000", "00001"]
-    assert "goes back to 00001" in draw_lineage(data)["layout"]["meta"]["text"]
+    figure = draw_lineage(population())
+    (best,) = (trace for trace in figure["data"] if trace["meta"] == "best")
+    assert best["customdata"] == ["00000", "00000", "00001", "00001"]
+    assert "goes back to 00001" in figure["layout"]["meta"]["text"]
 
 
 def test_only_population_based_training_has_a_lineage():
@@ -56,18 +57,18 @@ def test_epochs_that_were_trained_again_are_counted_apart():
     again = replace(first, repeated=(first.reports[1]._replace(order=2, time=2), first.reports[2]._replace(order=5)))
     whole = record(again, *others, scheduler="pbt")
     assert whole.stats.epochs == 9 and whole.stats.repeated == 2
-    history = draw_history(history_of(whole))["layout"]
+    history = draw_history(whole)["layout"]
     assert history["xaxis"]["title"]["text"] == "epochs trained by all trials, 2 of them again"
     assert "of 11 epochs, 2 of which were trained again;" in history["meta"]["text"]
-    assert "again" not in json.dumps(draw_history(history_of(population())))
+    assert "again" not in json.dumps(draw_history(population()))
 
 
 def test_a_large_population_has_few_rows(monkeypatch):
     monkeypatch.setattr("tuner.views.figures.lineage.MOST_LANES", 3)
     trials = [trial(n, [float(n)], lr=n) for n in range(20)]
     late = trial(19, [5.0, 0.5], decisions=[copied(1, 5.0, "00007")], lr=1)
-    data = lineage_of(record(*trials[:19], late, scheduler="pbt"))
-    assert data.lanes == ["00000", "00007", "00019"] and data.num_trials == 20
+    layout = draw_lineage(record(*trials[:19], late, scheduler="pbt"))["layout"]
+    assert layout["yaxis"]["ticktext"] == ["00000", "00007", "00019"] and "20 trials" in layout["meta"]["text"]
 
 
 def test_the_journal_may_name_the_copied_trial_or_not():

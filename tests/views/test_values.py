@@ -8,16 +8,19 @@ import pytest
 from test_figures import decided, record, trial
 
 from tuner.errors import RequestError
-from tuner.record.records import TrialRecord
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.contour import contour_of, draw_contour
-from tuner.views.figures.curves import curves_of, draw_curves
-from tuner.views.figures.history import draw_history, history_of
+from tuner.views.figures.contour import draw_contour
+from tuner.views.figures.curves import draw_curves
+from tuner.views.figures.drawing import VIRIDIS, clipped, color_axis, ticks_between
+from tuner.views.figures.history import draw_history
 from tuner.views.figures.importance import importance_of
-from tuner.views.figures.parallel import Axis, Parallel, draw_parallel, parallel_of
-from tuner.views.figures.scales import VIRIDIS, clipped, color_axis, ticks_between
-from tuner.views.figures.slices import draw_slices, slices_of
+from tuner.views.figures.parallel import draw_parallel, parallel_of
+from tuner.views.figures.slices import draw_slices
 from tuner.views.figures.values import default, offered, value_of
+
+
+def values(whole, choice=""):
+    return draw_slices(whole, choice)["data"][0]["y"]
 
 
 def pruned_search(num=24):
@@ -35,13 +38,12 @@ def test_a_search_that_pruned_compares_values_of_one_epoch_everywhere():
     whole = pruned_search()
     assert (offered(whole), default(whole)) == (["best", "last", "1"], "1")
     at_one = [10.0 + n for n in range(24)]
-    slices = slices_of(whole)
-    assert slices.values == parallel_of(whole).values == contour_of(whole, "x", "y").values == at_one
-    title = draw_slices(slices, "loss")["layout"]["yaxis"]["title"]["text"]
-    dimensions = draw_parallel(parallel_of(whole))["data"][0]["dimensions"]
-    colors = draw_contour(contour_of(whole, "x", "y"), "loss", "min")["data"][0]["colorbar"]
-    assert title == dimensions[-1]["label"] == colors["title"]["text"] == "loss at epoch 1"
-    assert slices_of(whole, "best").values[:2] == [7.0, 8.0] and slices_of(whole, "best").values[-1] == 33.0
+    surface, dots = draw_contour(whole, "x", "y")["data"]
+    assert values(whole) == parallel_of(whole).values == dots["marker"]["color"] == at_one
+    title = draw_slices(whole)["layout"]["yaxis"]["title"]["text"]
+    dimensions = draw_parallel(whole)["data"][0]["dimensions"]
+    assert title == dimensions[-1]["label"] == surface["colorbar"]["title"]["text"] == "loss at epoch 1"
+    assert values(whole, "best")[:2] == [7.0, 8.0] and values(whole, "best")[-1] == 33.0
 
 
 @pytest.mark.parametrize("num", [9, 10, 11, 20, 30])
@@ -68,9 +70,9 @@ def test_importance_compares_values_of_one_epoch():
 
 def test_without_prunes_the_best_value_is_compared():
     whole = record(trial(0, [3.0, 1.0, 2.0], x=1), trial(1, [2.0], "failed", x=2), trial(2, [4.0, 3.0], x=3))
-    assert default(whole) == "best" and slices_of(whole).values == [1.0, 2.0, 3.0]
-    assert slices_of(whole, "last").values == [2.0, 2.0, 3.0]
-    assert slices_of(whole, "2").values == [1.0, 3.0]  # one trial has no second epoch
+    assert default(whole) == "best" and values(whole) == [1.0, 2.0, 3.0]
+    assert values(whole, "last") == [2.0, 2.0, 3.0]
+    assert values(whole, "2") == [1.0, 3.0]  # one trial has no second epoch
 
 
 def test_a_value_at_an_epoch_is_that_of_the_first_report_from_there_on():
@@ -81,14 +83,14 @@ def test_a_value_at_an_epoch_is_that_of_the_first_report_from_there_on():
 @pytest.mark.parametrize("choice", ["worst", "-1", "1.5", "\u0663"])
 def test_a_choice_that_there_is_not_is_refused(choice):
     with pytest.raises(RequestError, match="must be best, last or an epoch"):
-        slices_of(pruned_search(), choice)
+        draw_slices(pruned_search(), choice)
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
 def test_an_axis_leaves_out_outliers_on_the_worst_side_only(mode, sign):
     usual = [sign * (1 + n / 20) for n in range(20)]
     within = clipped([*usual, sign * 1e30, sign * 500.0], mode)
-    assert (within.end, within.outside, within.total) == (usual[-1], 2, 22)
+    assert within.end == usual[-1]
     assert within.low < min(usual) and max(usual) < within.high
     assert clipped([*usual, sign * -50.0], mode) is None  # far better than all others: never left out
     assert clipped(usual, mode) is None and clipped([sign * 1.0, sign * 1e9], mode) is None
@@ -98,16 +100,16 @@ def test_an_axis_leaves_out_outliers_on_the_worst_side_only(mode, sign):
 def test_a_clipped_axis_says_so_and_can_be_shown_whole():
     trials = [trial(n, [2.0 + n / 10, 1.0 + n / 10], x=n) for n in range(10)]
     whole = record(*trials, trial(10, [1e6, 1e5], x=10))
-    for figure in (draw_curves(curves_of(whole)), draw_slices(slices_of(record(*trials * 2, *whole.trials)), "loss")):
+    for figure in (draw_curves(whole), draw_slices(record(*trials * 2, *whole.trials))):
         axis = figure["layout"]["yaxis"]
         assert "clipped at " in axis["title"]["text"] and axis["range"][1] < 5
         assert figure["layout"]["meta"]["clipped"]["axis"] == "yaxis"
-    assert "clipped" not in draw_curves(curves_of(record(*trials)))["layout"]["meta"]
+    assert "clipped" not in draw_curves(record(*trials))["layout"]["meta"]
 
 
 def test_the_history_leaves_out_a_bad_first_value_that_lasted_shortly():
     trials = [trial(0, [1e9]), *(trial(n, [2.0 - n / 100] * 8) for n in range(1, 20))]
-    layout = draw_history(history_of(record(*trials)))["layout"]
+    layout = draw_history(record(*trials))["layout"]
     assert layout["yaxis"]["range"][1] < 3 and "clipped" in layout["yaxis"]["title"]["text"]
     assert layout["meta"]["text"].startswith("Best loss so far: 1.81, of trial 00019, found after 146 of 153 epochs")
 
@@ -162,7 +164,7 @@ def test_ticks_have_as_few_digits_as_tell_them_apart(low, high, texts):
 
 
 def test_each_numeric_axis_of_parallel_coordinates_has_texts_of_its_own():
-    axes = [Axis("lr", [1.0, 726855679.5], [], []), Axis("loss", [0.123456789, 726855679.5], [], [])]
-    (trace,) = draw_parallel(Parallel(axes, "min", [TrialRecord("0", {}), TrialRecord("1", {})], "best"))["data"]
+    pairs = [(1.0, 0.123456789), (726855679.5, 726855679.5)]
+    (trace,) = draw_parallel(record(*(trial(n, [loss], lr=lr) for n, (lr, loss) in enumerate(pairs))))["data"]
     for dimension in trace["dimensions"]:
         assert max(map(len, dimension["ticktext"])) <= 9 and dimension["tickvals"][-1] == 726855679.5

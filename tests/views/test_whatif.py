@@ -8,7 +8,7 @@ from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.views.figures.whatif import cuts_of, draw_whatif
+from tuner.views.figures.whatif import draw_whatif
 from tuner.views.whatif import Range, reproduced, what_if
 
 
@@ -82,7 +82,7 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
 
 def drawn(recorded, outcome):
     """The points of each trace of the figure, by its name; a curve ends with (None, None)."""
-    traces = draw_whatif(cuts_of(recorded, outcome), outcome, "loss")["data"]
+    traces = draw_whatif(recorded, outcome)["data"]
     return {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in traces}
 
 

@@ -81,7 +81,7 @@ def add_changes(app: FastAPI, served: ServedExperiments) -> None:
         since = since if since <= view.summary.lines else 0
         with blamed(name):
             verdict = verdict_of(record)
-            parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
+            parameters = [axis.name for axis in parallel_of(record).axes]
         rungs, calls = record.stats.rungs, record.stats.ranked_decisions
         rows = Rows(
             summary=served.shown(view.summary),

@@ -18,12 +18,15 @@ from tuner.serve.answers import MOST_BYTES, BoundedResponse, figure_text, figure
 from tuner.serve.changes import Values
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
-from tuner.views.compare import Compared, DifferenceRow, compared_of, differences
-from tuner.views.compare_figures import (
+from tuner.views.compare import (
     MOST_COMPARED,
+    Compared,
+    DifferenceRow,
     Drawn,
     choices_of,
+    compared_of,
     default_of,
+    differences,
     draw_distributions,
     draw_progress,
     look_of,

@@ -1,29 +1,51 @@
-"""Collects what a comparison of several experiments shows of each one: a few hundred numbers and texts.
+"""Collects what a comparison of several experiments shows of each one, and draws the comparison.
 
-`tuner.views.compare_figures` draws them. A result does not refer to the record, so that the service can keep it
-after it dropped the record: twenty records of 10,000 trials do not fit into its memory together.
+`Compared` is a few hundred numbers and texts and does not refer to the record, so that the service can keep it after it
+dropped the record: twenty records of 10,000 trials do not fit into its memory together.
+
+An experiment has the same colour and dash in all figures. `meta` of a trace is the experiment's name, and `customdata`
+has the trial of each point.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from itertools import islice, pairwise
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.search_stats import Improvement
-from tuner.record.texts import flat_parameters, formatted
+from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
-from tuner.views.figures.values import BEST, shared_epoch, value_at
+from tuner.views.figures.drawing import (
+    Figure,
+    clipped,
+    empty_figure,
+    escaped,
+    figure,
+    points,
+    tick,
+    titled,
+)
+from tuner.views.figures.timeline import unit_of
+from tuner.views.figures.values import BEST, shared_epoch, title_of, value_at
 
 MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # of one distribution
 LAST_EPOCH = 2048  # the last epoch at which distributions are offered
 MOST_NAMES, MOST_TEXT = 500, 300  # of one experiment: parameters or constants, and characters of each
+# Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
+# without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
+COLORS = ("#9830f2", "#bfb200", "#bf4d7a", "#00c2f2", "#237317")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+MOST_COMPARED = len(COLORS) * len(DASHES)
+MOST_DESCRIBED = 5  # experiments in a figure's text; the page's table has all
+Clock = Literal["epochs", "seconds", "trials"]
+TITLES: dict[Clock, str] = {"epochs": "epochs trained by all trials", "trials": "trials started"}
 Item = TypeVar("Item")
 
 
@@ -122,38 +144,27 @@ def differences(each: Sequence[dict[str, str]]) -> list[DifferenceRow]:
 
 def _steps(record: ExperimentRecord, took_s: float) -> list[Step]:
     starts = sorted(trial.spans[0][0] for trial in record.trials if trial.spans)
-    seconds = _clock(record, starts)
     steps: list[Step] = []
     for found in thinned(record.stats.improvements, MOST_STEPS - 1):
-        step = _step(record, found, starts, seconds)
+        passed = round(_seconds(record, starts, found.time), 3)
         if steps:  # a clock that was set back: the line must not run backwards
-            step = step._replace(seconds=max(step.seconds, steps[-1].seconds))
-        steps.append(step)
+            passed = max(passed, steps[-1].seconds)
+        trial = record.trials[found.place].id
+        steps.append(Step(found.epochs, passed, bisect_right(starts, found.time), found.value, trial))
     if steps:
         last = steps[-1]
-        end = last._replace(epochs=record.stats.num_reports, seconds=max(took_s, last.seconds), trials=len(starts))
-        steps.append(end)
+        end = max(took_s, last.seconds)
+        steps.append(last._replace(epochs=record.stats.num_reports, seconds=end, trials=len(starts)))
     return steps
 
 
-def _step(record: ExperimentRecord, found: Improvement, starts: list[float], seconds: Callable[[float], float]) -> Step:
-    passed, started = round(seconds(found.time), 3), bisect_right(starts, found.time)
-    return Step(found.epochs, passed, started, found.value, record.trials[found.place].id)
-
-
-def _clock(record: ExperimentRecord, starts: list[float]) -> Callable[[float], float]:
-    """Returns the function that turns a unix time into seconds of the search, without the time between sessions."""
-    sessions = record.sessions
-    if not sessions:
-        first = starts[0] if starts else 0.0
-        return lambda time: max(0.0, time - first)
-    begun = [session.begun for session in sessions]
-
-    def passed(time: float) -> float:
-        session = sessions[max(0, bisect_right(begun, time) - 1)]
-        return max(0.0, session.before_s + time - session.begun)
-
-    return passed
+def _seconds(record: ExperimentRecord, starts: list[float], time: float) -> float:
+    """Turns a unix time into seconds of the search, without the time between sessions."""
+    if not record.sessions:
+        return max(0.0, time - (starts[0] if starts else 0.0))
+    place = bisect_right(record.sessions, time, key=lambda session: session.begun)
+    session = record.sessions[max(0, place - 1)]
+    return max(0.0, session.before_s + time - session.begun)
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
@@ -211,25 +222,20 @@ def _options(record: ExperimentRecord) -> dict[str, str]:
 def _parameters(facts: dict[str, Any]) -> dict[str, str]:
     """Returns the space's parameters with their ranges, and its constants, as text."""
     space = facts.get("space", {})
-    ranges = {name: _range(domain) for name, domain in islice(space.get("params", {}).items(), MOST_NAMES)}
-    constants = {
-        name: f"always {_text(v)}" for name, v in islice(flat_parameters(space.get("constants", {})), MOST_NAMES)
-    }
-    return {name[:MOST_TEXT]: text[:MOST_TEXT] for name, text in (constants | ranges).items()}
+    constants = islice(flat_parameters(space.get("constants", {})), MOST_NAMES)
+    ranges = islice(space.get("params", {}).items(), MOST_NAMES)
+    texts = {name: f"always {_text(value)}" for name, value in constants} | {name: _range(d) for name, d in ranges}
+    return {name[:MOST_TEXT]: text[:MOST_TEXT] for name, text in texts.items()}
 
 
 def _range(domain: Any) -> str:
     """Describes a domain of experiment.json: `loguniform 0.0001 to 0.1`, `choice of 8, 16, 32`."""
     if not isinstance(domain, dict):
         return _text(domain)
-    branches = domain.get("branches")
+    branches, kind, values = domain.get("branches"), _text(domain.get("kind", "")), domain.get("values")
     if isinstance(branches, list):
-        return " or ".join(_plain(each) if isinstance(each, dict) else _text(each) for each in branches[:MOST_NAMES])
-    return _plain(domain)
-
-
-def _plain(domain: dict[str, Any]) -> str:
-    kind, values = _text(domain.get("kind", "")), domain.get("values")
+        plain = (each | {"branches": None} if isinstance(each, dict) else each for each in branches[:MOST_NAMES])
+        return " or ".join(map(_range, plain))
     if isinstance(values, list):
         return f"{kind} of {_listed(values)}"
     ends = [_text(domain[end]) for end in ("lower", "upper") if end in domain]
@@ -251,8 +257,108 @@ def _text(value: Any) -> str:
     """Formats an option's value; a text beyond MOST_TEXT characters is cut and ends in `...`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, (int, float, str)):
-        text = formatted(value)
-    else:
-        text = json.dumps(value, default=str)
+    text = formatted(value) if isinstance(value, (int, float, str)) else json.dumps(value, default=str)
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
+
+
+class Drawn(NamedTuple):
+    """An experiment in the figures: its name, its place among the requested ones, and what is compared of it."""
+
+    name: str
+    place: int
+    compared: Compared
+
+
+def look_of(place: int) -> tuple[str, str]:
+    """Returns the colour and the dash of the experiment at this place among the requested ones."""
+    return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+
+
+def draw_progress(experiments: Sequence[Drawn], clock: Clock) -> Figure:
+    """Draws the best value so far of each experiment as a step line with a dot at each improvement."""
+    shown = [each for each in experiments if each.compared.steps]
+    if not shown:
+        return empty_figure("No trial of these experiments has reported a finite value yet.")
+    metric, mode = shown[0].compared.metric, shown[0].compared.mode
+    unit, per = unit_of(max(each.compared.steps[-1].seconds for each in shown))
+    title, per = (f"{unit} of the search", per) if clock == "seconds" else (TITLES[clock], 1)
+    traces, values, weights = [], [], []
+    for each in shown:
+        at, y = ([getattr(step, name) for step in each.compared.steps] for name in (clock, "value"))
+        hover = f"{escaped(each.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
+        x = [time / per for time in at] if clock == "seconds" else at
+        traces.append(_line(each, x, y, [step.trial for step in each.compared.steps], hovertemplate=hover))
+        # A value counts as long as it was the best one of its experiment: a bad first one is then an outlier.
+        values += y[:-1]
+        weights += [(after - before) / (at[-1] - at[0] or 1) for before, after in pairwise(at)]
+    texts = []
+    for each in sorted(shown, key=lambda one: sign_of(mode) * one.compared.steps[-1].value):
+        found, end = each.compared.steps[-2:]
+        when = " of ".join(f"{getattr(step, clock) / per:,.4g}" for step in (found, end))
+        texts.append(f"{tick(each.name, 60)} {found.value:.5g} (trial {tick(found.trial, 40)}) after {when}")
+    return figure(
+        traces,
+        f"Best {tick(metric, 40)} by {title}: {_some(texts)}.",
+        clip=(f"best {metric}", clipped(values, mode, weights) if sum(weights) else None),
+        xaxis=titled(title, rangemode="tozero"),
+        showlegend=True,
+    )
+
+
+def draw_distributions(experiments: Sequence[Drawn], choice: str) -> Figure:
+    """Draws for each experiment the share of its trials that are at least as good as a value.
+
+    Args:
+        choice: which value of each trial is compared, of `tuner.views.figures.values`.
+    """
+    shown = [each for each in experiments if choice in each.compared.distributions]
+    if not shown:
+        return empty_figure("No trial of these experiments has a finite value to compare.")
+    metric, mode = shown[0].compared.metric, shown[0].compared.mode
+    traces, values, texts = [], [], []
+    for each in shown:
+        spread = each.compared.distributions[choice]
+        number = counted(spread.size, "trial")
+        hover = f"{escaped(each.name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
+        look = {"hovertemplate": f"{hover}better<extra></extra>"} | ({"mode": "lines"} if spread.size > 30 else {})
+        traces.append(_line(each, spread.values, spread.shares, spread.trials, **look))
+        texts.append(f"{tick(each.name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
+        values += spread.values
+    title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
+    return figure(
+        traces,
+        f"Distribution of the {tick(title, 60)}: {_some(texts)}.",
+        clip=(title, clipped(values, mode)),
+        axis="xaxis",
+        yaxis=titled("share of trials this good or better", tickformat=".0%", range=[0, 1.02]),
+        showlegend=True,
+    )
+
+
+def choices_of(experiments: Sequence[Drawn]) -> list[str]:
+    """Returns the choices of `values.py` that all experiments with a value offer; `best` comes first."""
+    offered = [each.compared.distributions for each in experiments if each.compared.distributions]
+    return [choice for choice in offered[0] if all(choice in one for one in offered)] if offered else []
+
+
+def default_of(experiments: Sequence[Drawn]) -> str:
+    """Returns the choice of a comparison that names none.
+
+    If an experiment pruned trials, it is the last epoch that all experiments offer: best values would come from
+    different numbers of epochs.
+    """
+    has_pruned = any(each.compared.has_pruned for each in experiments)
+    return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
+
+
+def _line(each: Drawn, x: list[Any], y: list[float], trials: list[str], **more: Any) -> Figure:
+    color, dash = look_of(each.place)
+    line = {"color": color, "dash": dash, "width": 2, "shape": "hv"}
+    marker = {"color": color, "symbol": SYMBOLS[each.place % len(SYMBOLS)], "size": 6}
+    look = {"name": escaped(each.name, 60), "meta": each.name, "line": line, "marker": marker}
+    return points("lines+markers", x, y, trials, **look) | more
+
+
+def _some(texts: list[str]) -> str:
+    more = len(texts) - MOST_DESCRIBED
+    return "; ".join(texts[:MOST_DESCRIBED]) + (f"; and {more} more, which the table below has" if more > 0 else "")

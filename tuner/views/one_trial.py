@@ -13,9 +13,19 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in
 from tuner.record.texts import command, counted
+from tuner.views.figures.drawing import (
+    BEST_COLOR,
+    MAIN_COLOR,
+    STOP_COLOR,
+    Figure,
+    escaped,
+    figure,
+    points,
+    tick,
+    titled,
+)
 from tuner.views.figures.slices import USAGE_PREFIXES
 from tuner.views.figures.timeline import cost_of
-from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, tick
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 
 TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
@@ -66,7 +76,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
         figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
         cost=cost_of(trial),
-        checkpoint=next((c for c in _checkpoints(trial) if c in saved), ""),
+        checkpoint=next((r.checkpoint for r in reversed(trial.reports) if r.checkpoint and r.checkpoint in saved), ""),
         retrain=retrain_command(record, trial),
         logs=logs_of(experiment.folder, trial.id),
     )
@@ -80,10 +90,6 @@ def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
     if not record.retrainable or not trial.reports:
         return ""
     return command("train", shlex.quote(str(record.experiment.folder)), f"--trial {shlex.quote(trial.id)}")
-
-
-def _checkpoints(trial: TrialRecord) -> list[str]:
-    return [report.checkpoint for report in reversed(trial.reports) if report.checkpoint]
 
 
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
@@ -111,7 +117,7 @@ def tail(folder: Path, name: str) -> Log:
     return Log(Path(name).name, size, data[cut:].decode(errors="replace"))
 
 
-def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
+def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Figure:
     """Draws one small plot for each of MOST_METRICS metrics at most: the search's metric first, resource usage last.
 
     The first plot also shows the cutoffs of the trial's decisions.
@@ -120,56 +126,27 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
-    traces: list[dict[str, Any]] = []
-    rows = math.ceil(len(shown) / 2)
-    layout: dict[str, Any] = {
-        "grid": {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3},
-        "showlegend": False,
-        "hovermode": "closest",
-        "height": 60 + 190 * rows,
-    }
+    marker = {"color": [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs], "size": 5}
+    axes: dict[str, Any] = {}
+    traces, texts = [], []
     for i, name in enumerate(shown):
         number = str(i + 1) if i else ""
         values = [finite(report.metrics.get(name)) for report in reports]
-        marks = [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs]
-        trace: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": epochs,
-            "y": values,
-            "name": escaped(name, 40),
-        }
-        trace |= {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": {"color": marks, "size": 5}}
-        traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
-        layout[f"xaxis{number}"] = {"title": {"text": "epoch" if i >= len(shown) - 2 else ""}}
-        layout[f"yaxis{number}"] = {"title": {"text": escaped(name, 24)}}
-    cutoff_points = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
-    if cutoff_points:
-        dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
-        cutoffs: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "cutoff",
-            "marker": dash,
-            "xaxis": "x",
-            "yaxis": "y",
-        }
-        traces.append(
-            cutoffs | {"x": [epoch for epoch, _ in cutoff_points], "y": [cutoff for _, cutoff in cutoff_points]}
-        )
-    layout["meta"] = {"text": _described(trial, shown)}
-    return {"data": traces, "layout": layout}
-
-
-def _described(trial: TrialRecord, names: list[str]) -> str:
-    """Describes the plots in words: for each of the first metrics, its first and last value."""
-    known = {
-        name: [value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None]
-        for name in names[:MOST_NAMED]
-    }
-    each = [f"{tick(name, 40)} from {values[0]:.5g} to {values[-1]:.5g}" for name, values in known.items() if values]
-    more = f" and {len(names) - MOST_NAMED} more metrics" if len(names) > MOST_NAMED else ""
-    return f"Over {counted(len(trial.reports), 'report')}: {', '.join(each)}{more}." if each else ""
+        look = {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": marker, "name": escaped(name, 40)}
+        traces.append(points("lines+markers", epochs, values, xaxis=f"x{number}", yaxis=f"y{number}", **look))
+        axes[f"xaxis{number}"] = titled("epoch" if i >= len(shown) - 2 else "")
+        axes[f"yaxis{number}"] = titled(escaped(name, 24))
+        known = [v for report in trial.reports if (v := finite(report.metrics.get(name))) is not None]
+        texts += [f"{tick(name, 40)} from {known[0]:.5g} to {known[-1]:.5g}"] if known and i < MOST_NAMED else []
+    cut = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
+    dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
+    look = {"name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
+    traces.append(points("markers", [epoch for epoch, _ in cut], [cutoff for _, cutoff in cut], **look))
+    more = f" and {len(shown) - MOST_NAMED} more metrics" if len(shown) > MOST_NAMED else ""
+    text = f"Over {counted(len(trial.reports), 'report')}: {', '.join(texts)}{more}." if texts else ""
+    rows = math.ceil(len(shown) / 2)
+    grid = {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3}
+    return figure(traces, text, grid=grid, showlegend=False, height=60 + 190 * rows, **axes)
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:

@@ -17,10 +17,9 @@ from tuner.record.storage.files import write_atomically
 from tuner.record.texts import formatted, setting
 from tuner.views.alternatives import alternative_rows
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.contour import contour_of, draw_contour, varied
-from tuner.views.figures.curves import Figure
+from tuner.views.figures.contour import draw_contour, varied
+from tuner.views.figures.drawing import Figure, escaped
 from tuner.views.figures.parallel import parallel_of
-from tuner.views.labels import escaped
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, reproduced
@@ -93,10 +92,9 @@ def page(record: ExperimentRecord) -> str:
 
 def _contours(record: ExperimentRecord) -> dict[str, Figure]:
     """Draws one contour for each pair among the first MOST_PARAMETERS parameters that differ between trials."""
-    own = record.experiment
-    axes = parallel_of(record).axes[:-1][:MOST_PARAMETERS]
+    axes = parallel_of(record).axes[:MOST_PARAMETERS]
     pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if varied(x, y)]
-    return {f"{x}, {y}": draw_contour(contour_of(record, x, y), own.metric, own.mode) for x, y in pairs}
+    return {f"{x}, {y}": draw_contour(record, x, y) for x, y in pairs}
 
 
 def _summary(record: ExperimentRecord) -> list[str]:

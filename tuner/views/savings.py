@@ -12,7 +12,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec.experiment import Experiment
-from tuner.views.labels import tick
+from tuner.views.figures.drawing import tick
 
 
 @dataclass(frozen=True)

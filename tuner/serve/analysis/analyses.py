@@ -22,9 +22,9 @@ from tuner.record.results import ExperimentRecord, Following
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
-from tuner.views.figures.contour import contour_of, draw_contour
+from tuner.views.figures.contour import draw_contour
 from tuner.views.figures.importance import draw_importance, importance_of
-from tuner.views.figures.whatif import cuts_of, draw_whatif
+from tuner.views.figures.whatif import draw_whatif
 from tuner.views.whatif import WhatIf, what_if
 
 MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
@@ -52,7 +52,7 @@ def replayed(
     """Replays a search under other rules; an empty `scheduler` means the search's own scheduler."""
     rules = scheduler or record.experiment.scheduler
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
-    figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
+    figure = draw_whatif(record, outcome)
     if more := len(outcome.fates[MOST_FATES:]):
         notes = [*outcome.notes, f"The table leaves out {more:,} more trials; the sums include them."]
         outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
@@ -61,8 +61,7 @@ def replayed(
 
 def smoothed(record: ExperimentRecord, x: str, y: str, values: str = "") -> FigureAnswer:
     """Draws the metric over two parameters, smoothed between the trials."""
-    experiment = record.experiment
-    return FigureAnswer(draw_contour(contour_of(record, x, y, values), experiment.metric, experiment.mode))
+    return FigureAnswer(draw_contour(record, x, y, values))
 
 
 # The cache of importance figures: their forests take seconds, and a page requests the figure again.

@@ -19,7 +19,7 @@ from tuner.record.texts import figures, formatted, setting
 from tuner.spec.parameters import merged
 from tuner.tuning.answer.best import CHECKPOINT, metrics_in
 from tuner.tuning.answer.conclusion import trials_table
-from tuner.views.labels import escaped
+from tuner.views.figures.drawing import escaped
 from tuner.views.tables import counts, trial_rows
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import numpy as np
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
+from tuner.views.figures.drawing import MAIN_COLOR, Figure, empty_figure, escaped, figure, tick, titled
 from tuner.views.figures.parallel import parallel_of
-from tuner.views.figures.scales import empty_figure
-from tuner.views.labels import MAIN_COLOR, escaped, tick
 
 REPEATS = 10
 # Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10
@@ -53,14 +52,13 @@ def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
         RequestError: there are too few trials or parameters.
     """
     parallel = parallel_of(record, choice)
-    axes = parallel.axes
-    count = len(parallel.trials) if axes else 0
-    if count < LEAST_TRIALS or len(axes) < 2:
+    count = len(parallel.trials)
+    if count < LEAST_TRIALS or not parallel.axes:
         raise RequestError(
             f"importance needs at least {LEAST_TRIALS} trials with a value, and a parameter that differs between them; "
             f"here {counted(count, 'trial')} {'has' if count == 1 else 'have'} a value"
         )
-    x = np.array([axis.filled(1.0) for axis in axes[:-1]]).T
+    x = np.array([axis.filled(1.0) for axis in parallel.axes]).T
     # Ranks instead of values, because a single trial that diverged to 1e30 would dominate every split of a forest.
     distinct, ranks = np.unique(parallel.values, return_inverse=True)
     if len(distinct) < 2:
@@ -69,14 +67,9 @@ def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
     drops, scores = zip(*(_one_forest(x, y, seed) for seed in range(REPEATS)), strict=True)
     means, deviations = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1)
     order = np.argsort(-means)
-    return Importance(
-        [axes[i].name for i in order],
-        [float(means[i]) for i in order],
-        [float(deviations[i]) for i in order],
-        float(np.mean(scores)),
-        len(x),
-        parallel.title,
-    )
+    names = [parallel.axes[i].name for i in order]
+    explained = float(np.mean(scores))
+    return Importance(names, means[order].tolist(), deviations[order].tolist(), explained, count, parallel.title)
 
 
 def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
@@ -92,47 +85,30 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
     return importance.importances_mean, float(forest.score(x[unseen], y[unseen]))
 
 
-def draw_importance(data: Importance) -> dict[str, Any]:
+def draw_importance(data: Importance) -> Figure:
     """Draws one bar per parameter with its standard deviation, the most important parameter on top.
 
     If the forests predict unseen trials no better than the mean does, it draws a sentence that says so, and no bars.
     """
+    number, values, explained = counted(data.trials, "trial"), tick(data.values, 60), f"{data.explained:.2f}"
     if not data.explained > 0:
-        return _nothing(data)
+        return empty_figure(
+            f"Nothing can be read from these {number}: the forests predict {values} of unseen trials no better than "
+            f"its mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials may change "
+            "that."
+        )
     names = [escaped(name, 24) for name in data.names[::-1]]
-    bars: dict[str, Any] = {"type": "bar", "orientation": "h", "meta": "parameters", "x": data.means[::-1], "y": names}
-    bars |= {"marker": {"color": MAIN_COLOR}, "error_x": {"type": "data", "array": data.deviations[::-1]}}
-    bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
-    label = (
-        f"decrease of R² when shuffled ({escaped(data.values, 60)})"
-        f"<br>(R² on unseen trials: {data.explained:.2f}, {counted(data.trials, 'trial')})"
-    )
+    bars = {
+        "type": "bar", "orientation": "h", "meta": "parameters", "x": data.means[::-1], "y": names,
+        "marker": {"color": MAIN_COLOR}, "error_x": {"type": "data", "array": data.deviations[::-1]},
+        "hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>",
+    }  # fmt: skip
+    label = f"decrease of R² when shuffled ({escaped(data.values, 60)})<br>(R² on unseen trials: {explained}, {number})"
     first = f"{tick(data.names[0], 40)} matters most: shuffling it lowers R² by {data.means[0]:.2f}"
-    others = ", ".join(
-        f"{tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names[1:6], data.means[1:], strict=False)
-    )
-    text = (
-        f"Importance for {tick(data.values, 60)} of {counted(data.trials, 'trial')}: "
-        f"{first}{'; ' if others else ''}{others}. "
-        f"R² on unseen trials is {data.explained:.2f}."
-    )
-    return {
-        "data": [bars],
-        "layout": {
-            "xaxis": {"title": {"text": label}},
-            "height": 120 + 34 * len(data.names),
-            "showlegend": False,
-            # In a narrow figure, Plotly's automatic margin cuts off the first letters of the labels.
-            "margin": {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 74},
-            "meta": {"text": text},
-        },
-    }
-
-
-def _nothing(data: Importance) -> dict[str, Any]:
-    score = "undefined" if math.isnan(data.explained) else f"{data.explained:.2f}"
-    text = (
-        f"Nothing can be read from these {counted(data.trials, 'trial')}: the forests predict {tick(data.values, 60)} "
-        f"of unseen trials no better than its mean does (R² {score}). More trials may change that."
-    )
-    return empty_figure(text)
+    others = [f"{tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names, data.means, strict=True)][1:6]
+    rest = f"; {', '.join(others)}" if others else ""
+    text = f"Importance for {values} of {number}: {first}{rest}. R² on unseen trials is {explained}."
+    # In a narrow figure, Plotly's automatic margin cuts off the first letters of the labels.
+    margin = {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 74}
+    height = 120 + 34 * len(data.names)
+    return figure([bars], text, xaxis=titled(label), height=height, showlegend=False, margin=margin)

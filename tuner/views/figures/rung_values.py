@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
-from tuner.views.figures.scales import VIRIDIS, clipped, unclipped, value_axis
+from tuner.views.figures.drawing import (
+    GRAY,
+    LEGEND,
+    MAIN_COLOR,
+    STOP_COLOR,
+    VIRIDIS,
+    Figure,
+    clipped,
+    figure,
+    label_of,
+    points,
+    tick,
+    titled,
+)
 from tuner.views.figures.timeline import unit_of
-from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick
 
 MOST_RUNGS = 12  # of more rungs, an even sample; the median rule has one at each epoch
 MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarised by a box
@@ -21,11 +33,12 @@ MOST_CUTOFFS = 200  # points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
 MOST_NAMED = 4  # rungs in the text about the plot
 WAITS = "waits"
-GROUPS = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
+OUTCOMES = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
+QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
 class Reached(NamedTuple):
-    """A trial's arrival at a rung: when, with which value, the cutoff then, and what became of it: a group or WAITS."""
+    """A trial's arrival at a rung: when, with which value, the cutoff then, and one of OUTCOMES or WAITS."""
 
     rung: tuple[int, float]  # the bracket's number (0 without brackets) and the rung
     time: float
@@ -36,53 +49,42 @@ class Reached(NamedTuple):
 
 @dataclass
 class Rung:
-    """The trials at one rung of one bracket, as (value, index), and its cutoffs as (time, cutoff) in order of time.
+    """The trials at one rung of one bracket by outcome, as (value, trial), and its cutoffs as (time, cutoff).
 
-    `num_waiting` trials are paused there and in no group yet.
+    `num_waiting` trials are paused there and have no outcome yet.
     """
 
     bracket: int
     epoch: float
-    groups: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: {name: [] for name in GROUPS})
+    trials: dict[str, list[tuple[float, TrialRecord]]] = field(default_factory=lambda: {name: [] for name in OUTCOMES})
     cutoffs: list[tuple[float, float]] = field(default_factory=list)
     num_waiting: int = 0
 
     @property
     def values(self) -> list[float]:
         """The values of all trials at the rung."""
-        return [value for dots in self.groups.values() for value, _ in dots]
+        return [value for some in self.trials.values() for value, _ in some]
 
 
-class RungValues(NamedTuple):
-    """The rungs that trials reached, from the lowest bracket and rung on; `start` is when the first trial started."""
-
-    rungs: list[Rung]
-    trials: tuple[TrialRecord, ...]
-    metric: str
-    mode: str
-    start: float
-
-
-def rung_values_of(record: ExperimentRecord) -> RungValues:
-    """Collects the values and cutoffs at each rung; a trial that waits at a rung counts as neither."""
+def rungs_of(record: ExperimentRecord) -> list[Rung]:
+    """Collects the values and cutoffs at each rung, from the lowest bracket and rung on."""
     rungs: dict[tuple[int, float], Rung] = {}
     waiting: Counter[tuple[int, float]] = Counter()
-    for i, trial in enumerate(record.trials):
+    for trial in record.trials:
         for place, time, value, cutoff, outcome in _reached(trial):
             if outcome == WAITS:
                 waiting[place] += 1
                 continue
             rung = rungs.get(place) or rungs.setdefault(place, Rung(*place))
             if value is not None:
-                rung.groups[outcome].append((value, i))
+                rung.trials[outcome].append((value, trial))
             if cutoff is not None:
                 rung.cutoffs.append((time, cutoff))
     places = sorted(rungs)
     shown = [rungs[place] for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
     for rung in shown:
         rung.cutoffs, rung.num_waiting = _thinned(rung.cutoffs), waiting[rung.bracket, rung.epoch]
-    spans, experiment = record.stats.worker_spans, record.experiment
-    return RungValues(shown, record.trials, experiment.metric, experiment.mode, spans[0].start if spans else math.nan)
+    return shown
 
 
 def _thinned(cutoffs: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -93,126 +95,104 @@ def _thinned(cutoffs: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 @kept
 def _reached(trial: TrialRecord) -> list[Reached]:
-    if not trial.decisions:
-        return []
-    times = {report.epoch: report.time for report in trial.reports}
+    times = {report.epoch: report.time for report in trial.reports if trial.decisions}
     arrivals: dict[tuple[int, float], Reached] = {}  # after a restart or a pause, the last decision counts
     for decision in trial.decisions:
-        if decision.rung is None or decision.epoch not in times:
-            continue
-        place = (decision.bracket or 0, decision.rung)
-        arrivals[place] = Reached(
-            place,
-            times[decision.epoch],
-            finite(decision.compared_value),
-            finite(decision.cutoff),
-            {"pause": WAITS, "stop": "pruned"}.get(decision.action, "continued"),
-        )
+        if decision.rung is not None and decision.epoch in times:
+            place, compared = (decision.bracket or 0, decision.rung), finite(decision.compared_value)
+            outcome = {"pause": WAITS, "stop": "pruned"}.get(decision.action, "continued")
+            arrivals[place] = Reached(place, times[decision.epoch], compared, finite(decision.cutoff), outcome)
     return list(arrivals.values())
 
 
-def draw_rung_values(data: RungValues) -> dict[str, Any]:
-    """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time."""
-    values = [value for rung in data.rungs for value in rung.values]
+def draw_rung_values(record: ExperimentRecord) -> Figure | None:
+    """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time.
+
+    A trial that waits at a rung is not drawn. Without a value at a rung, there is no figure.
+    """
+    rungs, metric, spans = rungs_of(record), record.experiment.metric, record.stats.worker_spans
+    values = [value for rung in rungs for value in rung.values]
+    if not values:
+        return None
     every = math.ceil(len(values) / MOST_CLIPPED) or 1
-    within = clipped([*values[::every], min(values), max(values)], data.mode)
-    many = len({rung.bracket for rung in data.rungs}) > 1
-    names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in data.rungs]
-    latest = max((time for rung in data.rungs for time, _ in rung.cutoffs), default=data.start)
-    unit, per = unit_of(latest - data.start)
-    traces = [trace for name in GROUPS for trace in (_boxes(data.rungs, name), _dots(data, name)) if trace["x"]]
-    traces += _last_cutoffs(data.rungs)
-    traces += [_over_time(rung, names[i], data.start, per, i / len(names)) for i, rung in enumerate(data.rungs)]
-    metric = value_axis(data.metric, within)
-    over = "rung (bracket)" if many else "rung"
-    layout = {
-        "xaxis": {"title": {"text": over}, "tickvals": list(range(len(names))), "ticktext": names, "domain": [0, 0.46],
-                  "range": [-0.6, len(names) - 0.4]},
-        "xaxis2": {"title": {"text": f"{unit} since the first trial started"}, "domain": [0.54, 1], "anchor": "y2"},
-        "yaxis": metric,
-        "yaxis2": {"matches": "y", "anchor": "x2", "title": {"text": "cutoff"}},
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-        "hovermode": "closest",
-        "meta": {"text": _described(data), **unclipped(data.metric, within)},
-    }  # fmt: skip
-    return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
+    within = clipped([*values[::every], min(values), max(values)], record.experiment.mode)
+    many = len({rung.bracket for rung in rungs}) > 1
+    names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
+    start = spans[0].start if spans else math.nan
+    unit, per = unit_of(max((time for rung in rungs for time, _ in rung.cutoffs), default=start) - start)
+    marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
+    cutoffs = points(
+        "markers", [i for i, _ in marked], [cutoff for _, cutoff in marked], name="last cutoff used", meta="cutoff",
+        marker={"symbol": "line-ew-open", "size": 44, "color": GRAY, "line": {"width": 2}},
+        hovertemplate="last cutoff used: %{y:.5g}<extra></extra>",
+    )  # fmt: skip
+    traces = [trace for name in OUTCOMES for trace in (_boxes(rungs, name), _dots(rungs, name))]
+    colors = [VIRIDIS[math.floor(i / len(rungs) * len(VIRIDIS))] for i in range(len(rungs))]
+    over_time = [_over_time(*each, start, per) for each in zip(rungs, names, colors, strict=True)]
+    ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
+    return figure(
+        [*traces, cutoffs, *over_time],
+        _described(rungs, metric),
+        clip=(metric, within),
+        xaxis=titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
+        xaxis2=titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),
+        yaxis2=titled("cutoff", matches="y", anchor="x2"),
+        legend=LEGEND,
+    )
 
 
-def _dots(data: RungValues, name: str) -> dict[str, Any]:
-    color, offset = GROUPS[name]
-    places = [(i, dots) for i, rung in enumerate(data.rungs) if len(dots := rung.groups[name]) <= MOST_DOTS]
-    every = [
-        (i + offset + 0.24 * _spread(n), value, data.trials[place])
-        for i, dots in places
-        for n, (value, place) in enumerate(dots)
+def _dots(rungs: list[Rung], name: str) -> Figure:
+    color, offset = OUTCOMES[name]
+    # Dots lie beside each other: the multiples of the golden ratio, modulo 1, around 0.
+    dots = [
+        (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), *dot)
+        for i, rung in enumerate(rungs)
+        if len(rung.trials[name]) <= MOST_DOTS
+        for n, dot in enumerate(rung.trials[name])
     ]
-    return {
-        "type": "scatter", "mode": "markers", "name": name, "meta": name, "legendgroup": name,
-        "x": [round(x, 3) for x, _, _ in every], "y": [value for _, value, _ in every],
-        "text": [label_of(trial) for _, _, trial in every], "customdata": [escaped(trial.id) for _, _, trial in every],
-        "marker": {"color": color, "size": 6, "opacity": 0.7, "symbol": "x" if name == "pruned" else "circle"},
-        "hovertemplate": "%{text}<br>%{y:.5g}<extra></extra>",
-    }  # fmt: skip
+    return points(
+        "markers", [x for x, *_ in dots], [value for _, value, _ in dots], [trial.id for *_, trial in dots],
+        name=name, meta=name, legendgroup=name, text=[label_of(trial) for *_, trial in dots],
+        marker={"color": color, "size": 6, "opacity": 0.7, "symbol": "x" if name == "pruned" else "circle"},
+        hovertemplate="%{text}<br>%{y:.5g}<extra></extra>",
+    )  # fmt: skip
 
 
-def _spread(number: int) -> float:
-    """Places dots beside each other: the multiples of the golden ratio, modulo 1, around 0."""
-    return (number * 0.618034) % 1 - 0.5
-
-
-def _boxes(rungs: list[Rung], name: str) -> dict[str, Any]:
+def _boxes(rungs: list[Rung], name: str) -> Figure:
     """Draws quartiles as a box and the 5 % and 95 % quantiles as whiskers."""
-    color, offset = GROUPS[name]
-    places = [(i, rung) for i, rung in enumerate(rungs) if len(rung.groups[name]) > MOST_DOTS]
-    ordered = [sorted(value for value, _ in rung.groups[name]) for _, rung in places]
+    color, offset = OUTCOMES[name]
+    places = [(i, rung.trials[name]) for i, rung in enumerate(rungs) if len(rung.trials[name]) > MOST_DOTS]
+    ordered = [sorted(value for value, _ in some) for _, some in places]
     at = {key: [percentile(each, percent) for each in ordered] for key, percent in QUANTILES.items()}
     return {
         "type": "box", "name": name, "meta": f"{name} box", "x": [i + offset for i, _ in places], **at,
         "width": 0.32, "marker": {"color": color}, "line": {"width": 1.5}, "legendgroup": name,
-        "showlegend": not any(rung.groups[name] for rung in rungs if len(rung.groups[name]) <= MOST_DOTS),
+        "showlegend": not any(0 < len(rung.trials[name]) <= MOST_DOTS for rung in rungs),
         "hoverinfo": "y",
     }  # fmt: skip
 
 
-QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
+def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> Figure:
+    times = [time for time, _ in rung.cutoffs]
+    first = start if math.isfinite(start) else min(times, default=0.0)
+    return points(
+        "lines" if len(times) > 1 else "markers", [(time - first) / per for time in times],
+        [cutoff for _, cutoff in rung.cutoffs], name=f"cutoff at rung {name}", meta="cutoff", xaxis="x2", yaxis="y2",
+        line={"color": color, "width": 2, "shape": "hv"}, marker={"color": color},
+        hovertemplate=f"cutoff %{{y:.5g}} at rung {name}<extra></extra>",
+    )  # fmt: skip
 
 
-def _last_cutoffs(rungs: list[Rung]) -> list[dict[str, Any]]:
-    places = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
-    marker = {"symbol": "line-ew-open", "size": 44, "color": "#8b93a7", "line": {"width": 2}}
-    points = {"x": [i for i, _ in places], "y": [cutoff for _, cutoff in places]}
-    hover = {"hovertemplate": "last cutoff used: %{y:.5g}<extra></extra>"}
-    name = {"type": "scatter", "mode": "markers", "name": "last cutoff used", "meta": "cutoff", "marker": marker}
-    return [name | points | hover]
-
-
-def _over_time(rung: Rung, name: str, start: float, per: float, share: float) -> dict[str, Any]:
-    points = rung.cutoffs
-    first = start if math.isfinite(start) else points[0][0] if points else 0.0
-    color = VIRIDIS[math.floor(share * len(VIRIDIS))]
-    return {
-        "type": "scatter", "mode": "lines" if len(points) > 1 else "markers", "name": f"cutoff at rung {name}",
-        "meta": "cutoff", "x": [(time - first) / per for time, _ in points], "y": [cutoff for _, cutoff in points],
-        "line": {"color": color, "width": 2, "shape": "hv"}, "marker": {"color": color}, "xaxis": "x2", "yaxis": "y2",
-        "hovertemplate": f"cutoff %{{y:.5g}} at rung {name}<extra></extra>",
-    }  # fmt: skip
-
-
-def _described(data: RungValues) -> str:
+def _described(rungs: list[Rung], metric: str) -> str:
     lines = []
-    for rung in data.rungs[:MOST_NAMED]:
-        pruned, total = len(rung.groups["pruned"]), len(rung.values) + rung.num_waiting
+    for rung in rungs[:MOST_NAMED]:
+        pruned, total = len(rung.trials["pruned"]), len(rung.values) + rung.num_waiting
         bracket = f" of bracket {rung.bracket}" if rung.bracket else ""
         waiting = f", {counted(rung.num_waiting, 'trial')} waiting" if rung.num_waiting else ""
-        line = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
-        if rung.cutoffs:
-            line += f", {_cutoffs_text([cutoff for _, cutoff in rung.cutoffs])}"
-        lines.append(line + ".")
-    more = len(data.rungs) - MOST_NAMED
-    lines += [f"{more} more {'rung' if more == 1 else 'rungs'}."] if more > 0 else []
-    return f"Values of {tick(data.metric, 40)} at each rung. {' '.join(lines)}"
-
-
-def _cutoffs_text(cutoffs: list[float]) -> str:
-    first, last = f"{cutoffs[0]:.4g}", f"{cutoffs[-1]:.4g}"
-    return f"cutoff {last}" if first == last else f"cutoff from {first} at first to {last} at last"
+        first, last = (f"{rung.cutoffs[at][1]:.4g}" if rung.cutoffs else "" for at in (0, -1))
+        cutoff = f", cutoff from {first} at first to {last} at last" if first != last else f", cutoff {last}"
+        text = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
+        lines.append(f"{text}{cutoff if last else ''}.")
+    more = len(rungs) - MOST_NAMED
+    lines += [f"{counted(more, 'more rung')}."] if more > 0 else []
+    return f"Values of {tick(metric, 40)} at each rung. {' '.join(lines)}"

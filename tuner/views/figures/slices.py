@@ -4,55 +4,47 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.figures import values
-from tuner.views.figures.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
-from tuner.views.figures.scales import clipped, unclipped, value_axis
-from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
+from tuner.views.figures.drawing import (
+    BEST_COLOR,
+    GRAY,
+    MAIN_COLOR,
+    Figure,
+    clipped,
+    escaped,
+    figure,
+    label_of,
+    points,
+    tick,
+    titled,
+    value_axis,
+)
+from tuner.views.figures.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled, too_few
+from tuner.views.figures.values import chosen, title_of
 
-MOST_AXES = 24
+MOST_AXES, COLUMNS = 24, 3
 MANY = 300  # trials: from here on, marks of full size cover each other
 MOST_NAMED = 6  # axes in the text about the plots
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 
 
-class Slices(NamedTuple):
-    """The data of slice plots: `axes[k].values[i]` is trial i's position on axis k, `values[i]` its metric value.
-
-    A position is None for a trial that does not have the parameter. `best` is the winner's index, or -1 if it is not
-    among the trials. `choice` says which value of each trial is compared (`tuner.views.figures.values`).
-    """
-
-    across: str
-    axes: list[Axis]
-    values: list[float]
-    labels: list[str]
-    trials: list[str]
-    pruned: list[bool]
-    best: int
-    mode: str
-    choice: str
+def draw_slices(record: ExperimentRecord, choice: str = "") -> Figure | None:
+    """Draws one plot for each of the first MOST_AXES parameters that differ between trials."""
+    return _slices("parameters", parallel_of(record, choice).axes, record, choice)
 
 
-def slices_of(record: ExperimentRecord, choice: str = "") -> Slices:
-    """Returns the slices of the first MOST_AXES parameters that differ between trials, on the axes of `parallel_of`."""
-    parallel = parallel_of(record, choice)
-    return _slices("parameters", parallel.axes[:-1][:MOST_AXES], record, parallel.choice)
-
-
-def usage_of(record: ExperimentRecord, choice: str = "") -> Slices:
-    """Returns the slices of resource usage: per trial the mean of each column that all trials have and that varies."""
-    choice = values.chosen(record, choice)
-    means = [means_of(trial) for trial, _ in sampled(record, choice)]
+def draw_usage(record: ExperimentRecord, choice: str = "") -> Figure | None:
+    """Draws one plot for each column of resource usage that all trials have and that varies: its mean per trial."""
+    means = [means_of(trial) for trial, _ in sampled(record, chosen(record, choice))]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
-    axes = [Axis(name, [each.get(name, math.nan) for each in means], [], []) for name in names]
+    axes = [Axis(name, [each.get(name, math.nan) for each in means]) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
-    return _slices("usage", known[:MOST_AXES], record, choice)
+    return _slices("usage", known, record, choice)
 
 
 @kept
@@ -72,66 +64,51 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
     return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
 
 
-def _slices(across: str, axes: list[Axis], record: ExperimentRecord, choice: str) -> Slices:
-    compared, winner = sampled(record, choice), record.best()
-    trials = [trial for trial, _ in compared]
-    return Slices(
-        across,
-        axes,
-        [value for _, value in compared],
-        [label_of(trial) for trial in trials],
-        [trial.id for trial in trials],
-        [trial.status == "pruned" for trial in trials],
-        next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1),
-        record.experiment.mode,
-        choice,
-    )
-
-
-def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
+def _slices(meta: str, axes: list[Axis], record: ExperimentRecord, choice: str) -> Figure | None:
     """Draws a grid of scatter plots that share the metric's axis. Of many trials, the marks are small and lighter."""
-    rows = math.ceil(len(data.axes) / columns)
-    traces: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {
-        "grid": {"rows": rows, "columns": min(columns, len(data.axes)), "pattern": "independent", "ygap": 0.35},
-        "hovermode": "closest",
-        "showlegend": False,
-        "height": 60 + 230 * rows,
-    }
-    title, within = values.title_of(metric, data.choice), clipped(data.values, data.mode)
-    layout["meta"] = {"text": _described(data, title), **unclipped(title, within)}
-    color = [GRAY if pruned else MAIN_COLOR for pruned in data.pruned]
-    many = len(color) > MANY
-    size, opacity = [4 if many else 6] * len(color), [0.4 if many else 0.75] * len(color)
-    if data.best >= 0:
-        color[data.best], size[data.best], opacity[data.best] = BEST_COLOR, 11, 1.0
-    marker = {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}}
-    for i, axis in enumerate(data.axes):
-        number = str(i + 1) if i else ""
-        trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}
-        hover = f"%{{text}}<br>{escaped(metric, 40)} %{{y:.5g}}<extra></extra>"
-        trace |= {"meta": data.across, "customdata": [escaped(each) for each in data.trials]}
-        traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}", "marker": marker, "hovertemplate": hover})
-        across: dict[str, Any] = {"title": {"text": escaped(axis.name, 30)}}
-        if axis.ticks:
-            across |= {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]}
-        layout[f"xaxis{number}"] = across
-        first = value_axis(title, within) if i % columns == 0 else {}
+    if not axes:
+        return too_few(record, choice)
+    metric, choice, axes = record.experiment.metric, chosen(record, choice), axes[:MOST_AXES]
+    trials, values = map(list, zip(*sampled(record, choice), strict=True))
+    winner = record.best()
+    best = next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1)
+    many = len(trials) > MANY
+    color = [GRAY if trial.status == "pruned" else MAIN_COLOR for trial in trials]
+    size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
+    if best >= 0:
+        color[best], size[best], opacity[best] = BEST_COLOR, 11, 1.0
+    title, within = title_of(metric, choice), clipped(values, record.experiment.mode)
+    look = {
+        "type": "scattergl", "text": [label_of(trial) for trial in trials], "meta": meta,
+        "hovertemplate": f"%{{text}}<br>{escaped(metric, 40)} %{{y:.5g}}<extra></extra>",
+        "marker": {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}},
+    }  # fmt: skip
+    rows, traces = math.ceil(len(axes) / COLUMNS), []
+    layout: dict[str, Any] = {}
+    for i, axis in enumerate(axes):
+        number, is_first = str(i + 1) if i else "", i % COLUMNS == 0
+        plot = points("markers", axis.values, values, [trial.id for trial in trials], **look)
+        traces.append(plot | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
+        ticks = {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]} if axis.ticks else {}
+        layout[f"xaxis{number}"] = titled(escaped(axis.name, 30), **ticks)
         # A row has one scale, so only its first plot has the texts, which could cover the plot beside it.
-        layout[f"yaxis{number}"] = {**first, "showticklabels": i % columns == 0, **({"matches": "y"} if i else {})}
-    return {"data": traces, "layout": layout}
+        own = value_axis(title, within) if is_first else {}
+        layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
+    grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}
+    text = _described(axes, trials, title, best)
+    return figure(traces, text, clip=(title, within), grid=grid, showlegend=False, height=60 + 230 * rows, **layout)
 
 
-def _described(data: Slices, title: str) -> str:
+def _described(axes: list[Axis], trials: list[TrialRecord], title: str, best: int) -> str:
     """Describes the plots in a sentence or two: the axes, and where on them the best trial is."""
-    names = ", ".join(tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
-    more = f" and {len(data.axes) - MOST_NAMED} more" if len(data.axes) > MOST_NAMED else ""
-    text = f"{counted(len(data.values), 'trial')}: {tick(title, 60)} against {names}{more}."
-    if data.best < 0:
+    names = ", ".join(tick(axis.name, 24) for axis in axes[:MOST_NAMED])
+    more = f" and {len(axes) - MOST_NAMED} more" if len(axes) > MOST_NAMED else ""
+    text = f"{counted(len(trials), 'trial')}: {tick(title, 60)} against {names}{more}."
+    if best < 0:
         return text
-    at = [(axis, axis.values[data.best]) for axis in data.axes[:MOST_NAMED]]
+    at = [(axis, axis.values[best]) for axis in axes[:MOST_NAMED]]
     where = ", ".join(f"{tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None)
-    return f"{text} The best trial, {tick(data.trials[data.best], 40)}, is at {where}."
+    return f"{text} The best trial, {tick(trials[best].id, 40)}, is at {where}."
 
 
 def _label(axis: Axis, place: float) -> str:

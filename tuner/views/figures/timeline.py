@@ -5,62 +5,44 @@ The cost is in GPU-seconds or CPU-seconds.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of, tick
+from tuner.views.figures.drawing import BEST_COLOR, GROUPS, LEGEND, Figure, escaped, figure, label_of, tick, titled
 
 MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
 
 
 class Span(NamedTuple):
-    """One uninterrupted run of a trial, in seconds since the start of the first run that is shown.
+    """One uninterrupted run of a trial in a row of the plot, in seconds since the start of the first run shown."""
 
-    `lane` is the row of the plot. A node has only as many rows as it needs for the trials that ran in parallel.
-    """
-
-    trial: str
-    status: str
-    label: str
+    trial: TrialRecord
     lane: str
     start: float
     end: float
 
 
-class Timeline(NamedTuple):
-    """The latest MOST_SPANS runs of trials in the order of their start; `best` is the winner's id."""
+def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
+    """Returns the latest MOST_SPANS runs of trials in the order of their start, and the rows of the plot.
 
-    spans: list[Span]
-    lanes: list[str]
-    best: str
-
-
-def timeline_of(record: ExperimentRecord) -> Timeline:
-    """Assigns each of the latest MOST_SPANS runs of trials to a row of the plot.
-
-    A row is a slot on a node, not a process: the journal records a trial's node but not its worker, and a
-    worker runs several trials one after the other.
+    A row is a slot on a node, not a process: the journal records a trial's node but not its worker, and a worker runs
+    several trials one after the other. A node has only as many rows as it needs for trials that ran in parallel.
     """
-    winner = record.best()
     worker_spans = record.stats.worker_spans[-MOST_SPANS:]
-    first = worker_spans[0].start if worker_spans else 0.0
     busy: dict[str, list[float]] = {}
     spans, lanes = [], {}
-    labels = {
-        i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {s.place for s in worker_spans}
-    }
     for start, i, number in worker_spans:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
         places = busy.setdefault(trial.node, [])
         # A row is free 50 ms early, because a trial's end is journaled slightly after the start of the next trial.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
-        lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
-        lanes[trial.node, place] = lane
-        spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
-    return Timeline(spans, [lanes[slot] for slot in sorted(lanes)], winner[0].id if winner else "")
+        lane = lanes[trial.node, place] = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
+        first = worker_spans[0].start
+        spans.append(Span(trial, lane, round(start - first, 3), round(end - first, 3)))
+    return spans, [lanes[slot] for slot in sorted(lanes)]
 
 
 @kept
@@ -80,48 +62,40 @@ def unit_of(longest: float) -> tuple[str, float]:
     return next(((name, length) for name, length in units if longest >= 2 * length), ("seconds", 1.0))
 
 
-def draw_timeline(data: Timeline) -> dict[str, Any]:
+def draw_timeline(record: ExperimentRecord) -> Figure | None:
     """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
-    traces = []
-    width = max(4, min(18, 260 // max(1, len(data.lanes))))
-    looks = {status: (name, color, opacity) for status, (name, color, opacity) in GROUPS.items()}
-    looks["best"] = (f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1.0)
-    longest = max((span.end for span in data.spans), default=0.0)
+    spans, lanes = _spans_of(record)
+    if not spans:
+        return None
+    winner = record.best()
+    best = winner[0].id if winner else ""
+    looks = GROUPS | {"best": (f"best: trial {escaped(best, 40)}", BEST_COLOR, 1.0)}
+    longest = max(span.end for span in spans)
     unit, per = unit_of(longest)
+    traces = []
     for status, (name, color, opacity) in looks.items():
-        group = [s for s in data.spans if ("best" if s.trial == data.best else s.status) == status]
-        if not group:
-            continue
-        bars: dict[str, Any] = {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "meta": status,
-            "customdata": [escaped(s.trial) for s in group],
-            "marker": {"color": color, "opacity": opacity},
-        }
-        bars |= {"y": [s.lane for s in group], "base": [s.start / per for s in group]}
-        bars |= {"x": [max((s.end - s.start) / per, longest / per / 2000) for s in group]}
-        traces.append(bars | {"text": [s.label for s in group], "textposition": "none", "width": 0.8})
-        traces[-1]["hovertemplate"] = "%{text}<extra></extra>"
-    layout = {
-        "barmode": "overlay",
-        "xaxis": {"title": {"text": f"{unit} since the first trial started"}},
-        "yaxis": {"categoryorder": "array", "categoryarray": data.lanes[::-1]},
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
-        "hovermode": "closest",
-        "meta": {"text": _described(data, f"{longest / per:.3g} {unit}")},
-        "height": 120 + (width + 10) * max(3, len(data.lanes)),
-    }
-    return {"data": traces, "layout": layout}
+        group = [span for span in spans if ("best" if span.trial.id == best else span.trial.status) == status]
+        traces.append({
+            "type": "bar", "orientation": "h", "name": name, "meta": status, "width": 0.8,
+            "customdata": [escaped(span.trial.id) for span in group], "marker": {"color": color, "opacity": opacity},
+            "y": [span.lane for span in group], "base": [span.start / per for span in group],
+            "x": [max((span.end - span.start) / per, longest / per / 2000) for span in group],
+            "text": [f"{label_of(span.trial)}<br>{cost_of(span.trial)}" for span in group], "textposition": "none",
+            "hovertemplate": "%{text}<extra></extra>",
+        })  # fmt: skip
+    width = max(4, min(18, 260 // len(lanes)))
+    return figure(
+        traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", best), barmode="overlay", legend=LEGEND,
+        xaxis=titled(f"{unit} since the first trial started"), height=120 + (width + 10) * max(3, len(lanes)),
+        yaxis={"categoryorder": "array", "categoryarray": lanes[::-1]},
+    )  # fmt: skip
 
 
-def _described(data: Timeline, took: str) -> str:
+def _described(spans: list[Span], rows: int, took: str, best: str) -> str:
     """Describes the plot in words: runs, rows, and how much of the rows' time trials used."""
-    used, whole = sum(span.end - span.start for span in data.spans), max(span.end for span in data.spans)
-    share = f", busy {100 * used / (whole * len(data.lanes)):.0f} % of the time" if whole > 0 else ""
-    runs, rows = len(data.spans), len(data.lanes)
-    last = "the last " if runs == MOST_SPANS else ""
-    best = f" The best trial is {tick(data.best, 40)}." if data.best else ""
-    count = counted(len({span.trial for span in data.spans}), "trial")
-    return f"{last.capitalize()}{counted(runs, 'run')} of {count} in {took} on {counted(rows, 'slot')}{share}.{best}"
+    used, whole = sum(span.end - span.start for span in spans), max(span.end for span in spans)
+    share = f", busy {100 * used / (whole * rows):.0f} % of the time" if whole > 0 else ""
+    last = "The last " if len(spans) == MOST_SPANS else ""
+    number = counted(len({span.trial.id for span in spans}), "trial")
+    winner = f" The best trial is {tick(best, 40)}." if best else ""
+    return f"{last}{counted(len(spans), 'run')} of {number} in {took} on {counted(rows, 'slot')}{share}.{winner}"

@@ -1,0 +1,198 @@
+"""What all figures share: colours, escaped texts, traces and layouts of Plotly's schema, and axes without outliers.
+
+A figure is a dictionary of Plotly's schema, made without importing plotly. `Plotly.react` and
+`plotly.graph_objects.Figure` accept it unchanged. Plotly reads texts as HTML: every text that a figure shows from an
+experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
+
+In a trace that shows trials, `customdata` has the trial's id for each point or bar (None in the gaps between lines),
+and `meta` names what the trace shows. The layout's `meta` has `text`, a description in words for readers who do not see
+the figure, and `clipped`, if an axis leaves out outliers: the axis and its title without the clipping.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, islice
+from textwrap import wrap
+from typing import Any, NamedTuple
+
+from tuner.errors import printable
+from tuner.record.records import TrialRecord, kept, sign_of
+from tuner.record.texts import flat_parameters, formatted
+
+Figure = dict[str, Any]
+# Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
+BEST_COLOR = "#e69f00"  # the winner's colour in every figure
+MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
+OPEN_COLOR = "#cc79a7"  # what was interrupted or is unknown
+GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the last one on top
+    "pruned": ("pruned", GRAY, 0.45),
+    "failed": ("failed", STOP_COLOR, 0.8),
+    "interrupted": ("interrupted", OPEN_COLOR, 0.8),
+    "paused": ("paused", "#009e73", 0.45),
+    "running": ("running", "#009e73", 0.9),
+    "completed": ("completed", MAIN_COLOR, 0.85),
+}
+# Viridis without its ends, which are hard to see on a white or a black page. Its lightness changes evenly, and readers
+# with any colour blindness can tell its colours apart. The best value gets the first colour; `look.js` reverses the
+# scale on a dark page, so that the best value always contrasts most with the page.
+VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
+LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
+MOST_SHOWN = 12  # a hover box with more covers the curves
+FENCE = 10  # an outlier is farther from the best value than FENCE times the median
+GAIN = 3  # the whole axis must be GAIN times as long as the clipped one; else clipping gains little
+LEAST_VALUES = 12  # with fewer values, none counts as an outlier
+NUM_TICKS = 5
+LEAST_DIGITS, MOST_DIGITS = 4, 15  # of a tick's text; more than 15 are those of rounding errors
+
+
+def escaped(text: str, length: int = sys.maxsize) -> str:
+    """Returns the text on one line with HTML escaped; a text beyond `length` characters is cut and ends in `...`."""
+    return html.escape(_cut(printable(" ".join(text.split())), length))
+
+
+def tick(text: str, length: int) -> str:
+    """Returns the text for an axis tick: one line of at most `length` characters without `<`, `>` and `&`.
+
+    Plotly reads some tick texts as HTML and others as plain text, so these three characters are replaced, not escaped.
+    """
+    return _cut(printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+")), length)
+
+
+def _cut(line: str, length: int) -> str:
+    return line if len(line) <= length else line[: length - 3] + "..."
+
+
+@kept
+def label_of(trial: TrialRecord) -> str:
+    """Returns the hover text of a trial, escaped: its id, its status, and its first MOST_SHOWN parameters."""
+    lines = [f"trial {trial.id}, {trial.status}"]
+    lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MOST_SHOWN)]
+    return "<br>".join(escaped(line, 80) for line in lines)
+
+
+def points(mode: str, x: Sequence[Any], y: Sequence[Any], trials: Iterable[str | None] = (), **more: Any) -> Figure:
+    """Returns a trace of points or lines; `trials` has the trial's id of each point, None in a gap between lines."""
+    ids = [None if trial is None else escaped(trial) for trial in trials]
+    return {"type": "scatter", "mode": mode, "x": x, "y": y, **({"customdata": ids} if ids else {}), **more}
+
+
+def figure(
+    traces: Iterable[Figure],
+    text: str,
+    *,
+    clip: tuple[str, Range | None] | None = None,
+    axis: str = "yaxis",
+    **layout: Any,
+) -> Figure:
+    """Returns a figure, without its empty traces.
+
+    Args:
+        text: describes the figure in words.
+        clip: title and range of the metric's axis; its layout is added as `axis`.
+    """
+    if clip:
+        layout = {axis: value_axis(*clip)} | layout
+    clipping = {"clipped": {"axis": axis, "title": escaped(clip[0], 60)}} if clip and clip[1] else {}
+    drawn = [trace for trace in traces if trace.get("x") != []]
+    return {"data": drawn, "layout": {"hovermode": "closest", **layout, "meta": {"text": text, **clipping}}}
+
+
+def titled(text: str, **more: Any) -> Figure:
+    """Returns the layout of an axis with this title."""
+    return {"title": {"text": text}, **more}
+
+
+def empty_figure(text: str) -> Figure:
+    """Returns a figure without data that shows a sentence, which is not escaped, instead."""
+    lines = "<br>".join(wrap(escaped(text), 60))
+    note = {"text": lines, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    axis = {"visible": False}
+    layout = {"annotations": [note], "xaxis": axis, "yaxis": axis, "height": 140, "meta": {"text": tick(text, 400)}}
+    return {"data": [], "layout": layout}
+
+
+class Range(NamedTuple):
+    """The range of an axis without outliers; `end` is the worst value that is not one."""
+
+    low: float
+    high: float
+    end: float
+
+
+def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
+    """Returns the range that leaves out outliers on the worst side; None if there are none, or too few values.
+
+    The best value is always inside. `weights` say how much each value counts for the median; by default all are equal.
+    """
+    sign = sign_of(mode)
+    pairs = sorted(zip((sign * value for value in values), weights, strict=True)) if weights else None
+    losses = [loss for loss, _ in pairs] if pairs else sorted(sign * value for value in values)
+    if len(losses) < (2 if pairs else LEAST_VALUES):
+        return None
+    middle = len(losses) // 2
+    if pairs:
+        sums = list(accumulate(weight for _, weight in pairs))
+        middle = min(bisect_right(sums, sums[-1] / 2), len(losses) - 1)
+    best, median = losses[0], losses[middle]
+    fence = best + FENCE * (median - best)
+    kept = bisect_right(losses, fence)
+    if not math.isfinite(fence) or median <= best or kept == len(losses):
+        return None
+    worst = losses[kept - 1]
+    if losses[-1] - best < GAIN * (worst - best):
+        return None
+    margin = 0.06 * (worst - best)
+    low, high = sorted((sign * (best - margin), sign * (worst + margin)))
+    return Range(low, high, sign * worst)
+
+
+def within_range(values: list[float], within: Range | None, mode: str) -> list[float]:
+    """Returns the values, each outlier replaced by the end of the range."""
+    if within is None:
+        return values
+    return [min(value, within.end) if mode == "min" else max(value, within.end) for value in values]
+
+
+def value_axis(title: str, within: Range | None) -> Figure:
+    """Returns the layout of an axis of the metric; its title says where the axis is clipped. `title` is not escaped."""
+    if within is None:
+        return titled(escaped(title, 60))
+    return titled(f"{escaped(title, 60)} (clipped at {within.end:.4g})", range=[within.low, within.high])
+
+
+def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Returns NUM_TICKS even ticks, and their texts with as few digits as tell them apart, but at least four.
+
+    Plotly's own texts have all digits of the ends of an axis: 726.8556795M.
+    """
+    ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
+    for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):
+        texts = [f"{tick:.{digits}g}" for tick in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return ticks, texts
+
+
+def color_axis(values: Sequence[float], mode: str, title: str) -> Figure:
+    """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and where outliers share a colour."""
+    within = clipped(values, mode)
+    low, high = min(values), max(values)
+    if within:
+        low, high = (low, within.end) if mode == "min" else (within.end, high)
+    ticks, texts = ticks_between(low, high)
+    best, worst = (0, -1) if mode == "min" else (-1, 0)
+    if within:
+        texts[worst] += " or worse"
+    texts[best] += " (best)"
+    return {
+        "colorscale": [[i / (len(VIRIDIS) - 1), color] for i, color in enumerate(VIRIDIS)],
+        "reversescale": mode == "max",
+        "cmin": low,
+        "cmax": high if high > low else low + 1,
+        "colorbar": titled(escaped(title, 24), tickvals=ticks, ticktext=texts),
+    }
