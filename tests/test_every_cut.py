@@ -19,7 +19,7 @@ from tuner.record.events import BEGINNINGS
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.tuning.searchers import forest
-from tuner.tuning.searchers.seeded import SeededSearcher
+from tuner.tuning.searchers.named import SeededSearcher
 
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),

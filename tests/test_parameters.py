@@ -1,13 +1,12 @@
 """Constants, conditional parameters, given points and extended searches, for every searcher."""
 
-import random
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray import tune
-from test_searchers import drive, experiment_of
+from searching import drive, experiment_of
 from tiers import further
 
 from tuner.errors import RequestError
@@ -18,7 +17,6 @@ from tuner.spec import parameters
 from tuner.spec.experiment import CHOICES, nested, words
 from tuner.tuning.answer.result import load
 from tuner.tuning.searchers.named import build_searcher
-from tuner.tuning.searchers.sampling import extendable_sample
 
 SEARCHERS = CHOICES["searcher"]
 
@@ -41,8 +39,8 @@ def settings_of(searcher, space, num=14, first=None, seed=0, **options):
     experiment = experiment_of(searcher, seed, num, point=points, **options)
     begun = {"event": "experiment_started", "num_samples": first}
     history = [begun] if first else ()
-    built, num_settings = build_searcher(experiment, space, history)
-    return drive(built, seed=seed, num=min(num, num_settings))
+    built = build_searcher(experiment, space, history)
+    return drive(built, num=min(num, built.num_settings))
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
@@ -86,16 +84,6 @@ def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, poi
     begun = settings_of(searcher, space, num=few)
     extended = settings_of(searcher, space, num=many, first=few)
     assert extended[:few] == begun and len(extended) == many
-
-
-@settings(deadline=None)
-@given(st.integers(1, 2000), st.integers(0, 300), st.integers(0, 300), st.integers(0, 9))
-def test_a_sample_is_extended_at_its_end(size, num, more, seed):
-    num = min(size, num)
-    stream = extendable_sample(size, num, seed)
-    assert [next(stream) for _ in range(num)] == random.Random(seed).sample(range(size), num)
-    if size < 300:
-        assert sorted(extendable_sample(size, num, seed)) == list(range(size))
 
 
 def test_a_grid_has_each_combination_of_each_branch_once():

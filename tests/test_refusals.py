@@ -279,8 +279,8 @@ def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
     [
         "",
         "{",
-        '{"format": 1, "options": 3}',
-        '{"format": 1, "options": {"searcher": "gone"}}',
+        '{"format": 2, "options": 3}',
+        '{"format": 2, "options": {"searcher": "gone"}}',
     ],
 )
 def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):

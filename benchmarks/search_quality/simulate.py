@@ -28,7 +28,6 @@ from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.tuning.searchers.named import build_searcher
-from tuner.tuning.searchers.seeded import SeededSearcher
 
 Floats = npt.NDArray[np.float64]
 DOMAINS = {
@@ -244,8 +243,7 @@ class Search:
 
     def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
         space = Space(params=params, train=_untrained, metric=experiment.metric, mode=experiment.mode)
-        searcher, self._num_settings = build_searcher(experiment, space)
-        self._asked = SeededSearcher(searcher, experiment)
+        self._asked = build_searcher(experiment, space)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
         self._experiment = experiment
         self._settings: list[dict[str, Any]] = []
@@ -254,7 +252,7 @@ class Search:
         self._running = 0
 
     def next(self) -> tuple[int, dict[str, Any]] | None:
-        exhausted = self._asked.exhausted or self._asked.num_proposed >= self._num_settings
+        exhausted = self._asked.exhausted or self._asked.num_proposed >= self._asked.num_settings
         if not self._promoted and exhausted and not self._running:
             self._apply(self._rule.idle())
         if self._promoted:

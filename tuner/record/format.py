@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 1
+FORMAT = 2
 FIELD = "format"  # of experiment.json, of best/config.json and of a journal's first line
 
 

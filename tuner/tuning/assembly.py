@@ -65,7 +65,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         follow=bool(experiment.address),
         priority=experiment.priority,
     )
-    searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
+    searcher = build_searcher(experiment, loaded_space.space, history)
+    num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     writer = JournalWriter(journal)
     option, resumed = metric_option(loaded_space, experiment.metric), bool(history)
@@ -79,7 +80,6 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
-        num_settings,
         experiment,
         writer,
         concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places(nodes.concurrent())),

@@ -13,14 +13,14 @@ from typing import Any
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
-from ray.tune.search import SearchAlgorithm, Searcher
+from ray.tune.search import SearchAlgorithm
 
 from tuner.engine.controller.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
 from tuner.record.journal import JournalWriter
 from tuner.spec.experiment import Experiment
-from tuner.tuning.searchers.seeded import SeededSearcher
+from tuner.tuning.searchers.named import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
 # checkpoint with the highest `improved` is the best one, the earlier one of equals. Ray always keeps the latest, too.
@@ -36,15 +36,13 @@ class Proposals(SearchAlgorithm):
     """Asks the searcher for settings and gives Ray one trial for each setting.
 
     Args:
-        num_settings: how many settings to get from the searcher.
         concurrent: returns how many trials may run at once; paused trials do not count.
         replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
     """
 
     def __init__(
         self,
-        searcher: Searcher,
-        num_settings: int,
+        searcher: SeededSearcher,
         experiment: Experiment,
         journal: JournalWriter,
         *,
@@ -52,8 +50,8 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
-        self.searcher, self._asked = searcher, SeededSearcher(searcher, experiment)
-        self._num_settings, self._experiment, self._journal = num_settings, experiment, journal
+        self.searcher, self._asked = searcher.searcher, searcher
+        self._num_settings, self._experiment, self._journal = searcher.num_settings, experiment, journal
         self._concurrent, self._keep = concurrent, keep
         self._alive: dict[str, Trial] = {}
         self._replayed = replayed

@@ -154,7 +154,7 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
         part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"
         return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
     if e.searcher == "refine":
-        half = num_random(first_num_samples(request.history) or e.num_samples)
+        half = num_random(first_num_samples(e, request.history))
         return f"{half} random, then {e.num_samples - half} neighbours of the best one"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""

@@ -142,9 +142,7 @@ class SearchScheduler(TrialScheduler):
         final = {"final": True} if result.get(FINAL) is True else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
         if epoch <= self._judged.get(trial_id, 0):
-            return RAY_ACTIONS[
-                "continue"
-            ]  # a repeated epoch after an earlier checkpoint; its decision was already made
+            return RAY_ACTIONS["continue"]  # the trial repeats this epoch after a restart; its decision was made
         if self._experiment.scheduler != "pbt":  # pbt sets trials back to earlier epochs and decides there again
             self._judged[trial_id] = epoch
         value = metrics.get(self.metric)

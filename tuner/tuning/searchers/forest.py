@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from ray.tune.search import Searcher
 
-from tuner.record.records import sign_of
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment, nested
+from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.searchers.sampling import first_settings
+from tuner.tuning.searchers.sampling import OwnSearcher
 
 Matrix = npt.NDArray[np.float32]
 Setting = dict[str, Any]
@@ -40,7 +38,7 @@ LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bi
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
-class ForestSearcher(Searcher):
+class ForestSearcher(OwnSearcher):
     """Proposes the given points, then random settings until 10 trials have reported; later, a third random ones.
 
     The others are the forest's. For each of these it draws 500 random settings, and one tree at random. It proposes the
@@ -52,12 +50,8 @@ class ForestSearcher(Searcher):
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment.metric, experiment.mode)
-        self.num_settings = experiment.num_samples
-        self._seed, self._searched, self._sign = experiment.seed, space.searched, float(sign_of(experiment.mode))
+        super().__init__(experiment, space, first_num_samples)
         self._domains = dict(domains.leaves(space.encoded))
-        self._first = first_settings(experiment, space)
-        self._proposed = 0
         self._features: dict[str, Matrix] = {}  # trial -> the features of its setting
         self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
         self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
@@ -66,12 +60,12 @@ class ForestSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Setting:
         number, self._proposed = self._proposed, self._proposed + 1
-        stream = np.random.default_rng([self._seed, number])
-        flat = self._first[number] if number < len(self._first) else self._next(stream)
+        flat = self._points[number] if number < len(self._points) else self._flat(number)
         self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
-        return parameters.decode(self._searched, nested(flat))
+        return self._config(flat)
 
-    def _next(self, stream: np.random.Generator) -> Setting:
+    def _flat(self, number: int) -> Setting:
+        stream = np.random.default_rng([self._seed, number])
         if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
             return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
         if self._forest is None or self._num_reports >= GROWTH * self._num_learnt:
@@ -110,10 +104,6 @@ class ForestSearcher(Searcher):
             if not self._num_reports:
                 Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
             self._num_reports += 1
-
-    def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        if result:
-            self.on_trial_result(trial_id, result)
 
 
 class Forest:

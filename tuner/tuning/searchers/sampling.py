@@ -59,75 +59,82 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
     return settings
 
 
-def first_configs(experiment: Experiment, space: Space) -> list[Setting]:
-    """Returns the settings of the --point options as a searcher proposes them: configs without constants."""
-    return [parameters.decode(space.searched, nested(flat)) for flat in first_settings(experiment, space)]
-
-
 def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
     """Draws a random setting for each point of the params' `tune.grid_search`; a single one if they have none."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
 
-class RandomSearcher(Searcher):
-    """Proposes the given points, then random settings. Setting i depends only on (seed, i): a search can be extended.
+class OwnSearcher(Searcher):
+    """Proposes the given points, then the settings of a subclass's `_next`, which it numbers.
+
+    Args:
+        first_num_samples: --num-samples of the search's first session.
+    """
+
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
+        super().__init__(experiment.metric, experiment.mode)
+        self.num_settings, self._first_num_samples = experiment.num_samples, first_num_samples
+        self._seed, self._space, self._sign = experiment.seed, space, sign_of(experiment.mode)
+        self._points = first_settings(experiment, space)
+        self._proposed = 0
+
+    def suggest(self, trial_id: str) -> Setting | str | None:
+        number, self._proposed = self._proposed, self._proposed + 1
+        return self._config(self._points[number]) if number < len(self._points) else self._next(number)
+
+    def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
+        if result:
+            self.on_trial_result(trial_id, result)
+
+    def on_trial_result(self, trial_id: str, result: Setting) -> None:
+        """Does nothing, as random and grid do not use results."""
+
+    def _next(self, number: int) -> Setting | str:
+        raise NotImplementedError
+
+    def _config(self, flat: Setting) -> Setting:
+        return parameters.decode(self._space.searched, nested(flat))
+
+
+class RandomSearcher(OwnSearcher):
+    """Proposes random settings. Setting i depends only on (seed, i): a search can be extended.
 
     If the space has `tune.grid_search`, each sample is one pass over the grid. As in Ray, each grid point of a pass has
     its own random values of the other parameters.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment.metric, experiment.mode)
-        self._seed, self._space = experiment.seed, space
+        super().__init__(experiment, space, first_num_samples)
         grids = [domains.values_of(d) for _, d in domains.leaves(space.searched) if domains.is_grid(d)]
         self._per_sample = math.prod(len(values) for values in grids)
-        self.num_settings = experiment.num_samples * self._per_sample
-        self._first = first_configs(experiment, space)
-        self._proposed = 0
+        self.num_settings *= self._per_sample
 
-    def suggest(self, trial_id: str) -> Setting | None:
-        number, self._proposed = self._proposed, self._proposed + 1
-        if number < len(self._first):
-            return self._first[number]
+    def _next(self, number: int) -> Setting:
         sample, point = divmod(number, self._per_sample)
         # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
         drawn = _drawn(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
 
-    def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Does nothing: this searcher does not use results."""
 
-
-class GridSearcher(Searcher):
-    """Proposes the given points, then each setting of the space's grid (`domains.grid_values`) in a random order.
+class GridSearcher(OwnSearcher):
+    """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order.
 
     In the declared order, the first `num_samples` settings would often share the values of the first parameters.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment.metric, experiment.mode)
-        self._space, self._first = space, first_configs(experiment, space)
+        super().__init__(experiment, space, first_num_samples)
         self.size = grid_size(space.searched)
-        self.num_settings = min(experiment.num_samples, len(self._first) + self.size)
-        num_first = min(first_num_samples, len(self._first) + self.size) - len(self._first)
-        order = extendable_sample(self.size, max(0, num_first), experiment.seed)
-        self._order = list(itertools.islice(order, max(0, self.num_settings - len(self._first))))
-        self._proposed = 0
+        self.num_settings = min(experiment.num_samples, len(self._points) + self.size)
+        self._order = shuffled(self.size, experiment.seed)
 
-    def suggest(self, trial_id: str) -> Setting | str:
-        number, self._proposed = self._proposed, self._proposed + 1
-        if number < len(self._first):
-            return self._first[number]
-        if number >= self.num_settings:
-            return str(Searcher.FINISHED)
-        return grid_point(self._space.searched, self._order[number - len(self._first)])
-
-    def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Does nothing: this searcher does not use results."""
+    def _next(self, number: int) -> Setting | str:
+        index = next(self._order, None) if number < self.num_settings else None
+        return str(Searcher.FINISHED) if index is None else grid_point(self._space.searched, index)
 
 
-class RefineSearcher(Searcher):
+class RefineSearcher(OwnSearcher):
     """Proposes the given points and random settings for the first half, then neighbours of the best setting.
 
     In between, it waits until every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ in
@@ -136,39 +143,27 @@ class RefineSearcher(Searcher):
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment.metric, experiment.mode)
-        self._seed, self._space = experiment.seed, space
-        self._leaves = dict(domains.leaves(space.encoded))
-        self.num_settings, self.num_random = experiment.num_samples, num_random(first_num_samples)
-        self._first = first_settings(experiment, space)
-        self._proposed = 0
-        self._sign = sign_of(experiment.mode)
+        super().__init__(experiment, space, first_num_samples)
+        self._num_random = num_random(first_num_samples)
         self._tried: dict[str, Setting] = {}  # trial -> its flattened, encoded setting
         self._best: dict[str, float] = {}  # trial -> its best value so far, with a sign such that smaller is better
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
     def suggest(self, trial_id: str) -> Setting | None:
-        if self._proposed >= self.num_random and self._neighbours is None and self._running:
-            return None  # trials of the first half still run; the choice of neighbours needs their results
-        flat = self._tried[trial_id] = self._next()
+        if self._proposed >= self._num_random and self._neighbours is None:
+            if self._running:
+                return None  # trials of the first half still run; the choice of neighbours needs their results
+            self._neighbours = self._around_best()
+        flat = self._points[self._proposed] if self._proposed < len(self._points) else None
+        if flat is None and self._neighbours:
+            flat = next(self._neighbours, None)  # None: all neighbours have been tried
+        if flat is None:
+            flat = dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
         self._proposed += 1
+        self._tried[trial_id] = flat
         self._running.add(trial_id)
         return self._config(flat)
-
-    def _config(self, flat: Setting) -> Setting:
-        return parameters.decode(self._space.searched, nested(flat))
-
-    def _next(self) -> Setting:
-        if self._proposed < len(self._first):
-            return self._first[self._proposed]
-        if self._proposed >= self.num_random:
-            if self._neighbours is None:
-                self._neighbours = self._around_best()
-            neighbour = next(self._neighbours, None)
-            if neighbour is not None:
-                return neighbour  # otherwise, all neighbours have been tried
-        return dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
 
     def _around_best(self) -> Iterator[Setting]:
         if not self._best:
@@ -179,8 +174,9 @@ class RefineSearcher(Searcher):
         # settings with the same config train the same, so configs are compared.
         seen = [self._config(flat) for flat in self._tried.values()]
         order = random.Random(self._seed)
+        leaves = dict(domains.leaves(self._space.encoded))
         for radius in range(1, 11):
-            around = {n: domains.neighbours(d, centre[n], radius) for n, d in self._leaves.items()}
+            around = {n: domains.neighbours(d, centre[n], radius) for n, d in leaves.items()}
             for changed in range(1, len(around) + 1):
                 ring = [
                     {**centre, **dict(zip(names, values, strict=True))}
@@ -200,8 +196,7 @@ class RefineSearcher(Searcher):
             self._best[trial_id] = value
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        if result:
-            self.on_trial_result(trial_id, result)
+        super().on_trial_complete(trial_id, result, error)
         self._running.discard(trial_id)
 
 
@@ -210,27 +205,13 @@ def num_random(num_samples: int) -> int:
     return math.ceil(num_samples / 2)
 
 
-def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
-    """Yields all of `range(size)` in random order; the first `num` are `random.Random(seed).sample(range(size), num)`.
-
-    `sample` itself has two methods and chooses one by `num`, so a larger `num` may give other values. This function
-    draws the values after the first `num` by the same method. It lists `range(size)` only if the method does.
-    """
-    stream = random.Random(seed)
-    most = 21 + (4 ** math.ceil(math.log(num * 3, 4)) if num > 5 else 0)  # as in CPython's `Random.sample`
-    if size <= most:  # the method that lists the range
-        pool = list(range(size))
-        for left in range(size, 0, -1):
-            place = stream.randrange(left)
-            yield pool[place]
-            pool[place] = pool[left - 1]
-        return
-    drawn: set[int] = set()
-    while len(drawn) < size:
-        index = stream.randrange(size)
-        if index not in drawn:
-            drawn.add(index)
-            yield index
+def shuffled(size: int, seed: int) -> Iterator[int]:
+    """Yields all of `range(size)` in random order; keeps only what it has yielded, because a grid may be huge."""
+    stream, moved = random.Random(seed), dict[int, int]()
+    for left in range(size, 0, -1):
+        place = stream.randrange(left)
+        yield moved.get(place, place)
+        moved[place] = moved.pop(left - 1, left - 1)
 
 
 def grid_size(params: Any) -> int:

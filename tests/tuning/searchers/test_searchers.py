@@ -8,20 +8,18 @@ from collections import Counter
 import numpy as np
 import pytest
 from ray import tune
-from ray.tune.search import Searcher
+from searching import SAMPLES, drive, experiment_of
 from tiers import further
 
 from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.spec.experiment import CHOICES
 from tuner.tuning.searchers.forest import Forest, ForestSearcher
 from tuner.tuning.searchers.named import build_searcher
-from tuner.tuning.searchers.sampling import num_random, seeded
-from tuner.tuning.searchers.seeded import SeededSearcher, python_values
+from tuner.tuning.searchers.sampling import num_random, shuffled
 
 SEARCHERS = CHOICES["searcher"]
-SAMPLES = 14
 
 
 def train(config):
@@ -45,45 +43,8 @@ def wide():
     )
 
 
-def experiment_of(searcher, seed=0, num_samples=SAMPLES, **others):
-    return Experiment(
-        searcher=searcher,
-        scheduler=PAIRS[searcher][0],
-        seed=seed,
-        num_samples=num_samples,
-        max_epochs=8,
-        **others,
-    )
-
-
-def loss_of(flat):
-    return sum(abs(math.log(abs(v) + 1e-9)) for v in flat.values() if isinstance(v, (int, float)))
-
-
-def drive(searcher, calls=None, seed=0, num=SAMPLES, score=loss_of):
-    """Settings of trials that run one after the other; `calls` collects what the searcher was told."""
-    settings = []
-    for number in range(num):
-        with seeded(seed, 1, number):
-            setting = searcher.suggest(f"{number:05d}")
-        if setting == Searcher.FINISHED:
-            break
-        assert setting is not None
-        setting = python_values(setting)
-        settings.append(setting)
-        value = score(dict(domains.leaves(setting)))
-        result = {"training_iteration": 1, "loss": value, "hyperband_info": {"budget": 1}}
-        with seeded(seed, 2, number):
-            searcher.on_trial_result(f"{number:05d}", result)
-            searcher.on_trial_complete(f"{number:05d}", result)
-        if calls is not None:
-            calls.append((f"{number:05d}", result))
-    return settings
-
-
 def settings_of(searcher, space, seed=0, num_samples=SAMPLES, **others):
-    built, num = build_searcher(experiment_of(searcher, seed, num_samples, **others), space)
-    return drive(built, seed=seed, num=num)
+    return drive(build_searcher(experiment_of(searcher, seed, num_samples, **others), space))
 
 
 def assert_declared(space, setting):
@@ -149,44 +110,10 @@ def test_every_domain_is_kept_or_refused_by_name(searcher, domain):
         assert_declared(space, setting)
 
 
-def interleaved(searcher, seed, steps):
-    """Two trials at a time, ending out of order; the calls as made, with what was answered."""
-    made, alive, number = [], {}, 0
-    chance = random.Random(seed)
-    for step in range(steps):
-        if len(alive) < 2:
-            with seeded(seed, 1, number):
-                setting = searcher.suggest(f"{number:05d}")
-            if setting is not None and setting != Searcher.FINISHED:
-                setting = python_values(setting)
-                alive[f"{number:05d}"] = setting
-                number += 1
-            made.append(("suggest", setting))
-        trial = chance.choice(sorted(alive))
-        result = {"training_iteration": step + 1, "loss": loss_of(dict(domains.leaves(alive[trial])))}
-        result["hyperband_info"] = {"budget": 1}
-        ends = chance.random() < 0.6
-        with seeded(seed, 2, step):
-            searcher.on_trial_result(trial, result)
-            if ends:
-                searcher.on_trial_complete(trial, result)
-                del alive[trial]
-        made.append(("end" if ends else "result", trial))
-    return made
-
-
-@pytest.mark.parametrize("searcher", SEARCHERS)
-def test_a_new_searcher_told_the_same_answers_the_same(searcher):
-    one, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
-    other, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
-    assert interleaved(one, 3, 30) == interleaved(other, 3, 30)
-
-
 @pytest.mark.parametrize("searcher", SEARCHERS)
 def test_a_diverged_trial_does_not_end_the_search(searcher):
-    built, num = build_searcher(experiment_of(searcher), wide())
-    worst = itertools.cycle([math.inf, 1.0, math.inf])
-    settings = drive(built, num=num, score=lambda flat: next(worst))
+    worst = itertools.cycle([math.inf, 1.0, math.nan])
+    settings = drive(build_searcher(experiment_of(searcher), wide()), score=lambda flat: next(worst))
     assert len(settings) == SAMPLES
 
 
@@ -196,8 +123,8 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
     close = lambda flat: (flat["x"] - 3) ** 2 + (flat["y"] + 2) ** 2  # noqa: E731
     late = []
     for seed in range(3):
-        built, num = build_searcher(experiment_of(searcher, seed, num_samples=45), space)
-        late += [close(setting) for setting in drive(built, seed=seed, num=num, score=close)][-20:]
+        built = build_searcher(experiment_of(searcher, seed, num_samples=45), space)
+        late += [close(setting) for setting in drive(built, score=close)][-20:]
     by_chance = [close(setting) for setting in settings_of("random", space, num_samples=500)]
     assert np.median(late) < 0.8 * np.median(by_chance)
 
@@ -205,24 +132,13 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
 @pytest.mark.parametrize("searcher", SEARCHERS)
 def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_they_are(searcher):
     drawn, after = [], []
-    for disturbed in (False, True):
-        experiment = experiment_of(searcher, num_samples=30)
-        asked = SeededSearcher(build_searcher(experiment, wide())[0], experiment)
-        settings = []
-        for number in range(30):
-            random.seed(number * disturbed)
-            np.random.seed(number * disturbed)
-            before = random.getstate(), np.random.get_state()[1].tolist()
-            trial = f"{number:05d}"
-            setting = asked.suggest(trial)
-            if setting is None:
-                break
-            result = {"training_iteration": 1, "loss": loss_of(dict(domains.leaves(setting)))}
-            asked.report(trial, {**result, "hyperband_info": {"budget": 1}})
-            asked.complete(trial, {**result, "hyperband_info": {"budget": 1}})
-            settings.append(setting)
-            after.append(before == (random.getstate(), np.random.get_state()[1].tolist()))
-        drawn.append(settings)
+    states = lambda: (random.getstate(), np.random.get_state()[1].tolist())  # noqa: E731
+    for disturbed in (0, 1):
+        random.seed(disturbed)
+        np.random.seed(disturbed)
+        before = states()
+        drawn.append(settings_of(searcher, wide(), num_samples=30))
+        after.append(states() == before)
     assert len(drawn[0]) > 5 and drawn[0] == drawn[1] and all(after)
 
 
@@ -231,7 +147,7 @@ def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_t
 
 def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed():
     space = space_of(x=tune.uniform(0, 1))
-    built, _ = build_searcher(experiment_of("forest", num_samples=200), space)
+    built = build_searcher(experiment_of("forest", num_samples=200), space).searcher
     proposed = []
     for number in range(120):
         trial = f"{number:05d}"
@@ -283,8 +199,8 @@ def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
     monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 40)
     space = space_of(x=tune.uniform(0, 1))
-    built, num = build_searcher(experiment_of("forest", num_samples=100), space)
-    settings = drive(built, num=num, score=lambda flat: abs(flat["x"] - 0.7))
+    built = build_searcher(experiment_of("forest", num_samples=100), space)
+    settings = drive(built, score=lambda flat: abs(flat["x"] - 0.7))
     assert np.mean([abs(s["x"] - 0.7) < 0.1 for s in settings[50:]]) > 0.3  # of random settings, 0.2
 
 
@@ -294,16 +210,15 @@ def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch
 def test_a_random_setting_is_a_function_of_the_seed_and_its_number_alone():
     whole = settings_of("random", wide(), seed=8, num_samples=12)
     assert settings_of("random", wide(), seed=8, num_samples=30)[:12] == whole
-    late, _ = build_searcher(experiment_of("random", 8, 12), wide())
+    late = build_searcher(experiment_of("random", 8, 12), wide()).searcher
     late._proposed = 7
     assert late.suggest("00007") == whole[7]
 
 
 def test_random_multiplies_by_grid_search_as_ray_does():
     space = space_of(a=tune.grid_search([1, 2, 3]), b=tune.grid_search(["x", "y"]), lr=tune.uniform(0, 1))
-    built, num = build_searcher(experiment_of("random", num_samples=4), space)
-    assert num == 24
-    settings = drive(built, num=num, score=lambda flat: 1.0)
+    settings = settings_of("random", space, num_samples=4)
+    assert len(settings) == 24
     assert Counter((s["a"], s["b"]) for s in settings) == Counter({(a, b): 4 for a in (1, 2, 3) for b in ("x", "y")})
 
 
@@ -324,9 +239,10 @@ def test_sample_from_reads_the_other_parameters_and_is_seeded():
 
 def test_a_grid_is_tried_without_repetition_and_no_further_than_its_size():
     space = space_of(a=tune.choice([1, 2, 3]), b=tune.uniform(0, 1), c={"d": tune.grid_search(["x", "y"])})
-    built, num = build_searcher(experiment_of("grid", num_samples=1000), space)
-    assert num == built.size == 3 * 5 * 2
-    settings = drive(built, num=num + 5, score=lambda flat: 1.0)
+    built = build_searcher(experiment_of("grid", num_samples=1000), space)
+    assert built.num_settings == built.searcher.size == 3 * 5 * 2
+    settings = drive(built, num=35)
+    assert built.exhausted
     flat = [tuple(dict(domains.leaves(setting)).values()) for setting in settings]
     assert len(flat) == 30 and set(flat) == set(itertools.product([1, 2, 3], [0, 0.25, 0.5, 0.75, 1], "xy"))
 
@@ -336,6 +252,8 @@ def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
     assert len(few) == 5 and len(many) == 20
     assert len({tuple(dict(domains.leaves(s)).values()) for s in many}) == 20
     assert many[:5] == few, "an extended search must go on with the same settings"
+    assert sorted(shuffled(300, seed=1)) == list(range(300)) != list(shuffled(300, seed=1))
+    assert len({index for _, index in zip(range(50), shuffled(10**12, seed=1), strict=False)}) == 50
 
 
 # refine
@@ -343,7 +261,7 @@ def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
 
 def test_refine_proposes_nothing_new_until_its_first_half_has_ended():
     experiment = experiment_of("refine", num_samples=6)
-    built, _ = build_searcher(experiment, wide())
+    built = build_searcher(experiment, wide()).searcher
     first = [built.suggest(f"{i:05d}") for i in range(3)]
     assert num_random(experiment.num_samples) == 3 and all(first)
     for i in range(2):
@@ -356,7 +274,7 @@ def test_refine_proposes_nothing_new_until_its_first_half_has_ended():
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 1), ("max", 2)])
 def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best):
-    built, _ = build_searcher(experiment_of("refine", num_samples=8, mode=mode), wide())
+    built = build_searcher(experiment_of("refine", num_samples=8, mode=mode), wide()).searcher
     first = [built.suggest(f"{i:05d}") for i in range(4)]
     for i, loss in enumerate([5.0, 1.0, 9.0, math.nan]):
         built.on_trial_result(f"{i:05d}", {"loss": loss})
@@ -370,8 +288,7 @@ def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best)
 
 def test_refine_with_no_good_first_half_goes_on_at_random():
     settings = settings_of("refine", wide(), num_samples=8)
-    built, num = build_searcher(experiment_of("refine", num_samples=8), wide())
-    failed = drive(built, num=num, score=lambda flat: math.inf)
+    failed = drive(build_searcher(experiment_of("refine", num_samples=8), wide()), score=lambda flat: math.inf)
     assert len(failed) == 8 and failed[:4] == settings[:4]
     assert failed == settings_of("random", wide(), num_samples=8)
 
