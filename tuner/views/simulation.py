@@ -227,9 +227,11 @@ class Simulation:
 
     def _arrivals(self, place: int) -> list[_Arrival]:
         trial, metric = self._trials[place], self._experiment.metric
-        arrivals = []
+        arrivals: list[_Arrival] = []
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
-            arrivals.append(_Arrival(report.order, place, report.epoch, finite(report.metrics.get(metric))))
+            # As in the search, the rule does not get an epoch that a trial repeats after a restart.
+            if not arrivals or report.epoch > arrivals[-1].epoch:
+                arrivals.append(_Arrival(report.order, place, report.epoch, finite(report.metrics.get(metric))))
         if not arrivals:  # the trial failed before its first report, or has not reported yet
             return [_Arrival(trial.changed_at, place, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
