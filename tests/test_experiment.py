@@ -79,8 +79,8 @@ def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "3", '{"format": 2}', '{"format": 1, "options": 3}', '{"format": 1, "options": []}',
-     '{"format": 2, "options": {"num_samples": "ten"}}', '{"format": 1, "options": {"seed": null}}', "\x00\x01"],
+    ["", "{", "[]", "null", "3", '{"format": 2}', '{"format": 2, "options": 3}', '{"format": 2, "options": []}',
+     '{"format": 2, "options": {"num_samples": "ten"}}', '{"format": 2, "options": {"seed": null}}', "\x00\x01"],
 )  # fmt: skip
 def test_a_damaged_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "experiment.json").write_text(text)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from os import PathLike, fspath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tuner.tuning.answer.ending import Done
     from tuner.tuning.answer.result import SearchResult
 
+    Searchable: TypeAlias = "AnySpace | tune.Tuner | None"
+
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # names of the `options` of `search`
@@ -36,33 +38,15 @@ _searching = threading.Lock()  # held while this process searches: Ray and signa
 
 
 @overload
-def search(
-    space: AnySpace | tune.Tuner | None = None,
-    *,
-    resume: str = "",
-    trust: bool = False,
-    preflight: bool = True,
-    dry_run: Literal[False] = False,
-    table: Table = "fit",
-    **options: Any,
-) -> SearchResult: ...
+def search(space: Searchable = None, *, dry_run: Literal[False] = False, **options: Any) -> SearchResult: ...
 
 
 @overload
-def search(
-    space: AnySpace | tune.Tuner | None = None,
-    *,
-    resume: str = "",
-    trust: bool = False,
-    preflight: bool = True,
-    dry_run: Literal[True],
-    table: Table = "fit",
-    **options: Any,
-) -> None: ...
+def search(space: Searchable = None, *, dry_run: Literal[True], **options: Any) -> None: ...
 
 
 def search(
-    space: AnySpace | tune.Tuner | None = None,
+    space: Searchable = None,
     *,
     resume: str = "",
     trust: bool = False,
@@ -95,7 +79,7 @@ def search(
     with in_python():
         if table not in TABLES:
             raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
-        given, options = _moved(space, options)
+        given, options = _with_the_tuners(space, options)
         if not isinstance(resume, str):
             raise RequestError(f'resume {resume!r}: must be the name of an experiment, or "latest"')
         call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table)
@@ -155,7 +139,7 @@ def in_python() -> Iterator[None]:
             raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
 
 
-def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
+def _with_the_tuners(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
     """Returns the space and options of a search; takes both from a `tune.Tuner`, but `options` take precedence."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
@@ -177,26 +161,27 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Converts options to the types of Options' fields; raises RequestError for an unknown option."""
+    listed = f"; it has {', '.join(sorted(NAMES))}"
     for name in options:
         if name in ("params", "train", "task", "mutable", "callbacks"):
             raise RequestError(
                 f"search() has no option {name!r}: it is part of the space: search(Space({name}=..., ...))"
             )
         if name not in NAMES:
-            raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or f'; it has {_listed()}'}")
+            raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or listed}")
     checked = dict(options)
     for name in ("results", "data_dir"):
         if isinstance(checked.get(name), PathLike):
             checked[name] = fspath(checked[name])
-    if isinstance(stop := checked.get("stop", {}), Mapping):
-        checked |= {"stop": words(stop)} if "stop" in checked else {}
-    elif not isinstance(stop, (list, tuple)):
-        raise RequestError(f'stop {stop!r}: must map metrics to values, such as stop={{"accuracy": 0.98}}')
-    points = checked.get("point", ())
-    points = [points] if isinstance(points, Mapping) else points
-    if not isinstance(points, (list, tuple)):
-        raise RequestError(f'point {points!r}: must be a list of settings, such as point=[{{"lr": 0.01}}]')
+    if "stop" in checked:
+        stop = checked["stop"]
+        if not isinstance(stop, (Mapping, list, tuple)):
+            raise RequestError(f'stop {stop!r}: must map metrics to values, such as stop={{"accuracy": 0.98}}')
+        checked["stop"] = words(stop) if isinstance(stop, Mapping) else stop
     if "point" in checked:
+        points = [checked["point"]] if isinstance(checked["point"], Mapping) else checked["point"]
+        if not isinstance(points, (list, tuple)):
+            raise RequestError(f'point {points!r}: must be a list of settings, such as point=[{{"lr": 0.01}}]')
         checked["point"] = tuple(words(each) if isinstance(each, Mapping) else each for each in points)
     return checked
 
@@ -204,10 +189,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 def _interrupted(experiment: Experiment) -> str:
     more = "" if experiment.results == "results" else f", results={experiment.results!r}"
     return f'interrupted; tuner.search(space, resume="{experiment.name}"{more}) resumes it'
-
-
-def _listed() -> str:
-    return ", ".join(sorted(NAMES))
 
 
 def _searched(space: AnySpace | None, call: SearchCall) -> Done | None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Number
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+from unittest import mock
 
 import numpy as np
 from ray import tune
@@ -123,18 +124,11 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     keep(group)
 
 
-class Epochs(Protocol):
-    """A training that runs epoch by epoch, in this process or in others."""
-
-    epoch: int
-
-    def run_epoch(self) -> dict[str, Any]: ...
-
-
-def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, setup: TrialSetup) -> None:
+def run_epochs(training: Any, save: Callable[[float, Path], None], best: float, setup: TrialSetup) -> None:
     """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
 
     Args:
+        training: a `Training`, or the group of workers that trains.
         save: `save(best, path)` writes the state and the best value so far to a file.
         best: this trial's best value so far, with a sign such that smaller is better.
     """
@@ -152,22 +146,6 @@ NOT_REACHED = (
     "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did "
     "not reach it; take the config as its argument"
 )
-
-
-@contextlib.contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Sets environment variables in a `with` block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
 STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
 
 
@@ -183,7 +161,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
         trial.stack.enter_context(own_folder(trial_folder(), is_new=tune.get_checkpoint() is None))
         if not setup.wandb:
-            trial.stack.enter_context(environment(WANDB_MODE="disabled"))
+            trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
         try:
@@ -234,9 +212,13 @@ def start_clean(num_threads: int, gpus: float) -> None:
 
 
 def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
-    """Reports an epoch, with a checkpoint if `save` is given."""
-    with saved_state(save) if save else contextlib.nullcontext() as saving:
-        tune.report(report, checkpoint=saving)
+    """Reports an epoch, with a checkpoint of the state that `save` writes, if it is given."""
+    if save is None:
+        tune.report(report)
+        return
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        save(Path(folder) / STATE)
+        tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
@@ -289,11 +271,3 @@ def checkpointed() -> Iterator[Path | None]:
         return
     with checkpoint.as_directory() as folder:
         yield Path(folder) / STATE
-
-
-@contextlib.contextmanager
-def saved_state(save: Callable[[Path], None]) -> Iterator[tune.Checkpoint]:
-    """Yields a checkpoint with the state that `save` writes, in a folder that is deleted when the context ends."""
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-        save(Path(folder) / STATE)
-        yield tune.Checkpoint.from_directory(folder)

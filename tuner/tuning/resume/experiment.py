@@ -14,7 +14,7 @@ from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
 from tuner.tuning.requests import SearchCall, options_over
-from tuner.tuning.resume.trust import code_of, names_its_space, recorded_path, refuse_cluster, refuse_links
+from tuner.tuning.resume.trust import OPTION, code_of, names_its_space, recorded_path, refuse_links
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,20 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> ResumedExperiment:
     except (KeyError, TypeError) as error:
         raise damaged_experiment(folder, error) from None
     space = experiment.space
-    if call.space:
-        code = (
-            [] if call.space.sha256 == sha256 else [f"NOTE: the code of {call.space.name} has changed since the search"]
-        )
-    else:
-        path = recorded_path(facts)
-        if named and names_its_space(named, space, path):
+    if call.space is None:
+        if named and names_its_space(named, space, recorded_path(facts)):
             space = named
-        space, code = code_of(
-            folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named), recorded=path
-        )
+        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named))
+    else:
+        same = call.space.sha256 == sha256
+        code = [] if same else [f"NOTE: the code of {call.space.name} has changed since the search"]
     if not call.trust:
         refuse_links(folder)
         address = options_over(experiment, call.given).address
-        if address != call.given.get("address", ""):
-            refuse_cluster(folder, address)
+        if address not in ("", "auto", call.given.get("address")):
+            raise RequestError(
+                f"{folder} names the cluster {address}; join it by --address {address}, or give {OPTION}"
+            )
     if not call.dry_run:
         stack.enter_context(only_driver(folder))
         if _stamp(folder) != read:

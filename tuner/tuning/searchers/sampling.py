@@ -127,11 +127,13 @@ class GridSearcher(OwnSearcher):
         super().__init__(experiment, space, first_num_samples)
         self.size = grid_size(space.searched)
         self.num_settings = min(experiment.num_samples, len(self._points) + self.size)
-        self._order = shuffled(self.size, experiment.seed)
+        num_drawn = max(0, self.num_settings - len(self._points))
+        self._order = list(itertools.islice(shuffled(self.size, experiment.seed), num_drawn))
 
     def _next(self, number: int) -> Setting | str:
-        index = next(self._order, None) if number < self.num_settings else None
-        return str(Searcher.FINISHED) if index is None else grid_point(self._space.searched, index)
+        if number >= self.num_settings:
+            return str(Searcher.FINISHED)
+        return grid_point(self._space.searched, self._order[number - len(self._points)])
 
 
 class RefineSearcher(OwnSearcher):
