@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
-from typing import NamedTuple
 
 from tuner.rules.asha import Asha
 from tuner.rules.promotion import Promotion
@@ -44,15 +44,6 @@ def of_length(epochs: int, rungs: list[int]) -> str:
 MOVED = RuleDecision(reason="continues, because the rungs moved to the length of the trials")
 
 
-class _Call(NamedTuple):
-    """A call of a rule's `judge`, or of `ended` if `is_end`."""
-
-    trial: int
-    epoch: int
-    value: float | None
-    is_end: bool
-
-
 class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
@@ -64,8 +55,8 @@ class OwnLength(Rule):
         super().__init__(experiment)
         self._experiment, self._brackets = experiment, brackets
         self._length = 0
-        self._calls: list[_Call] = []
-        self._paused: set[int] = set()
+        # The calls of `judge` and `ended`: trial, epoch, value, and whether the trial ended.
+        self._calls: list[tuple[int, int, float | None, bool]] = []
         self._rule = self._new_rule()
 
     @property
@@ -77,34 +68,24 @@ class OwnLength(Rule):
         self._rule.added(trial)
 
     def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
-        self._calls.append(_Call(trial, epoch, value, is_end=False))
-        self._paused.discard(trial)
-        judged = self._rule.judge(trial, epoch, value)
-        if judged.action == "pause":
-            self._paused.add(trial)
-        return judged
+        self._calls.append((trial, epoch, value, False))
+        return self._rule.judge(trial, epoch, value)
 
     def settled(self, trial: int) -> Decisions:
-        return self._freed(self._rule.settled(trial))
+        return self._rule.settled(trial)
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
-        self._calls.append(_Call(trial, epoch, value, is_end=True))
-        self._paused.discard(trial)
-        return self._freed(self._rule.ended(trial, epoch, value))
+        self._calls.append((trial, epoch, value, True))
+        return self._rule.ended(trial, epoch, value)
 
     def idle(self) -> Decisions:
-        return self._freed(self._rule.idle())
-
-    def continued(self, trial: int) -> None:
-        self._paused.discard(trial)
-        self._rule.continued(trial)
+        return self._rule.idle()
 
     def unsaved(self, trial: int) -> RuleDecision:
-        self._calls.append(_Call(trial, 0, None, is_end=True))
-        self._paused.discard(trial)
+        self._calls.append((trial, 0, None, True))
         return self._rule.unsaved(trial)
 
-    def learn(self, epochs: int) -> Decisions:
+    def learn(self, epochs: int, paused: Set[int]) -> Decisions:
         """Moves the rungs to the length of a trial that has ended by itself, if it is the longest so far.
 
         Returns (trial, decision) for each paused trial that continues, because the new rule does not pause it there.
@@ -112,19 +93,19 @@ class OwnLength(Rule):
         if epochs <= self._length:
             return []
         self._length = epochs
-        return self._replace_rule()[1]
+        return self._replace_rule(paused)[1]
 
     def stop_instead(self) -> RuleDecision:
         """Replaces promoting ASHA by the rule that stops trials; returns its decision on the latest report."""
         self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
-        return self._replace_rule()[0]
+        return self._replace_rule(set())[0]
 
     def _new_rule(self) -> Asha | Promotion:
         rules = self.rules
         kind = Promotion if rules.scheduler == "asha-promotion" else Asha
         return kind(rules, min(self._brackets, _num_rungs(rules)))
 
-    def _replace_rule(self) -> tuple[RuleDecision, Decisions]:
+    def _replace_rule(self, paused: Set[int]) -> tuple[RuleDecision, Decisions]:
         """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
         self._rule = self._new_rule()
         judged, waiting, decided = RuleDecision(), set[int](), dict[int, RuleDecision]()
@@ -139,12 +120,6 @@ class OwnLength(Rule):
                 freed = self._rule.settled(trial)
             waiting.difference_update(other for other, _ in freed)
             decided.update(freed)
-        for trial in waiting - self._paused:
+        for trial in waiting - paused:
             self._rule.continued(trial)
-        continuing = sorted(self._paused - waiting)
-        self._paused &= waiting
-        return judged, [(trial, decided.get(trial, MOVED)) for trial in continuing]
-
-    def _freed(self, decided: Decisions) -> Decisions:
-        self._paused.difference_update(trial for trial, _ in decided)
-        return decided
+        return judged, [(trial, decided.get(trial, MOVED)) for trial in sorted(paused - waiting)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Literal, NamedTuple
 
 from tuner.spec.experiment import Experiment
@@ -78,10 +79,10 @@ class Rule:
         """Stops a trial that was just to pause, because it has no checkpoint to continue from."""
         return RuleDecision("stop", "has no checkpoint to wait with")
 
-    def learn(self, epochs: int) -> Decisions:
+    def learn(self, epochs: int, paused: Set[int]) -> Decisions:
         """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs.
 
-        Returns the decisions on paused trials that continue because of it.
+        Returns the decisions on those of the paused trials that continue because of it.
         """
         return []
 

@@ -46,11 +46,10 @@ class Tracker:
     Attributes:
         trials: id -> what is known about the trial.
         began, started: the times (`time.monotonic`) at which the session began and its first trial started.
-        ended: the trials that were pruned, completed or failed in this session.
+        ended, paused: the trials that were pruned, completed or failed in this session; those that paused in it and
+            have neither continued nor ended since.
         num_reports: how many reports (epochs) of all trials arrived in this session.
-        paused: the trials that paused in this session and have neither continued nor ended since.
-        on_end: called with the id of each of these trials when it ends.
-        on_retry: called with the id of each trial that failed and is tried again.
+        on_end, on_retry: called with the id of each trial that ends so, or that failed and is tried again.
         on_notice: called with a text to read now: why the search changes its rule or moves its rungs, or what its first
             trials have alike.
     """
@@ -147,17 +146,11 @@ class Tracker:
         The failures must be those of the user's code. No trial may have completed, or trained the epoch in which they
         failed. A trial that was pruned before that epoch does not show that the code works.
         """
-        first = self._failed
-        if self._hopeful or len(first) != ALIKE:
+        if self._hopeful or len(self._failed) != ALIKE:
             return ""
-        failures = [self.trials[trial_id].failure for trial_id in first]
-        if any(failure.get("kind") != "user" for failure in failures):
+        failed = [self.trials[trial_id] for trial_id in self._failed]
+        kinds = {(trial.failure.get("kind"), likeness(trial.failure["error"])) for trial in failed}
+        furthest = max(trial.epoch for trial in self.trials.values())
+        if len(kinds) > 1 or failed[0].failure.get("kind") != "user" or furthest > min(trial.epoch for trial in failed):
             return ""
-        epoch = min(self.trials[trial_id].epoch for trial_id in first)
-        if len({likeness(failure["error"]) for failure in failures}) > 1 or self.furthest() > epoch:
-            return ""
-        return f"{ALIKE} trials failed in the same way and none succeeded: {failures[0]['error']}"
-
-    def furthest(self) -> int:
-        """Returns the highest epoch of all trials."""
-        return max((trial.epoch for trial in self.trials.values()), default=0)
+        return f"{ALIKE} trials failed in the same way and none succeeded: {failed[0].failure['error']}"

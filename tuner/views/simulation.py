@@ -187,7 +187,7 @@ class Simulation:
         trial, unknown = self._trials[place], self._rules.max_epochs > self._length.max_epochs
         if not unknown or trial.reason != RETURNED or self._ended[place].outcome != "ended":
             return []
-        return self._settle(self._rule.learn(num_epochs(trial)))
+        return self._settle(self._rule.learn(num_epochs(trial), self._paused))
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
         trial = self._trials[arrival.trial]

@@ -49,7 +49,8 @@ class RuleScheduler(SearchScheduler):
         """Moves the rungs of ASHA to the length of a trial that has ended by itself, and journals it if they move."""
         if not isinstance(self._rule, OwnLength):
             return
-        before, decided, now = self._rule.rules, self._rule.learn(epochs), self._rule.rules
+        paused, before = set(map(int, self._waiting)), self._rule.rules
+        decided, now = self._rule.learn(epochs, paused), self._rule.rules
         if now != before:
             rungs = [rung for rung in now.rungs() if rung < now.max_epochs]
             self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
