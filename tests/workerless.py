@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import traceback
 from collections import deque
 from functools import partial
@@ -17,7 +18,7 @@ from ray import cloudpickle
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.session import _TrainingResult
-from ray.tune import Checkpoint
+from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 from spaces.saving import learn
 
@@ -32,6 +33,8 @@ from tuner.tuning.requests import Request
 from tuner.tuning.session import journal_start
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
+CHOICES = {"num_samples": 9, "max_epochs": 4}
+KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 class Answer:
@@ -262,6 +265,17 @@ def in_this_process():
     torch.set_num_threads(threads)  # a trial sets its own number
 
 
+def failing(chance, train):
+    """The method `train` of a worker, except that about one epoch in forty fails, as by an error of the user's code."""
+
+    def trained(worker):
+        if chance.random() < 1 / 40:
+            raise RayTaskError("train", "a traceback", ValueError("fails")).as_instanceof_cause()
+        return train(worker)
+
+    return trained
+
+
 # A trial's output would be the test's too: Ray's trainable redirects that of its whole process.
 UNREDIRECTED = {STDOUT_FILE: None, STDERR_FILE: None}
 
@@ -290,3 +304,24 @@ def conduct(experiment, loaded_space):
     request = Request(experiment, loaded_space, {}, history, resources, "disabled")
     driver.search(assemble(request, journal, resources), journal)
     journal.close()
+
+
+def resumed(folder, num_events, **choices):
+    """The search gone on from its first events, beside the folder."""
+    target = folder.with_name(f"{folder.name}-{num_events}")
+    shutil.copytree(folder, target)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
+    run(target, **CHOICES | choices)
+    return target
+
+
+def outcome_of(folder):
+    """Suggestions, reports and decisions in their order, and how each trial ended.
+
+    Not the numbers of checkpoints: a trial that took over another's state uses its last one again, a resumed one not.
+    """
+    events = read(folder / "journal.jsonl")
+    kept = [e for e in events if e["event"] in ("trial_suggested", "report", "decision")]
+    ends = {e["trial"]: e["reason"] for e in events if e["event"] == "trial_ended"}
+    return [{name: event[name] for name in event.keys() - {"time", "checkpoint"}} for event in kept], ends

@@ -6,10 +6,9 @@ from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import RayTaskError
 from ray.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from tiers import further
-from workerless import Worker, Workerless, run
+from workerless import MANAGER, Worker, Workerless, failing, run
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -95,19 +94,8 @@ def test_a_bracket_for_bohb_is_halved_when_it_is_full_or_nothing_else_is_left():
     assert rule.idle() == []
 
 
-def failing(chance, train):
-    """The method `train` of a worker, except that about one epoch in forty fails, as by an error of the user's code."""
-
-    def trained(worker):
-        if chance.random() < 1 / 40:
-            raise RayTaskError("train", "a traceback", ValueError("fails")).as_instanceof_cause()
-        return train(worker)
-
-    return trained
-
-
 def test_the_last_live_trial_of_a_bracket_may_diverge(one_ray, tmp_path, monkeypatch):
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(Workerless, "num_cpus", 4)  # so that bracket 0 is filled, and bracket 1 has one trial
     monkeypatch.setattr("workerless.learn", lambda trial, *_: (0, math.nan if trial == "00003" else float(trial)))
     rules = {"scheduler": "hyperband", "reduction_factor": 3, "max_epochs": 9, "num_samples": 10}
@@ -128,7 +116,7 @@ def test_the_last_live_trial_of_a_bracket_may_diverge(one_ray, tmp_path, monkeyp
 @pytest.mark.parametrize("seed", [0, 1, 32, 55, *further(range(60, 90))])
 @pytest.mark.parametrize("scheduler", ["hyperband", "bohb"])
 def test_every_search_ends_and_its_journal_has_the_halvings(one_ray, tmp_path, monkeypatch, scheduler, seed):
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(MANAGER, Workerless)
     ended, without_result = Proposals.on_trial_complete, set()
 
     def end(proposals, trial_id, result=None, error=False):

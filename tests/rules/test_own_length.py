@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ray.tune.result import RESULT_DUPLICATE
-from test_every_cut import KEPT, outcome_of, resumed
-from workerless import MANAGER, Worker, Workerless, run
+from workerless import KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 from tuner.record.events import RETURNED
 from tuner.record.reading import read

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
-from test_every_cut import CHOICES, KEPT, outcome_of, resumed
-from test_hyperband import failing
 from tiers import further
-from workerless import Worker, Workerless, run
+from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, outcome_of, resumed, run
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -20,8 +18,6 @@ from tuner.rules.promotion import Promotion
 from tuner.spec.experiment import Experiment
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
-
-MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 
 
 class Algorithm2:
@@ -252,15 +248,8 @@ def test_an_extended_search_repeats_how_it_closed_before(whole, more):
     expected, begun = outcome_of(folder), kinds(folder).index("experiment_resumed") + 1
     assert expected[0][: len(first[0])] == first[0] and len(expected[0]) > len(first[0])
     for at in range(begun, len(kinds(folder)), 13):
-        target = resumed_with(folder, at, CHOICES | choices)
+        target = resumed(folder, at, **choices)
         assert outcome_of(target) == expected, f"cut after {at} events"
-
-
-def resumed_with(folder, num_events, choices):
-    """The search gone on from its first events, beside the folder; `choices` replace those of `resumed`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("test_every_cut.CHOICES", choices)
-        return resumed(folder, num_events)
 
 
 def decided(folder):

@@ -10,9 +10,8 @@ from collections import Counter
 
 import pytest
 from killing import repeated_and_lost
-from ray.tune import CheckpointConfig
 from tiers import further
-from workerless import Worker, Workerless, run
+from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS
@@ -27,14 +26,12 @@ PAIRS = [
     ("random", "asha-promotion"), ("hyperopt", "asha-promotion"), ("optuna", "asha-promotion"),
     ("forest", "asha"), ("forest", "asha-promotion"),
 ]  # fmt: skip
-CHOICES = {"num_samples": 9, "max_epochs": 4}
-KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 @pytest.fixture
 def whole(one_ray, tmp_path, monkeypatch):
     """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(forest, "NUM_RANDOM", 3)  # of nine settings
 
     def search(**choices):
@@ -44,27 +41,6 @@ def whole(one_ray, tmp_path, monkeypatch):
         return tmp_path / "whole"
 
     return search
-
-
-def resumed(folder, num_events, **choices):
-    """The search gone on from its first events, beside the folder."""
-    target = folder.with_name(f"{folder.name}-{num_events}")
-    shutil.copytree(folder, target)
-    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
-    run(target, **CHOICES | choices)
-    return target
-
-
-def outcome_of(folder):
-    """Suggestions, reports and decisions in their order, and how each trial ended.
-
-    Not the numbers of checkpoints: a trial that took over another's state uses its last one again, a resumed one not.
-    """
-    events = read(folder / "journal.jsonl")
-    kept = [e for e in events if e["event"] in ("trial_suggested", "report", "decision")]
-    ends = {e["trial"]: e["reason"] for e in events if e["event"] == "trial_ended"}
-    return [{name: event[name] for name in event.keys() - {"time", "checkpoint"}} for event in kept], ends
 
 
 @pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
@@ -207,7 +183,7 @@ def test_pbt_ends_on_one_slot_if_values_tie_or_grow_worse(one_ray, tmp_path, mon
             return report | self.report
 
     monkeypatch.setattr(Workerless, "worker", Other)
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(*KEPT)
     bounded(monkeypatch)
     run(tmp_path / "whole", **CHOICES, scheduler="pbt")

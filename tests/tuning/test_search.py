@@ -4,9 +4,9 @@ import csv
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
+from killing import SPACES
 from tiers import further
 
 from tuner import run
@@ -15,7 +15,6 @@ from tuner.record.reading import read
 from tuner.record.texts import formatted
 from tuner.spec.experiment import PAIRS
 
-SPACES = Path(__file__).parent / "spaces"
 IN_WORKERS = [("grid", "pbt"), ("bohb", "bohb")]  # those that change trials, and that pause them
 PAUSING = {"asha-promotion", "hyperband", "pbt"}
 MORE = [(searcher, scheduler) for searcher, those in PAIRS.items() for scheduler in those if scheduler in PAUSING]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from asking import request_of
+from killing import SPACES
 
 import tuner.tuning.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, train
@@ -29,7 +30,7 @@ from tuner.tuning.answer.best import metrics_in
 from tuner.tuning.checks import request as checking
 from tuner.tuning.resume.trust import code_of
 
-TINY = Path(__file__).parent / "spaces" / "tiny.py"
+TINY = SPACES / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
 CONFIG = {"trial": "00000", "epoch": 1, "max_epochs": 1, "seed": 0, "cpus": 1, "gpus": 0}
 CONFIG |= {"config": {"lr": 0.1, "batch_size": 4, "width": 2}, "precision": "fp32", "on_oom": "shrink"}
