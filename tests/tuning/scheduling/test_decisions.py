@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from by_hand import CONTINUE, STOP, Halving, Search, StandIn, reports, with_trials
+from by_hand import CONTINUE, STOP, Halving, Search, StandIn, reports
 from ray import tune
 
 from tuner.errors import RequestError
@@ -134,46 +134,10 @@ def test_value_and_cutoff_have_the_metrics_own_sign(tmp_path, mode, values):
     assert f"loss {values[2]:g} is worse than {cutoff}" == third["reason"]
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("shape", [(8, 1, 2), (9, 1, 1.5)])
-def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_path, mode, shape):
-    most, grace, reduction = shape
-    choices = {"max_epochs": most, "grace_period": grace, "reduction_factor": reduction, "mode": mode}
-    whole = Search(tmp_path / "whole", **choices)
-    made = []
-    for trial_id, epoch, loss, end in reports(3, num_trials=8, most=most):
-        action = whole.report(trial_id, epoch, loss=loss)
-        made.append((trial_id, epoch, loss, action, len(read(whole.path))))
-        if action == STOP:
-            end()
-    events = read(whole.path)
-    assert STOP in [action for *_, action, _ in made]
-    for cut in range(0, len(made), 3):
-        history = with_trials(events[: made[cut][-1]])
-        resumed = Search(tmp_path / f"cut{cut}", history=history, **choices)
-        for trial_id, epoch, loss, action, _ in made[cut + 1 :]:
-            assert resumed.report(trial_id, epoch, loss=loss) == action, (cut, trial_id, epoch)
-        rest = [{k: v for k, v in d.items() if k != "time"} for d in resumed.decisions()]
-        assert len(resumed.searcher_heard) == len(set(resumed.searcher_heard))
-        after = [d for d in events[made[cut][-1] :] if d["event"] == "decision"]
-        assert rest == [{k: v for k, v in d.items() if k != "time"} for d in after]
-
-
 def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp_path):
     search = Search(tmp_path / "j")
-    search.report(
-        "00000",
-        1,
-        loss=0.5,
-        accuracy=0.25,
-        pid=7,
-        hostname="h",
-        done=False,
-        trial_id="00000",
-        checkpoint_dir_name="checkpoint_000000",
-        improved=1,
-        **{"config/lr": 0.1},
-    )
+    rays = {"pid": 7, "hostname": "h", "done": False, "trial_id": "00000", "config/lr": 0.1, "improved": 1}
+    search.report("00000", 1, loss=0.5, accuracy=0.25, checkpoint_dir_name="checkpoint_000000", **rays)
     report, decision = read(search.path)
     assert report["metrics"] == {"loss": 0.5, "accuracy": 0.25} and report["epoch"] == 1
     assert report["checkpoint"] == "ray/00000/checkpoint_000000"
