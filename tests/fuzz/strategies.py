@@ -386,7 +386,6 @@ def ray_folders(draw, outside):
         more = {
             "params.json": hurt({"x": 1, "lr": 0.1, "deep": {"k": 2}}),
             "result.json": lines | lines.flatmap(spoiled),
-            "progress.csv": spoiled(_csv(rows)),
             "error.txt": some.binary(max_size=30),
         }
         for name in sorted(draw(some.sets(some.sampled_from(sorted(more)), min_size=1))):
@@ -394,13 +393,6 @@ def ray_folders(draw, outside):
     if draw(some.integers(0, 7)) == 0:
         files["tuner.pkl"] = draw(some.binary(max_size=30))
     return draw(with_things(files, outside, ("trial_0", "trial_1")))
-
-
-def _csv(rows):
-    rows = [row for row in rows if isinstance(row, dict)]
-    names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    lines = [names, *([str(row.get(name, ""))[:200] for name in names] for row in rows)]
-    return "\n".join(",".join(line) for line in lines).encode(errors="replace")
 
 
 def entry(name):
@@ -478,7 +470,6 @@ def elsewhere(folder: Path) -> Path:
     trial = {
         "params.json": text_of({"x": SENTINEL}),
         "result.json": text_of({**RESULT, "node_ip": SENTINEL}) + b"\n",
-        "progress.csv": f"loss,training_iteration,node_ip\n1,1,{SENTINEL}\n".encode(),
         "error.txt": word,
     }
     files = {

@@ -8,7 +8,6 @@ import sys
 import threading
 
 import pytest
-from filelock import FileLock
 
 from tuner.errors import RequestError
 from tuner.record.storage import lock
@@ -54,9 +53,9 @@ def test_a_full_disk_is_one_line_and_frees_the_lock(tmp_path, monkeypatch):
 def test_who_looks_at_the_lock_keeps_no_driver_from_it(tmp_path):
     with only_driver(tmp_path):
         pass
-    looks = FileLock(tmp_path / lock.LOCK, thread_local=False)  # let go of by another thread
-    looks.acquire()
-    threading.Timer(0.1, looks.release).start()
+    looks = lock.locked(tmp_path / lock.LOCK)
+    assert looks.__enter__()
+    threading.Timer(0.1, looks.__exit__, [None] * 3).start()
     with only_driver(tmp_path):
         assert not abandoned(tmp_path)
 

@@ -61,10 +61,9 @@ def event_of(line: bytes) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types; types that JSON lacks become a text.
+    """Converts a value to JSON's types: a numpy or torch array of one element to a number, other types to a text.
 
-    A numpy or torch scalar, or an array of one element, becomes a Python number; a larger array becomes a text. An
-    integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
+    An integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -137,6 +136,13 @@ def _check(event: Event) -> None:
             raise ValueError(f"field `{name}` has a wrong type or value")
 
 
+def _instance_of(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+_is_text, _is_dict, _is_flag = map(_instance_of, (str, dict, bool))
+
+
 def _is_integer(value: Any) -> bool:
     return type(value) is int and -MOST_INTEGER < value < MOST_INTEGER
 
@@ -153,20 +159,8 @@ def _are_rungs(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MOST_RUNGS and all(map(_is_length, value))
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _is_state(value: Any) -> bool:
     return isinstance(value, str) and value in STATES
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
 
 
 def _is_place(value: Any) -> bool:
@@ -177,24 +171,13 @@ def _is_number(value: Any) -> bool:
     return value is None or isinstance(value, float) or _is_integer(value)
 
 
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_copied(value: Any) -> bool:
-    return value is None or is_trial_id(value)
-
-
-def _is_checkpoint(value: Any) -> bool:
-    return value is None or is_inside(value)
-
-
 _Fields = tuple[tuple[str, Callable[[Any], bool]], ...]
 _FITS: dict[str, _Fields] = {  # kind of event -> its required fields, each with the check of its value
     "report": (("epoch", _is_epoch), ("metrics", _is_dict)),
     "decision": (
         ("epoch", _is_epoch), ("rung", _is_place), ("bracket", _is_place), ("value", _is_number),
-        ("cutoff", _is_number), ("recorded", _is_count), ("action", _is_text), ("reason", _is_text),
+        ("cutoff", _is_number), ("recorded", lambda value: _is_integer(value) and value >= 0),
+        ("action", _is_text), ("reason", _is_text),
     ),
     "trial_started": (("resources", _is_dict), ("node", _is_text)),
     "trial_failed": (("error", _is_text),),
@@ -206,9 +189,9 @@ _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
 _OPTIONAL: _Fields = (
     ("band", _is_place),
     ("compared", _is_number),
-    ("copied", _is_copied),
+    ("copied", lambda value: value is None or is_trial_id(value)),
     ("config", _is_dict),
-    ("checkpoint", _is_checkpoint),
+    ("checkpoint", lambda value: value is None or is_inside(value)),
     ("reason", _is_text),
     ("refused", _is_flag),
     ("out_of_time", _is_flag),

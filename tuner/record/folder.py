@@ -7,7 +7,6 @@ So each function works on open folders (`dir_fd`), and follows no link below the
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -20,11 +19,12 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
-from tuner.record.storage.lock import LOCK, LOOK_S, driver_of
+from tuner.record.storage.files import write_atomically
+from tuner.record.storage.lock import LOCK, driver_of, locked
 
 JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-MOST_ENTRIES, MOST_S = 500_000, 5.0  # of a folder that is measured; listing 100,000 entries takes 0.5 s
+MOST_S = 5.0  # seconds for which a folder is measured; listing 100,000 entries takes 0.5 s
 MOST_LEVELS = 40  # of folders within folders; each takes a file descriptor while it is measured
 MOST_NAMED = 100  # files of a subfolder that are named
 
@@ -36,11 +36,6 @@ class OpenFolder:
     path: Path
     results: int
     place: int
-
-    @property
-    def name(self) -> str:
-        """The experiment's name."""
-        return self.path.name
 
     def is_at(self, name: str) -> bool:
         """Whether `name` in the folder of results is this folder, and not another one or a link."""
@@ -84,29 +79,14 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
         raise RequestError(
             f"{path} has no {EXPERIMENT}, so tuner cannot know whether a process runs it; change the folder yourself"
         ) from None
-    try:
-        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=folder.place)
-    except OSError as error:
-        raise RequestError(f"{path / LOCK} cannot be opened ({error.strerror}); nothing was changed") from None
-    try:
-        if not _locked(lock):
-            raise RequestError(f"{folder.name} is run by {driver_of(path) or 'another process'}; stop it first")
-        yield
-    finally:
-        os.close(lock)
-
-
-def _locked(lock: int) -> bool:
-    """Locks an open file; waits LOOK_S, because readers take the lock for a moment too."""
-    until = time.monotonic() + LOOK_S
-    while True:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(LOOK_S / 10)
+            is_free = stack.enter_context(locked(LOCK, folder.place))
+        except OSError as error:
+            raise RequestError(f"{path / LOCK} cannot be opened ({error.strerror}); nothing was changed") from None
+        if not is_free:
+            raise RequestError(f"{path.name} is run by {driver_of(path) or 'another process'}; stop it first")
+        yield
 
 
 def rename(folder: OpenFolder, new: str) -> None:
@@ -122,7 +102,7 @@ def rename(folder: OpenFolder, new: str) -> None:
     except OSError as error:
         raise RequestError(f"{folder.path} cannot be renamed: {error.strerror}") from None
     try:
-        _move(folder, folder.name, new)
+        _move(folder, folder.path.name, new)
     except RequestError:
         with contextlib.suppress(OSError):
             os.rmdir(new, dir_fd=folder.results)
@@ -137,8 +117,8 @@ def set_aside(folder: OpenFolder) -> str:
     Raises:
         RequestError: the folder cannot be deleted; nothing was changed.
     """
-    aside = f".deleted-{secrets.token_hex(4)}-{folder.name}"
-    _move(folder, folder.name, aside)
+    aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
+    _move(folder, folder.path.name, aside)
     for name in (EXPERIMENT, COPY, JOURNAL):
         try:
             os.unlink(name, dir_fd=folder.place)
@@ -147,7 +127,7 @@ def set_aside(folder: OpenFolder) -> str:
         except OSError as error:
             if name != EXPERIMENT:
                 break
-            _move(folder, aside, folder.name)
+            _move(folder, aside, folder.path.name)
             raise RequestError(f"{folder.path} cannot be deleted ({error.strerror}); nothing was changed") from None
     return aside
 
@@ -191,21 +171,8 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
     Raises:
         RequestError: the file cannot be written; it keeps its old content.
     """
-    aside = f".{name}.{secrets.token_hex(4)}"
     try:
-        try:
-            file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder.place)
-            with open(file, "w", encoding="utf-8") as opened_file:
-                opened_file.write(content)
-                opened_file.flush()
-                os.fsync(file)
-            os.replace(aside, name, src_dir_fd=folder.place, dst_dir_fd=folder.place)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(aside, dir_fd=folder.place)
-            raise
-        with contextlib.suppress(OSError):
-            os.fsync(folder.place)
+        write_atomically(Path(name), content, folder.place)
     except OSError as error:
         raise RequestError(f"{folder.path / name} cannot be written: {error.strerror}") from None
 
@@ -217,29 +184,22 @@ class Size:
     `checkpoints` counts folders of checkpoints.
     """
 
-    files: int
-    size_bytes: int
-    is_whole: bool
-    checkpoints: int
+    files: int = 0
+    size_bytes: int = 0
+    is_whole: bool = True
+    checkpoints: int = 0
 
 
 def size_of(folder: OpenFolder) -> Size:
     """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
-    files = size_bytes = entries = checkpoints = 0
-    until, is_whole = time.monotonic() + MOST_S, True
-    for place, folders, names, fd in os.fwalk(".", dir_fd=folder.place, follow_symlinks=False):
-        entries += len(folders) + len(names)
-        checkpoints += sum(each.startswith("checkpoint_") for each in folders)
-        if len(Path(place).parts) >= MOST_LEVELS and folders:
-            folders.clear()
-            is_whole = False
-        for name in names:
-            if (size := _bytes_of(name, fd)) is not None:
-                files, size_bytes = files + 1, size_bytes + size
-        if entries > MOST_ENTRIES or time.monotonic() > until:
-            is_whole = False
+    size, until = Size(), time.monotonic() + MOST_S
+    for below, folders, files in _walked(folder.place):
+        is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
+        checkpoints = size.checkpoints + sum(name.startswith("checkpoint_") for name in folders)
+        size = Size(size.files + len(files), size.size_bytes + sum(files.values()), is_whole, checkpoints)
+        if time.monotonic() > until:
             break
-    return Size(files, size_bytes, is_whole, checkpoints)
+    return size
 
 
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
@@ -253,21 +213,25 @@ def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
     except OSError:
         return found
     try:
-        for below, folders, names, fd in os.fwalk(".", dir_fd=place, follow_symlinks=False):
-            sizes = {each: _bytes_of(each, fd) for each in sorted(names)[:MOST_NAMED]}
-            found += [(str(Path(below, each)), size) for each, size in sizes.items() if size is not None]
+        for below, _, files in _walked(place):
+            found += [(str(below / each), size) for each, size in files.items()]
             if len(found) >= MOST_NAMED:
                 break
-            folders[:] = sorted(folders)[:MOST_NAMED] if len(Path(below).parts) < MOST_LEVELS else []
     finally:
         os.close(place)
     return found[:MOST_NAMED]
 
 
-def _bytes_of(name: str, place: int) -> int | None:
-    """Returns the size of a regular file in an open folder; None for anything else."""
-    try:
-        status = os.stat(name, dir_fd=place, follow_symlinks=False)
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+def _walked(place: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
+    """Yields the open folder and those below, sorted: path, names of its folders, and bytes of its regular files."""
+    for below, folders, names, fd in os.fwalk(".", dir_fd=place, follow_symlinks=False):
+        files = {}
+        for name in sorted(names):
+            with contextlib.suppress(OSError):
+                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    files[name] = status.st_size
+        folders.sort()
+        yield Path(below), folders, files
+        if len(Path(below).parts) >= MOST_LEVELS:
+            folders.clear()

@@ -19,7 +19,7 @@ import time
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
 from tuner.record.events import is_inside
@@ -83,7 +83,8 @@ class ObjectStore:
                 a file outside the folder.
         """
         try:
-            remote, local = self.read(name, JOURNAL), _content(folder / JOURNAL)
+            remote, journal = self.read(name, JOURNAL), folder / JOURNAL
+            local = journal.read_bytes() if journal.exists() else b""
             if local and local.startswith(remote):
                 return
             if not remote.startswith(local):
@@ -99,7 +100,7 @@ class ObjectStore:
         """Downloads all files, the journal last, so that the next `bring` repeats an interrupted download."""
         entries = [each for each in self._entries(self.path(name), recursive=True) if each.type.name == "File"]
         names = [str(PurePosixPath(each.path).relative_to(self.path(name))) for each in entries]
-        for relative in sorted(names, key=_journal_last):
+        for relative in sorted(names, key=lambda relative: (relative == JOURNAL, relative)):
             if not is_inside(relative):
                 raise RequestError(f"--results {self.uri}: {name} has a file {relative!r} outside its folder")
             target = folder / relative
@@ -142,25 +143,14 @@ class ObjectStore:
         return list(self.filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive)))
 
 
-class UploadTarget(Protocol):
-    """The part of `ObjectStore` that `Uploader` uses."""
-
-    uri: str
-
-    def upload(self, name: str, relative: str, content: BinaryIO) -> None: ...
-
-    def remove(self, name: str, relative: str) -> None: ...
-
-
 class Uploader:
     """Uploads an experiment's changed files from a thread while the `with` block runs, and a last time at its end.
 
-    Each check calls `stat` for every file. Files are uploaded whole, so the pause after a check with its uploads is
-    ten times as long as they took, at least LEAST_PAUSE_S. If the store fails, the next check retries the upload, and
-    the search continues in its working copy.
+    Files are uploaded whole, so the pause after a check is ten times as long as its uploads took, at least
+    LEAST_PAUSE_S. If the store fails, the next check retries, and the search continues in its working copy.
     """
 
-    def __init__(self, store: UploadTarget, name: str, folder: Path) -> None:
+    def __init__(self, store: ObjectStore, name: str, folder: Path) -> None:
         self._store, self._name, self._folder = store, name, folder
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._failing = ""
@@ -178,14 +168,8 @@ class Uploader:
         while not self.pushed() and time.monotonic() < last:
             time.sleep(LEAST_PAUSE_S)
         if self._failing:
-            logger.warning(
-                "not all of %s is in %s (%s); it is whole in %s, and --resume %s uploads it",
-                self._name,
-                self._store.uri,
-                self._failing,
-                self._folder,
-                self._name,
-            )
+            what = f"not all of {self._name} is in {self._store.uri} ({self._failing})"
+            logger.warning("%s; it is whole in %s, and --resume %s uploads it", what, self._folder, self._name)
 
     def _run(self) -> None:
         pause = LEAST_PAUSE_S
@@ -243,14 +227,6 @@ def _mark(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return (stat.st_size, stat.st_mtime_ns) if S_ISREG(stat.st_mode) else None
-
-
-def _journal_last(relative: str) -> tuple[bool, str]:
-    return relative == JOURNAL, relative
-
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
 
 
 def _first_line(error: Exception) -> str:

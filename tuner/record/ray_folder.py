@@ -1,18 +1,16 @@
 """Reads experiment folders that plain Ray Tune wrote, from Ray's own files; loads no pickle.
 
-Ray stores each trial's setting (params.json), its reports (result.json or progress.csv) and all trials' statuses
+Ray stores each trial's setting (params.json), its reports (result.json) and all trials' statuses
 (experiment_state-*.json). These files do not say which metric was optimised, or why a scheduler stopped a trial.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import stat
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -30,7 +28,7 @@ from tuner.spec.experiment import MOST_EPOCHS, Experiment
 MOST_ENTRIES = 20_000
 # Maximum bytes of a snapshot, of one of a trial's files, and of all files together; one result has 1 kB.
 MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20
-OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
+OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
 UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of the names of metrics to maximize
@@ -83,13 +81,11 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
         raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
     states = _states(folder, (path for path in files if path.parent == folder), hold)
-    by_trial: dict[Path, set[str]] = {}
+    values, heavier = defaultdict[Path, dict[str, Any]](dict), 0
     for path in files:
         if path.parent != folder:
-            by_trial.setdefault(path.parent, set()).add(path.name)
-    read = _Reader(hold)
-    trials = [_trial(place, names, states, read) for place, names in sorted(by_trial.items())]
-    trials = _ordered(trials)
+            values[path.parent][path.name], heavier = _parsed(path, heavier, hold)
+    trials = _ordered([_trial(place, files, states) for place, files in values.items()])
     metric, mode = guessed(trials)
     experiment = Experiment(
         space="",
@@ -148,26 +144,22 @@ def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
         return {}  # the snapshot is damaged; the trials' own files still have their reports
 
 
-def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
-    config = read(place, "params.json", _document) if "params.json" in names else {}
-    rows = read(place, "result.json", _results) if "result.json" in names else []
-    if not rows and "progress.csv" in names:
-        rows = read(place, "progress.csv", _progress)
+def _trial(place: Path, files: dict[str, Any], states: dict[str, str]) -> TrialRecord:
+    rows, error = files.get("result.json", []), files.get("error.txt", "")
     numbered = ((_epoch(row.get("training_iteration")), row) for row in rows)
     reports = {epoch: _report(epoch, row) for epoch, row in numbered if epoch is not None}
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
     trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
     done = "completed" if last.get("done") else "interrupted"
-    status = "failed" if "error.txt" in names else STATUS.get(states.get(str(trial_id), ""), done)
-    error = read(place, "error.txt", _text).strip()[-2000:] if "error.txt" in names else ""
+    status = "failed" if "error.txt" in files else STATUS.get(states.get(str(trial_id), ""), done)
     start = max(0.0, _seconds(first.get("timestamp")) - _seconds(first.get("time_this_iter_s")))
     return TrialRecord(
         id=str(trial_id),
-        config=config if isinstance(config, dict) else {},
+        config=files.get("params.json", {}),
         status=status,
         reason="" if status == "failed" else f"ended after {len(reports)} reports; why is not recorded",
         reports=tuple(reports.values()),
-        errors=(error.splitlines()[-1],) if error else (),
+        errors=tuple(error.strip()[-2000:].splitlines()[-1:]),
         node=str(last.get("node_ip") or "")[:MOST_ID],
         seconds=round(_seconds(last.get("time_total_s")), 3),
         spans=((start, _seconds(last.get("timestamp")) or start),) if rows else (),
@@ -180,7 +172,7 @@ def _report(epoch: int, row: dict[str, Any]) -> Report:
 
 
 def _epoch(value: Any) -> int | None:
-    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS. Values of progress.csv are floats."""
+    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS."""
     number = finite(value)
     return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
 
@@ -201,31 +193,26 @@ def _ordered(trials: list[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
-class _Reader:
-    """Reads the trials' files of one folder, until their values exceed the memory limit."""
+def _parsed(path: Path, others: int, hold: Hold) -> tuple[Any, int]:
+    """Reads and parses a trial's file; returns its value and the estimated memory of all values, with `others`.
 
-    def __init__(self, hold: Hold) -> None:
-        self._weight, self._hold = 0, hold
-
-    def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
-        """Reads and parses one file; raises RequestError if it is damaged, unreadable or too large."""
-        try:
-            content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
-            self._weight += weight(content)
-            if self._weight > SWELL * MOST_OF_ALL:
-                raise RequestError(f"{place.parent} holds too many values to be shown")
-            self._hold(self._weight)
-            return of(content)
-        except (OSError, ValueError, csv.Error) as error:
-            raise RequestError(f"{place / name} is damaged ({error})") from None
-
-
-def _document(content: bytes) -> Any:
-    return parsed(content)
-
-
-def _text(content: bytes) -> str:
-    return content.decode(errors="replace")
+    Raises:
+        RequestError: the file is damaged, unreadable or too large.
+    """
+    try:
+        content = bytes_in(path.parent.parent, f"{path.parent.name}/{path.name}", MOST_RESULTS)
+        heavier = others + weight(content)
+        if heavier > SWELL * MOST_OF_ALL:
+            raise RequestError(f"{path.parent.parent} holds too many values to be shown")
+        hold(heavier)
+        if path.name == "error.txt":
+            return content.decode(errors="replace"), heavier
+        if path.name == "result.json":
+            return _results(content), heavier
+        config = parsed(content)
+        return config if isinstance(config, dict) else {}, heavier
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{path} is damaged ({error})") from None
 
 
 def _results(content: bytes) -> list[dict[str, Any]]:
@@ -234,26 +221,11 @@ def _results(content: bytes) -> list[dict[str, Any]]:
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            rows += [_object(parsed(line))] if line.strip() else []
+            row = parsed(line) if line.strip() else {}
+            if not isinstance(row, dict):
+                raise ValueError("each line must be a JSON object, the result of one report")
+            rows += [row] if row else []
         except ValueError as error:
             if number < len(lines):
                 raise ValueError(f"line {number}: {error}") from None
     return rows
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("each line must be a JSON object, the result of one report")
-    return value
-
-
-def _progress(content: bytes) -> list[dict[str, Any]]:
-    rows = csv.DictReader(io.StringIO(_text(content), newline=""))
-    return [{name: _csv_value(text) for name, text in row.items() if name} for row in rows]
-
-
-def _csv_value(text: str | None) -> Any:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return {"True": True, "False": False}.get(text or "", text)

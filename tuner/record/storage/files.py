@@ -176,34 +176,39 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
             raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None) -> None:
     """Replaces a file's content atomically, by `replacing`: a reader sees the old or the new content, never a part."""
-    with replacing(path) as file:
+    with replacing(path, dir_fd) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which replaces `path` when the `with` block ends without an error.
 
-    At any time `path` has the old content or the new content, never a part. The new file is in the same folder. It is
-    synced before it is renamed to `path`. The folder is synced too, because otherwise a power failure could undo the
-    rename. If the block or the rename fails, `path` keeps the old content. If either file is a link, the
-    link itself is replaced.
+    At any time `path` has the old content or the new content, never a part, also after a power failure. If the block
+    or the rename fails, `path` keeps the old content. A link is replaced itself.
+
+    Args:
+        dir_fd: an open folder, in which `path` is the name of the file; None = `path` is a path.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.unlink(missing_ok=True)
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=dir_fd)
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=dir_fd), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(aside, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
-            aside.unlink(missing_ok=True)
+            os.unlink(aside, dir_fd=dir_fd)
         raise
-    sync(path.parent)
+    if dir_fd is None:
+        sync(path.parent)  # otherwise a power failure could undo the rename
+    else:
+        os.fsync(dir_fd)
 
 
 @contextlib.contextmanager

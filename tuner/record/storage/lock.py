@@ -8,19 +8,18 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, open_in, write_atomically
 
-LOCK, HOLDER = ".lock", ".driver"  # the lock, and the driver's name: two files, as FileLock empties its file
+LOCK, HOLDER = ".lock", ".driver"  # the lock, and a file with the name of its last driver
 AUDIT = "an audit in "  # before the process in HOLDER, if it audits
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
-LOOK_S = 0.5  # seconds that a driver waits for the lock, because `driver_of` takes it for a moment too
+LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
@@ -36,28 +35,40 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
     Raises:
         RequestError: another driver has the lock, or the folder cannot be written to.
     """
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=LOOK_S, poll_interval=LOOK_S / 10)
-    except Timeout:
-        raise RequestError(
-            f"{folder}: {_holder(folder)} is running this experiment; wait until it ends, or press Ctrl-C where it runs"
-        ) from None
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    try:
-        # HOLDER is replaced, not opened, because it may be a link to a file that must not change.
+    with ExitStack() as stack:
         try:
-            write_atomically(folder / HOLDER, f"{what}process {os.getpid()} on {socket.gethostname()}\n")
+            is_free = stack.enter_context(locked(folder / LOCK))
+            if is_free:  # HOLDER is replaced, not opened, because it may be a link to a file that must not change
+                write_atomically(folder / HOLDER, f"{what}process {os.getpid()} on {socket.gethostname()}\n")
         except OSError as error:
-            raise _unwritable(folder, error) from None
+            what = f"cannot be written to ({error.strerror}); give another --results"
+            raise RequestError(f"{folder}: {what}") from None
+        if not is_free:
+            what = f"{_holder(folder)} is running this experiment; wait until it ends, or press Ctrl-C where it runs"
+            raise RequestError(f"{folder}: {what}")
         yield
+
+
+@contextmanager
+def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
+    """Creates and locks a file while the `with` block runs; yields False if another process keeps it for LOOK_S.
+
+    Raises:
+        OSError: the file cannot be opened, or is a link.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
+    is_free = False
+    try:
+        for _ in range(10):
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_free = True
+                break
+            time.sleep(LOOK_S / 10)
+        yield is_free
     finally:
-        lock.release()
-
-
-def _unwritable(folder: Path, error: OSError) -> RequestError:
-    return RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results")
+        fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a process that was forked has the file open too
+        os.close(lock)
 
 
 def driver_of(folder: Path) -> str:
