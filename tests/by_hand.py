@@ -71,6 +71,11 @@ class Search:
             self.scheduler.on_trial_complete(None, trial, result)
         return action
 
+    def ends(self):
+        """Trial -> the status and the reason of its end."""
+        ended = (event for event in read(self.path) if event["event"] == "trial_ended")
+        return {event["trial"]: (event["status"], event["reason"]) for event in ended}
+
     def decisions(self):
         return [event for event in read(self.path) if event["event"] == "decision"]
 
@@ -91,16 +96,13 @@ def reports(seed, num_trials=14, most=8, num=4):
 
 
 def with_trials(events):
-    """The events with those of the trials' beginnings and ends, which are not the scheduler's to write."""
+    """The events with those of the trials' beginnings, which are not the scheduler's to write."""
     known, history = set(), []
     for event in events:
         if event["trial"] not in known:
             known.add(event["trial"])
             history.append({"time": 0, "event": "trial_suggested", "trial": event["trial"], "config": {}})
         history.append(event)
-        if event.get("action") == "stop":
-            ended = {"event": "trial_ended", "status": "pruned", "reason": event["reason"]}
-            history.append({"time": 0, "trial": event["trial"], **ended})
     return history
 
 

@@ -108,7 +108,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=stopper,
-            callbacks=[JournalCallback(journal, scheduler, stopper, tracker, files), *loggers, *users],
+            callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
                 experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
             ),

@@ -1,4 +1,4 @@
-"""Writes the start, failures and end of each trial to the journal, and guards the user's own callbacks."""
+"""Journals the start of each trial, stops a hopeless search, and guards the user's own callbacks."""
 
 from __future__ import annotations
 
@@ -10,33 +10,23 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.spaces import with_place
-from tuner.tuning.scheduling.decisions import SearchScheduler, TrialEnd
 from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 
 
 class JournalCallback(Callback):
-    """Journals when trials start, fail and end; `SearchScheduler` journals the reports and decisions.
+    """Journals when trials start and are interrupted; stops a hopeless search. The scheduler journals all else.
 
     Args:
         files: deletes large files that functions have written, when a trial ends; None for a Task.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        scheduler: SearchScheduler,
-        stopper: SearchStopper,
-        tracker: Tracker,
-        files: TrialFiles | None,
-    ) -> None:
-        self._journal, self._scheduler, self._stopper = journal, scheduler, stopper
-        self._tracker, self._files = tracker, files
+    def __init__(self, journal: Journal, stopper: SearchStopper, tracker: Tracker, files: TrialFiles | None) -> None:
+        self._journal, self._stopper, self._tracker, self._files = journal, stopper, tracker, files
         self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}
 
@@ -56,24 +46,14 @@ class JournalCallback(Callback):
             self._places[actor] = node, trial.temporary_state.location.pid
         return self._places[actor]
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._ended(trial, self._scheduler.ends.pop(trial.trial_id))
-
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        ended = TrialEnd("completed", RETURNED)
-        if not trial.last_result or "training_iteration" not in trial.last_result:
-            error = "ended without a report: its function must call tune.report at least once"
-            self._journal.write("trial_failed", trial.trial_id, error=error, kind="user", will_retry=False)
-            ended = TrialEnd("failed", error)
-        self._ended(trial, self._scheduler.ends.pop(trial.trial_id, ended))
-
-    def _ended(self, trial: Trial, end: TrialEnd) -> None:
         self._running.discard(trial.trial_id)
-        self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         if self._files:
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)
+
+    on_trial_error = on_trial_complete
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         for trial_id in sorted(self._running):

@@ -41,8 +41,7 @@ def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path):
     assert search.report(3, 2, loss=1.0, checkpoint_dir_name=None) == STOP
     reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
     assert reason in search.stopper.reason
-    *_, end = read(search.path)
-    assert (end["trial"], end["status"], end["reason"]) == ("00003", "failed", reason)
+    assert search.ends() == {"00003": ("failed", reason)}
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -53,9 +52,8 @@ def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mod
     for trial_id, epoch, loss, end in reports(1):
         if epoch == diverges_at.get(trial_id):
             assert search.report(trial_id, epoch, loss=bad) == STOP
-            assert search.scheduler.ends[trial_id].status == "pruned"
-            assert f"loss is {bad} at epoch {epoch}: the training diverged" == search.decisions()[-1]["reason"]
-            decision = search.decisions()[-1]
+            decision, reason = search.decisions()[-1], f"loss is {bad} at epoch {epoch}: the training diverged"
+            assert decision["reason"] == reason and search.ends()[trial_id] == ("pruned", reason)
             assert decision["rung"] is None and decision["action"] == "stop"
             end()
             continue
@@ -73,7 +71,7 @@ def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_ha
     message = str(search.stopper.error)
     assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports accuracy, loss" in message
     assert "did you mean 'loss'?" in message and search.stopper.stop_all()
-    assert search.scheduler.ends["00000"].status == "failed"
+    assert search.ends()["00000"][0] == "failed"
 
 
 def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
@@ -81,8 +79,8 @@ def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
     assert search.report("00000", 1, loss=0.5) == CONTINUE
     assert search.report("00001", 1, accuracy=0.5) == STOP
     assert search.stopper.error is None and not search.stopper.stop_all()
-    end = search.scheduler.ends["00001"]
-    assert end.status == "failed" and "reports no 'loss' at epoch 1; it reports accuracy" in end.reason
+    status, reason = search.ends()["00001"]
+    assert status == "failed" and "reports no 'loss' at epoch 1; it reports accuracy" in reason
     assert search.report("00000", 2, loss=0.5) == CONTINUE
 
 
@@ -99,10 +97,10 @@ def test_an_integer_that_no_float_can_hold_ends_its_trial_alone(tmp_path, value)
     search = Search(tmp_path / "j", max_epochs=8)
     assert search.report("00000", 1, loss=value) == STOP
     assert search.report("00001", 1, loss=0.5, num_steps=value) == CONTINUE
-    end = search.scheduler.ends["00000"]
-    assert end.status == "pruned" and end.reason.endswith("at epoch 1: the training diverged")
+    status, reason = search.ends()["00000"]
+    assert status == "pruned" and reason.endswith("at epoch 1: the training diverged")
     events = read(search.path)  # each line can be read
-    assert [event["event"] for event in events] == ["report", "decision"] * 2
+    assert [event["event"] for event in events] == ["report", "decision", "trial_ended", "report", "decision"]
     assert events[1]["value"] in (None, math.inf, -math.inf)
     assert search.scheduler.on_trial_complete(None, search.trials["00001"], {"loss": 10**400}) is None
 
@@ -156,8 +154,9 @@ def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
         *((number, "stop", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {missed}") for number, loss in stops),
         *((number, "continue", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {kept}") for number, loss in promotions),
     ]
-    ends = sorted((event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended")
-    assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
+    assert {trial: status for trial, (status, _) in search.ends().items()} == dict.fromkeys(
+        ("00003", "00005", "00007"), "pruned"
+    )
 
 
 def test_hyperband_says_that_a_bracket_has_ended(tmp_path):

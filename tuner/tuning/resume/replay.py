@@ -16,7 +16,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stage import BareStage, set_last_result, set_status
-from tuner.record.events import RETURNED, Event
+from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
@@ -85,7 +85,7 @@ class Replay(BareStage):
     # Ray's interface, which the scheduler calls
 
     def stop_trial(self, trial: Trial) -> None:
-        """Ends a trial, unless it has ended, as TuneController.stop_trial does; writes its `trial_ended` event."""
+        """Ends a trial, unless it has ended, as TuneController.stop_trial does."""
         if trial.is_finished():
             return
         if trial.status == Trial.RUNNING:
@@ -97,8 +97,6 @@ class Replay(BareStage):
         self._set_ended(trial, Trial.TERMINATED)
 
     def _set_ended(self, trial: Trial, status: str) -> None:
-        end = self._scheduler.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
-        self._writer.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
         set_status(trial, status)

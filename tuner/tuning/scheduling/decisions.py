@@ -128,10 +128,14 @@ class SearchScheduler(TrialScheduler):
         self._queue.pop(trial.trial_id, None)
         epochs = result.get(EPOCH, 0)
         self._remove(tune_controller, trial, epochs, finite(plain(result.get(self.metric))))
-        end = self.ends.get(trial.trial_id)
+        end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
+        if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
+            end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
+            self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped ends its trials in the same way.
-        if (end is None or end.reason == RETURNED) and 0 < epochs < self.max_epochs and not self._stopper.reason:
+        elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not self._stopper.reason:
             self.learn(tune_controller, trial.trial_id, epochs)
+        self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Journals a report and the decision on it; returns the decision as Ray's action."""
