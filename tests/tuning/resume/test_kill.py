@@ -52,15 +52,6 @@ def test_a_killed_search_ends_as_the_unbroken_one(tmp_path, search):
 
 
 @pytest.mark.chaos
-def test_two_at_a_time_no_epoch_is_lost_or_repeated(tmp_path):
-    options = [*SLOW, "--scheduler", "fifo", "--num-samples", "6", "--max-concurrent-trials", "2"]
-    whole = run_whole(tmp_path, "whole", options)
-    killed = run_killed(tmp_path, "killed", options, 2)
-    assert repeated_and_lost(killed.folder) == (0, 0)
-    assert curves(killed.folder) == curves(whole)
-
-
-@pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("more", [["--wandb", "disabled"], [*DDP, "--wandb", "offline"]], ids=["single", "ddp and W&B"])
@@ -214,10 +205,6 @@ def fill(path):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"x" * size)
-
-
-def curves(folder):
-    return {trial.id: [(r.epoch, r.metrics["loss"]) for r in trial.reports] for trial in load(folder).trials}
 
 
 def reports(folder):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from ray import tune
 from searching import SAMPLES, drive, experiment_of
-from tiers import further
 
 from tuner.errors import RequestError
 from tuner.space import Space
@@ -69,19 +68,15 @@ def assert_declared(space, setting):
 def test_the_same_seed_gives_the_same_settings_and_another_seed_others(searcher):
     first, second = settings_of(searcher, wide(), seed=5), settings_of(searcher, wide(), seed=5)
     assert first == second and len(first) == SAMPLES
-    assert settings_of(searcher, wide(), seed=6) != first
-
-
-@pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize("seed", [0, *further([1, 2])])
-def test_settings_lie_in_the_declared_domains(searcher, seed):
-    for setting in settings_of(searcher, wide(), seed=seed, num_samples=25):
+    for setting in first:
         assert_declared(wide(), setting)
+    assert settings_of(searcher, wide(), seed=6) != first
 
 
 @pytest.mark.parametrize(
     "domain",
     [
+        *wide().params.values(),
         tune.quniform(0, 1, 0.25),
         tune.qloguniform(0.25, 4, 0.25),
         tune.qrandint(0, 12, 4),
@@ -96,7 +91,6 @@ def test_settings_lie_in_the_declared_domains(searcher, seed):
         tune.grid_search([1, 2]),
         tune.sample_from(lambda spec: 1),
     ],
-    ids=lambda domain: str(domains.describe(domain)),
 )
 @pytest.mark.parametrize("searcher", SEARCHERS)
 def test_every_domain_is_kept_or_refused_by_name(searcher, domain):
