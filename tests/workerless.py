@@ -261,6 +261,7 @@ def in_this_process():
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MANAGER, InThisProcess)
+        patch.setattr(ray, "kill", lambda actor: None)  # no process is there
         yield
     torch.set_num_threads(threads)  # a trial sets its own number
 
@@ -302,7 +303,9 @@ def conduct(experiment, loaded_space):
     journal_start(journal, experiment, history, loaded_space.sha256)
     resources = Resources(1, 0, concurrent, 1)
     request = Request(experiment, loaded_space, {}, history, resources, "disabled")
-    driver.search(assemble(request, journal, resources), journal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "kill", lambda actor: None)  # no process is there
+        driver.search(assemble(request, journal, resources), journal)
     journal.close()
 
 

@@ -1,7 +1,7 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
 Importing any module of this package first sets Ray's environment variables. Ray reads some of them when it is
-imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.local.imported_late` corrects Ray.
+imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.local.alone` corrects it.
 """
 
 import importlib
@@ -32,9 +32,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
 
 if "ray" in sys.modules:
-    from tuner.engine.local import imported_late
+    from tuner.engine.local.alone import correct_late_import
 
-    imported_late.correct()
+    correct_late_import()
 
 # Name in `from tuner import ...` -> the module that defines it. The module is imported at the first use, so that
 # commands stay fast and a script's `import tuner` imports neither ray nor torch.

@@ -21,7 +21,6 @@ from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import ahead, alone
 from tuner.engine.local.machine import local_cluster
 from tuner.engine.local.node import cause_in_logs, is_of_the_folder, local_node
-from tuner.engine.local.ray_log import no_reports_of_dead_workers
 from tuner.engine.local.signals import kept_from_ray, signals_to
 from tuner.errors import RequestError, say
 from tuner.record.journal import Journal
@@ -91,7 +90,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """
     quiet()
     if ray.is_initialized():  # the program that calls tuner has started Ray, and will end it
-        with no_reports_of_dead_workers():
+        with alone.no_reports_of_dead_workers():
             yield
         return
     here = local_cluster()
@@ -102,7 +101,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
             stack.enter_context(started(here, num_processes, imports, stages.append))
             ahead.start_ahead(num_processes)
             stages.append(f"importing {' and '.join(imports)}")
-        with no_reports_of_dead_workers():
+        with alone.no_reports_of_dead_workers():
             yield
 
 
@@ -165,7 +164,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
         ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
-        with no_reports_of_dead_workers():
+        with alone.no_reports_of_dead_workers():
             yield
     finally:
         ray.shutdown()

@@ -188,7 +188,7 @@ def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
 
 def test_rays_line_about_a_dead_worker_is_dropped(monkeypatch):
     worker = pytest.importorskip("ray._private.worker")
-    from tuner.engine.local.ray_log import no_reports_of_dead_workers
+    from tuner.engine.local.alone import no_reports_of_dead_workers
 
     shown = []
     monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.append(data["lines"][0]))

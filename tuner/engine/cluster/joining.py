@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray._common.usage.usage_lib import get_cluster_metadata
-from ray._private.authentication.authentication_token_setup import (
-    ensure_token_if_auth_enabled,
-    maybe_enable_token_auth_if_token_available,
-)
 from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray._raylet import (  # type: ignore[attr-defined]  # Ray's type stub lacks both classes
-    Config,
-    GcsClient,
-)
+from ray._raylet import Config, GcsClient  # type: ignore[attr-defined]  # Ray's type stub lacks both classes
 from ray.exceptions import AuthenticationError, RayError
 
 from tuner.errors import RequestError
@@ -31,8 +24,7 @@ SUBMIT = "ray job submit --address http://HEAD:8265 -- python -m tuner.run --add
 def check_head(address: str) -> None:
     """Raises RequestError if a driver on this machine cannot join the cluster; queries its head and starts nothing.
 
-    Ray itself retries a wrong token for 20 s and an address that does not answer for minutes. It ends the process if
-    the token's file is missing.
+    Ray itself retries a wrong token for 20 s, and an address that does not answer for minutes.
     """
     if address.startswith("ray://"):
         raise RequestError(
@@ -78,17 +70,15 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
     Raises:
         RequestError: this machine's token is missing or does not suit the cluster, or what listens is no Ray head.
     """
-    # Ray would warn that the cluster has token authentication enabled, before it has asked the cluster.
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)  # raises without a token; GcsClient would exit
-    except AuthenticationError:
-        path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
+    has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()
+    if "RAY_AUTH_MODE" not in os.environ and has_token:  # as `ray.init` does
+        _set_mode("token")
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and not has_token:  # GcsClient would end the process
         raise RequestError(
             f"--address {address}: RAY_AUTH_MODE=token, but this machine has no token; copy what `ray get-auth-token` "
             f"prints on the cluster's head to {path}"
-        ) from None
+        )
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and _asks_for_no_token(head):
         raise RequestError(
             f"--address {address}: the cluster asks for no token, but this driver has one and would refuse its trials' "
@@ -112,10 +102,7 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
 
 @contextmanager
 def _backend_silenced() -> Iterator[None]:
-    """Hides what Ray's C++ code prints: a warning per refused call, which a one-line RequestError already reports.
-
-    The C++ code writes to file descriptor 2, so replacing `sys.stderr` would not hide it.
-    """
+    """Hides what Ray's C++ code writes to file descriptor 2: a warning per refused call."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -126,17 +113,20 @@ def _backend_silenced() -> Iterator[None]:
         os.close(kept)
 
 
+def _set_mode(mode: str) -> None:
+    os.environ["RAY_AUTH_MODE"] = mode
+    Config.initialize("")  # makes Ray read RAY_AUTH_MODE again
+
+
 def _asks_for_no_token(head: str) -> bool:
     """Whether the cluster requires no token. Such a head also accepts any token, so this queries it without one."""
     try:
-        os.environ["RAY_AUTH_MODE"] = "disabled"
-        Config.initialize("")  # makes Ray read RAY_AUTH_MODE again
+        _set_mode("disabled")
         get_cluster_metadata(GcsClient(address=head))
     except (RayError, RuntimeError):
         return False
     finally:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        Config.initialize("")
+        _set_mode("token")
     return True
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import ray
 import yaml
+from ray._private.state import state
 
-from tuner.engine.cluster import gcs as control
 from tuner.engine.cluster.shares import Want, agreed
 from tuner.spec.resources import Resources
 
 LOOK_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
-UNBOUNDED = 1000  # maximum nodes counted of one type, even if the autoscaler may start any number
+MOST_NODES = 1000  # the most nodes of one type that are counted
 
 
 class Nodes:
@@ -91,29 +89,18 @@ class Nodes:
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
     """Returns one dict of resources per living node, without nodes being drained, and the ids of the latter."""
-    drained = control.draining_nodes()
+    drained = frozenset(state.get_draining_nodes())
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
 
 
 def launchable() -> list[dict[str, float]]:
-    """Returns the resources of the worker nodes that the autoscaler may start; empty if that is unknown.
+    """Returns the resources of the nodes that the autoscaler may start, from the file of `ray up` on this machine.
 
-    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node, which this
-    reads if the driver runs there.
+    The list is empty if that is unknown: `ray up` writes the file on the head node alone.
     """
-    groups = control.launchable_groups()
-    return _each(groups) if groups else launchable_here()
-
-
-def launchable_here() -> list[dict[str, float]]:
-    """Returns the resources of the nodes that `ray up` may start, from its file on this machine; empty without it."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []
     kinds = yaml.safe_load(file.read_text())["available_node_types"].values()
-    return _each((kind.get("resources", {}), kind.get("max_workers", 0)) for kind in kinds)
-
-
-def _each(groups: Iterable[tuple[dict[str, Any], int]]) -> list[dict[str, float]]:
-    return [resources for resources, count in groups for _ in range(UNBOUNDED if count < 0 else min(count, UNBOUNDED))]
+    return [kind.get("resources", {}) for kind in kinds for _ in range(min(kind.get("max_workers", 0), MOST_NODES))]

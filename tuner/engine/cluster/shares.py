@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
 import ray
-
-from tuner.engine.cluster import gcs as control
+from ray._private.state import state
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _internal_kv_put
 
 TABLE = b"tuner"  # in Ray's key-value store on the cluster's head: a driver's job id -> its search's `Want` as JSON
 
@@ -31,11 +31,11 @@ class Want:
 def agreed(mine: Want) -> int | None:
     """Publishes this search's request and returns its share in trials; None if no other search runs on the cluster."""
     job = ray.get_runtime_context().get_job_id()
-    control.publish(TABLE, job, json.dumps(astuple(mine)).encode())
-    wants, running = {job: mine}, control.running_jobs()
-    for other, want in control.published(TABLE).items():
-        if other in running and other != job:
-            wants[other] = Want(*json.loads(want))
+    _internal_kv_put(job.encode(), json.dumps(astuple(mine)).encode(), overwrite=True, namespace=TABLE)
+    wants, running = {job: mine}, {each["JobID"] for each in state.job_table() if not each["IsDead"]}
+    for key in _internal_kv_list(b"", namespace=TABLE):
+        if key.decode() in running:
+            wants[key.decode()] = Want(*json.loads(_internal_kv_get(key, namespace=TABLE)))
     return division(wants)[job] if len(wants) > 1 else None
 
 

@@ -7,27 +7,32 @@ and the journal do not get the epochs that a retry repeats.
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import ray.tune.tune
 from ray.exceptions import RayActorError
+from ray.train.constants import CHECKPOINT_DIR_NAME
+from ray.tune import Callback, Checkpoint
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
+from ray.tune.utils.object_cache import _ObjectCache
+from ray.util import placement_group_table
 
-from tuner.engine.cluster import gcs as control
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import as_a_worker_or_task_error
 from tuner.engine.controller.retries import Failure, Retries
-from tuner.engine.controller.trials import CHECKPOINT_DIR_NAME, SearchTrial, checkpoint_named, training_result
-from tuner.engine.controller.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
-from tuner.engine.workers.warm import ActorClasses, IdleWorkers
+from tuner.engine.controller.trials import SearchTrial, training_result
 from tuner.record.report_keys import WAITS
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
+LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 
 
 class Controller(TuneController):
@@ -37,7 +42,7 @@ class Controller(TuneController):
         nodes: gives the maximum number of idle workers, and the drained nodes.
         on_this_machine: whether workers inherit the driver's environment.
         retries: decides whether a failed trial is retried.
-        watch: calls this controller's `fail` and `move`.
+        watch: calls this controller's `fail`, `move` and `keep_idle`.
         waiting: called with the reason when a trial waits because it cannot save a checkpoint.
         failed: called with this controller, a trial and its failure, before the trial ends or is retried.
     """
@@ -53,9 +58,12 @@ class Controller(TuneController):
     def __init__(self, **options: Any) -> None:
         self.watch.host = self
         super().__init__(**options | {"callbacks": [*options["callbacks"], self.watch]})
-        self._actor_cache = IdleWorkers(self.nodes, self.watch.num_running, self._nodes_of_worker)
+        self._actor_cache = _ObjectCache(may_keep_one=False)
+        self._room = 0
         if self.on_this_machine:
-            self._class_cache = ActorClasses()
+            # Ray would set environment variables for each actor. The processes that the raylet started in advance lack
+            # them, so Ray would start new ones. Here the workers inherit the driver's environment anyway.
+            self._class_cache = SimpleNamespace(get=functools.cache(ray.remote))
         self._actor_force_cleanup_timeout = STOP_S
         self._judged_until: dict[str, int] = {}  # id of a retried trial -> its last epoch before the retry
         theirs = self._actor_manager._actor_task_failed
@@ -73,13 +81,12 @@ class Controller(TuneController):
         if trial in self._resetting_trials:
             # Ray could not give an idle worker to this trial: the worker had died, or the function of its previous
             # trial still runs. The failure does not count against this trial, which starts on another worker.
+            if trial.status != Trial.RUNNING:
+                kill_worker(trial)
+                self._actor_failed(self._trial_to_actor[trial], exception)  # makes it RUNNING, and calls this method
+                return
             self._resetting_trials.remove(trial)
-            self._kill_worker(trial)
-            # A RUNNING trial lost its worker during the reset. Ray then starts it again only from PENDING.
-            if trial.status == Trial.RUNNING:
-                self._set_trial_status(trial, Trial.PENDING)
-            else:
-                self._schedule_trial_actor(trial)
+            self._set_trial_status(trial, Trial.PENDING)
             return
         lost = isinstance(exception, RayActorError)
         # Ray reports a dead actor first and its lost task next. By the second report the trial no longer runs, and the
@@ -87,8 +94,8 @@ class Controller(TuneController):
         if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
             return
         failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
-        if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
-            self._kill_worker(trial)  # a worker asked to end would first finish its task, or hang while CUDA shuts down
+        if failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
+            kill_worker(trial)  # a worker asked to end would first finish its task, or hang while CUDA shuts down
         if failure.will_retry:
             until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
             self._judged_until[trial.trial_id] = until
@@ -111,25 +118,14 @@ class Controller(TuneController):
         if not trial.is_saving or not name:
             return False
         trial.temporary_state.saving_to = None
-        checkpoint, noted = checkpoint_named(trial, name), trial.checkpoint
-        if noted is None or noted.path != checkpoint.path:
-            trial.on_checkpoint(training_result(checkpoint, trial.last_result))
+        path = f"{trial.path}/{name}"
+        if trial.checkpoint is None or trial.checkpoint.path != path:
+            trial.on_checkpoint(training_result(Checkpoint.from_directory(path), trial.last_result))
         if decision == TrialScheduler.STOP:
             self.stop_trial(trial)
         elif decision == TrialScheduler.PAUSE:
             self._set_trial_status(trial, Trial.PAUSED)
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
-
-    def _kill_worker(self, trial: Trial) -> None:
-        """Kills a trial's worker, if any, at once, without the callbacks that Ray calls when an actor ends."""
-        actor = self._trial_to_actor.get(trial)
-        if actor is None:
-            return
-        actor.set_on_stop(None)
-        actor.set_on_error(None)
-        self._actor_manager.clear_actor_task_futures(actor)
-        self._actor_manager.remove_actor(actor, kill=True)
-        self._actor_stopped(actor)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
         """Gives the trial an idle worker, unless the trial's own worker is already starting.
@@ -144,18 +140,30 @@ class Controller(TuneController):
             return False
         return bool(super()._maybe_reuse_cached_actor(trial))
 
+    def keep_idle(self, trial: Trial, num_running: int) -> None:
+        """Keeps idle workers for later trials, at most as many as trials may run at once.
+
+        Ray keeps idle workers only for trials that already wait for one. Two trials that end together then cost a new
+        process each time, which takes 2 to 4 s of imports. If a cluster gets another search, idle workers that exceed
+        this search's share end.
+        """
+        room = self.nodes.concurrent()
+        if self.nodes.too_many(num_running + self._actor_cache.num_cached_objects):
+            room = max(0, room - num_running)
+        self._actor_cache.increase_max(trial.placement_group_factory, by=room - self._room)
+        self._room = room
+
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
         """Keeps repeated epochs, and WAITS (no room for a checkpoint), from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
-            self._queue_decision(trial, TrialScheduler.CONTINUE)
-            return str(TrialScheduler.CONTINUE)
-        if RESULT_DUPLICATE in result or result[TRAINING_ITERATION] > self._judged_until.get(trial.trial_id, 0):
+        elif RESULT_DUPLICATE in result or result[TRAINING_ITERATION] > self._judged_until.get(trial.trial_id, 0):
             self._judged_until.pop(trial.trial_id, None)
             decision: str | None = super()._process_trial_result(trial, result)
             return decision
-        self.watch.heard(trial)
+        else:
+            self.watch.heard(trial)
         self._queue_decision(trial, TrialScheduler.CONTINUE)
         return str(TrialScheduler.CONTINUE)
 
@@ -171,20 +179,111 @@ class Controller(TuneController):
 
     def move(self, trial: SearchTrial) -> None:
         """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
-        self._kill_worker(trial)
+        kill_worker(trial)
         trial.set_retry(True)
-        self._requeue_trial(trial)
+        self._try_recover(trial, RuntimeError("the trial leaves its node"))
 
     def nodes_of(self, trial: Trial) -> set[str]:
         """Returns the ids of all nodes that a running trial occupies; a ddp trial's workers may be on several nodes."""
-        return self._nodes_of_worker(self._trial_to_actor[trial])
+        _, acquired = self._actor_manager._live_actors_to_ray_actors_resources[self._trial_to_actor[trial]]
+        return set(placement_group_table(acquired.placement_group)["bundles_to_node_id"].values())
 
-    def _nodes_of_worker(self, worker: Any) -> set[str]:
-        alive = self._actor_manager._live_actors_to_ray_actors_resources
-        if worker not in alive:
-            return set()  # the worker died, and Ray has not reported that yet
-        _, acquired = alive[worker]
-        return control.nodes_of_group(acquired.placement_group)
+
+def kill_worker(trial: Trial) -> None:
+    """Kills a trial's worker at once."""
+    ray.kill(trial.temporary_state.ray_actor)
+
+
+class TrialTimeoutError(Exception):
+    """A trial has not reported for longer than `--trial-timeout` allows."""
+
+
+class Watch(Callback):
+    """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share.
+
+    Args:
+        nodes: tells which nodes are being drained and how large this search's share of the cluster is.
+        trial_timeout_s: seconds that a running trial may go without a report; None = no limit.
+    """
+
+    host: Controller  # set by the controller's `__init__`
+
+    def __init__(self, nodes: Nodes, trial_timeout_s: float | None) -> None:
+        self._nodes, self._timeout_s = nodes, trial_timeout_s
+        self._heard: dict[Trial, float] = {}  # started trial -> when it last started, reported or was saved
+        self._waits_for: dict[Trial, str] = {}  # trial -> why it cannot save its checkpoint
+        self._saved: set[Trial] = set()  # started or saved since the last step: moving these now loses nothing
+        self._looked = 0.0
+
+    def heard(self, trial: Trial) -> None:
+        """Restarts a trial's timeout."""
+        self._heard[trial] = time.monotonic()
+        self._waits_for.pop(trial, None)
+
+    def waits(self, trial: Trial, reason: str) -> None:
+        """Notes why a trial cannot report for now; its timeout keeps running."""
+        self._waits_for[trial] = f"; {reason}"
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.heard(trial)
+        self._saved.add(trial)
+
+    on_trial_save = on_trial_start
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self.heard(trial)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Moves trials that must leave their node, limits idle workers, and fails trials that timed out."""
+        saved, self._saved = self._saved, set()
+        for trial in saved:
+            if trial.status == Trial.RUNNING and self._has_to_move(trial):
+                self.host.move(trial)
+        unfinished = sum(not trial.is_finished() for trial in self.host.get_live_trials())
+        self._nodes.wanted = unfinished + self.host.search_alg.num_left
+        running = self._running()
+        if trials:
+            self.host.keep_idle(trials[-1], len(running))
+        now = time.monotonic()
+        if self._timeout_s is None or now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        for trial in running:
+            if (silent_s := now - self._heard[trial]) > self._timeout_s:
+                allowed = f"--trial-timeout {self._timeout_s:g}s"
+                why = self._waits_for.get(trial, "")
+                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed}){why}"
+                self.host.fail(trial, TrialTimeoutError(silent))
+
+    def _running(self) -> list[Trial]:
+        """The trials that have a worker and are not paused."""
+        for trial in [trial for trial in self._heard if trial.status != Trial.RUNNING]:
+            del self._heard[trial]
+            self._waits_for.pop(trial, None)
+        return list(self._heard)
+
+    def _has_to_move(self, trial: Trial) -> bool:
+        """Whether the trial must leave its worker, and would lose no epoch: its last report, if any, has a
+        checkpoint."""
+        surplus = self._nodes.too_many(len(self._running()))
+        if not (surplus or self._nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
+            return False
+        return surplus or bool(self.host.nodes_of(trial) & self._nodes.leaving)
+
+
+def epoch_of(trial: Trial) -> int:
+    """Returns the epoch of a trial's last report; 0 before the first report."""
+    epoch: int = (trial.last_result or {}).get(TRAINING_ITERATION, 0)
+    return epoch
+
+
+def saved_epoch(trial: Trial) -> int:
+    """Returns the epoch of a trial's latest checkpoint; 0 if it has none."""
+    saved = trial.latest_checkpoint_result
+    epoch: int = saved.metrics[TRAINING_ITERATION] if saved else 0
+    return epoch
 
 
 class NoAnalysis:

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.train._internal.session import _FutureTrainingResult
 from ray.tune.experiment import Trial
-
-
-class KnownResult(_FutureTrainingResult):
-    """The answer to a request to save a trial: the trial's latest checkpoint, if it has one; nothing is saved."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def resolve(self, block: bool = True) -> Any:
-        """Returns the saved result, or None if there is no checkpoint."""
-        return self._result
 
 
 class BareStage:
@@ -38,9 +26,10 @@ class BareStage:
         """Returns the trials that have not ended."""
         return [trial for trial in self.trials.values() if not trial.is_finished()]
 
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> KnownResult:
-        # Ray's population-based training calls this private method of Ray's controller, which this class replaces.
-        return KnownResult(trial.latest_checkpoint_result)
+    def _schedule_trial_save(self, trial: Trial, result: dict[str, Any]) -> Any:
+        # Ray's population-based training calls this private method of Ray's controller, which this class replaces. It
+        # copies no trial whose last report has no checkpoint.
+        return trial.checkpoint if result.get("checkpoint_dir_name") else None
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
         """Marks the trial as paused."""

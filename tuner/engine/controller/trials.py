@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from operator import attrgetter
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
-from ray.train.constants import CHECKPOINT_DIR_NAME as CHECKPOINT_DIR_NAME
 from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
@@ -42,11 +42,10 @@ def new_trial(
         evaluated_params=config,
         placement_group_factory=spec.get("resources_per_trial"),
         checkpoint_config=keep,
-        trial_name_creator=_id_of,
-        trial_dirname_creator=_id_of,
+        trial_name_creator=attrgetter("trial_id"),
         log_to_file=log_files,
     )
-    # A resumed trial's folder exists already; without this line, Ray would create a new folder with another name.
+    # Without this line, Ray would give a trial another folder if two searches of a cluster start in the same second.
     trial.relative_logdir = trial.storage.trial_dir_name = trial_id
     return trial
 
@@ -54,11 +53,6 @@ def new_trial(
 def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
     """Registers a checkpoint with Ray as the trial's latest one."""
     trial.run_metadata.checkpoint_manager.register_checkpoint(training_result(checkpoint, metrics))
-
-
-def checkpoint_named(trial: Trial, name: str) -> Checkpoint:
-    """Returns the checkpoint of that name in the trial's folder."""
-    return Checkpoint(f"{trial.storage.trial_fs_path}/{name}", filesystem=trial.storage.storage_filesystem)
 
 
 def training_result(checkpoint: Checkpoint, metrics: dict[str, Any]) -> Any:
@@ -69,7 +63,3 @@ def training_result(checkpoint: Checkpoint, metrics: dict[str, Any]) -> Any:
 def count_checkpoints_from(trial: Trial, index: int) -> None:
     """Sets the index of the trial's latest checkpoint; the next one gets the next index."""
     trial.storage.current_checkpoint_index = index
-
-
-def _id_of(trial: Trial) -> str:
-    return str(trial.trial_id)

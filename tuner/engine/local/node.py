@@ -12,7 +12,6 @@ setting changes these two limits. So `LocalNode` chooses the ports, and waits fo
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import socket
@@ -49,8 +48,7 @@ class LocalNode(node.Node):
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
-        ray_params.update_if_absent(include_log_monitor=False, **ports)
-        ray_params.no_monitor = True
+        vars(ray_params).update(ports, include_log_monitor=False, no_monitor=True)
         try:
             super().__init__(ray_params, **options)
         except BaseException:
@@ -123,12 +121,11 @@ def cause_in_logs(folder: str) -> str:
     Args:
         folder: Ray's folder, as given to `ray.init`.
     """
-    lines = [
-        (path.name, line)
-        for name in LOGS
-        for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))
-        for line in tail(path).splitlines()
-    ]
+    lines = []
+    for path in (path for name in LOGS for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))):
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines += [(path.name, line) for line in file.read(TAIL_BYTES).decode(errors="replace").splitlines()]
     named = (each for cause in CAUSES for each in lines if re.search(cause, each[1]))
     name, line = next(named, ("", ""))
     return f"{name}: {re.sub(NOISE, '', line).strip()[:MOST_CHARS]}" if name else ""
@@ -137,11 +134,3 @@ def cause_in_logs(folder: str) -> str:
 def is_of_the_folder(reason: str) -> bool:
     """Whether another folder for Ray's files and sockets would repair the error with this text."""
     return re.search(OF_THE_FOLDER, reason) is not None
-
-
-def tail(path: Path) -> str:
-    """Returns the end of a log, `TAIL_BYTES` or less."""
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode(errors="replace")
-    return ""

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray  # must be first: makes Ray's copy of psutil importable
@@ -27,11 +27,10 @@ LATE_S = 14.0  # seconds after the first signal at which a process that still ru
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Makes the first signal call `first` with a text that names the signal, and the second call `end_now`.
 
-    The `with` blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal,
-    the next one kills the process at once, until the outermost block ends. The process is also killed if that block has
-    not ended `LATE_S` seconds after the first signal. A SIGTERM to the whole process group (`timeout`, systemd) needs
-    this: it ends Ray's processes too, and Ray's driver would wait a minute for them (ray 2.60). Inside `in_a_program`,
-    the next signal raises KeyboardInterrupt instead, and nothing kills the process.
+    The blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal, the next
+    one kills the process until the outermost block ends. The process is also killed `LATE_S` seconds after the first
+    signal: if Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray
+    2.60). Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # changes nothing: Python can set signal handlers only in the main thread
@@ -100,19 +99,21 @@ deadlines: list[int] = []  # the pipe that `_deadline` returned to the outermost
 def _deadline() -> int:
     """Starts a thread that kills the process `LATE_S` after a signal; returns the writing end of the thread's pipe.
 
-    `signals_to` writes `SIGNALLED` into the pipe when a signal arrives, and `LEFT` when its outermost `with` block
-    ends. If `LEFT` arrives in time, the thread does not kill the process.
-
-    The thread starts before any signal, because a signal handler must not start one. The handler may have interrupted
-    the start of another thread, and would then wait for that thread's lock forever. An alarm (SIGALRM) would not help
-    either: Python runs its handler in the main thread, which may be blocked.
+    The thread starts before any signal: a signal handler must not start one, as it may have interrupted the start of
+    another, and would wait for that thread's lock forever. An alarm (SIGALRM) would not help either: Python runs its
+    handler in the main thread, which may be blocked.
     """
     reading_end, writing_end = os.pipe()
 
     def wait() -> None:
         with open(reading_end, "rb", buffering=0) as pipe:
             if pipe.read(1) == SIGNALLED and not select.select([pipe], [], [], LATE_S)[0]:
-                end_late()
+                # The journal has each report that arrived.
+                say(
+                    f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it",
+                    to=sys.stderr,
+                )
+                end_now(signal.SIGTERM, None)
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
     return writing_end
@@ -137,29 +138,14 @@ def end_now(number: int, frame: Any) -> None:
     os._exit(130)
 
 
-def end_late() -> None:
-    """Prints a message and kills a search that did not end in time; the journal has each report that arrived."""
-    message = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
-    say(message, to=sys.stderr)
-    end_now(signal.SIGTERM, None)
-
-
 def end_family(spared: Collection[psutil.Process] = ()) -> None:
-    """Kills all descendants of this process except `spared`.
-
-    It suspends all of them first, so that none can start another process.
-    """
+    """Kills all descendants of this process except `spared`; suspends all of them first: none starts another."""
     family: set[psutil.Process] = set()
     while children := set(psutil.Process().children(recursive=True)) - family - set(spared):
         for process in children:
-            _unless_ended(process.suspend)
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                process.suspend()
         family |= children
     for process in family:
-        _unless_ended(process.kill)
-
-
-def _unless_ended(action: Callable[[], None]) -> None:
-    try:
-        action()
-    except psutil.NoSuchProcess:
-        pass  # the process has just ended
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -11,6 +11,7 @@ script at the trial's first report, so that later trials find it; data that is n
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import functools
@@ -30,7 +31,7 @@ from tuner.record.storage.trial_files import FILES, RUNNING
 
 LEVELS = 2  # how many folders above the working folder a trial finds by `..`
 MOST_LINKS = 10_000  # the most entries of a folder that are shown by links; a link takes 10 us on a local disk
-LEAVES_S = 2.0  # Ray waits as long for a trial's thread before the worker's next trial
+LEAVES_S = 2.0  # for which a worker that ends waits for its trial; Ray waits as long before the next trial
 SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -103,15 +104,6 @@ def share_data() -> None:
     """Moves the data that the trial has downloaded beside the script, where trials that start now find it."""
     if _own is not None:
         _own.share(_move_used)
-
-
-def await_left() -> None:
-    """Waits until the trial in this process has left its folder, at most LEAVES_S.
-
-    Ray stops a trial at its last report. The trial's thread then still has to put its files in order, before the worker
-    ends.
-    """
-    _left.wait(LEAVES_S)
 
 
 class OwnFolder:
@@ -269,6 +261,7 @@ def _listed(folder: Path) -> list[str] | None:
 def _install() -> None:
     """Installs the hook; Python calls it at each event until the process ends."""
     sys.addaudithook(_hook)
+    atexit.register(_left.wait, LEAVES_S)  # Ray stops a trial at its last report, and then ends the worker
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

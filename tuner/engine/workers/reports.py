@@ -62,7 +62,7 @@ class Reporter:
 
 def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
     """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
-    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
     session = get_session()
     session.report = reporter = Reporter(type(session).report.__get__(session), metric)
     for stream in (sys.stdout, sys.stderr):

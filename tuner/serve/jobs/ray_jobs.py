@@ -79,11 +79,11 @@ class RayJobs:
         from ray.util.state import list_nodes
         from ray.util.state.exception import RayStateApiException
 
-        from tuner.engine.cluster.nodes import launchable_here
+        from tuner.engine.cluster.nodes import launchable
 
         with self._trying("list its nodes", RayStateApiException):
             alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])
-        return max([node.resources_total for node in alive], launchable_here(), key=_size)
+        return max([node.resources_total for node in alive], launchable(), key=_size)
 
     def submit(self, job: str, arguments: list[str]) -> None:
         """Implements `Jobs.submit`."""
