@@ -181,7 +181,7 @@ class Controller(TuneController):
         """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
         kill_worker(trial)
         trial.set_retry(True)
-        self._try_recover(trial, RuntimeError("the trial leaves its node"))
+        super()._process_trial_failure(trial, RuntimeError("the trial leaves its node"))
 
     def nodes_of(self, trial: Trial) -> set[str]:
         """Returns the ids of all nodes that a running trial occupies; a ddp trial's workers may be on several nodes."""

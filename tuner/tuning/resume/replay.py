@@ -14,8 +14,8 @@ from pathlib import Path
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.replay_controller import ReplayController, set_last_result, set_status
 from tuner.engine.controller.retries import Failure
-from tuner.engine.controller.stage import BareStage, set_last_result, set_status
 from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
 from tuner.record.report_keys import FINAL
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}
 
 
-class Replay(BareStage):
+class Replay(ReplayController):
     """Replays a history once, by `run`. It stands in for Ray's controller: its trials have a status but no worker.
 
     The scheduler gets the `Trial` objects that Ray will get afterwards.

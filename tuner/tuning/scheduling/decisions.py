@@ -13,8 +13,8 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.replay_controller import ReplayController
 from tuner.engine.controller.retries import Failure
-from tuner.engine.controller.stage import BareStage
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, plain
@@ -89,7 +89,7 @@ class SearchScheduler(TrialScheduler):
         """Of the trials that may run at once, how many may be new."""
         return concurrent
 
-    def close(self, stage: BareStage, trial: Trial) -> None:
+    def close(self, stage: ReplayController, trial: Trial) -> None:
         """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
 
     def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
@@ -97,7 +97,7 @@ class SearchScheduler(TrialScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Adds a trial, unless it is known from the replay or from before a retry."""
-        if not isinstance(tune_controller, BareStage):
+        if not isinstance(tune_controller, ReplayController):
             self._queue.pop(trial.trial_id, None)
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
         if trial.trial_id not in self._known and not trial.is_finished():

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from tuner.engine.controller.stage import BareStage
+from tuner.engine.controller.replay_controller import ReplayController
 from tuner.record.events import plain
 from tuner.rules.by_name import rule_of
 from tuner.rules.own_length import OwnLength, of_length
@@ -41,7 +41,7 @@ class RuleScheduler(SearchScheduler):
         num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._next.values())
         return concurrent - num_promoted
 
-    def close(self, stage: BareStage, trial: Trial) -> None:
+    def close(self, stage: ReplayController, trial: Trial) -> None:
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 

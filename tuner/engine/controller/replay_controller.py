@@ -1,4 +1,4 @@
-"""Replaces Ray's controller while a journal is replayed; `tuner.tuning.resume.replay` adds `stop_trial`."""
+"""Stands in for Ray's controller while a journal is replayed, so that schedulers can be called without workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 
-class BareStage:
+class ReplayController:
     """Holds trials that have a status and no worker.
 
     Args:
