@@ -33,6 +33,9 @@ class StandIn:
     def run_metadata(self):
         return self
 
+    def set_status(self, status):
+        self.status = status
+
     def is_finished(self):
         return self.status in ("TERMINATED", "ERROR")
 

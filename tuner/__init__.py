@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 ENVIRONMENT = dict(
     RAY_AIR_NEW_OUTPUT="0",  # else Ray prints by its new console, which silently ignores CLIReporter
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # else Ray, under `uv run`, builds an environment at each start: 60 s
+    RAY_DISABLE_FAILURE_SIGNAL_HANDLER="1",  # else Ray's C++ core prints 35 lines of native stacks at SIGTERM
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that requests no GPU trains on GPU 0
     RAY_CHDIR_TO_TRIAL_DIR="0",  # else Ray makes trials run in a folder in which relative paths find no data
     TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard, which doubles a report's cost

@@ -137,7 +137,13 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         mutable=tuple(space.mutable),
         constants=space.constants,
     )
-    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, wandb=experiment.wandb != "disabled")
+    setup = trials.TrialSetup(
+        spec,
+        experiment.metric,
+        experiment.mode,
+        experiment.folder.absolute() / "ray",
+        wandb=experiment.wandb != "disabled",
+    )
     probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, setup=setup)

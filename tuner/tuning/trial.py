@@ -28,7 +28,7 @@ from ray.tune.result import DEFAULT_METRIC
 from tuner.engine.workers.children import explained
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, begin_reports, own_exits
-from tuner.engine.workers.trainable import run_class, trial_folder
+from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
@@ -48,12 +48,14 @@ class TrialSetup:
     Args:
         spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
         metric, mode: the metric to optimize, and "min" or "max".
+        folder: the absolute path of the folder that has the trials' folders.
         wandb: False if no function may log to W&B by itself (`--wandb disabled`).
     """
 
     spec: TrialSpec
     metric: str
     mode: str
+    folder: Path
     wandb: bool = True
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
@@ -159,7 +161,9 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
     with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
-        trial.stack.enter_context(own_folder(trial_folder(), is_new=tune.get_checkpoint() is None))
+        trial.stack.enter_context(
+            own_folder(setup.folder / tune.get_context().get_trial_id(), is_new=tune.get_checkpoint() is None)
+        )
         if not setup.wandb:
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):

@@ -38,7 +38,7 @@ class ReplayController:
 
 def set_status(trial: Trial, status: str) -> None:
     """Sets a trial's status in a replay, before Ray's controller gets the trial."""
-    trial.status = status
+    trial.set_status(status)
 
 
 def set_last_result(trial: Trial, result: dict[str, Any]) -> None:

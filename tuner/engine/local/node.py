@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ray._private import node
-from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
+from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
 START_S = 300.0  # seconds in which a raylet that lives must register
@@ -68,7 +68,7 @@ class LocalNode(node.Node):
         """
         # Ray tells this port only to the agent; the raylet reads it from this file, which the agent writes again.
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
-        persist_port(self._session_dir, self._node_id, DASHBOARD_AGENT_LISTEN_PORT_NAME, listens)
+        persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         super().start_raylet(*arguments, **options)
         LocalNode.told("waiting for Ray's raylet")
         end = time.monotonic() + START_S

@@ -15,7 +15,7 @@ import ray  # must be first: makes Ray's copy of psutil importable
 
 # isort: split
 import psutil
-from ray._private import ray_constants, utils
+from ray._private import utils
 
 from tuner.errors import say
 
@@ -61,17 +61,12 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def kept_from_ray() -> Iterator[None]:
-    """Keeps this process's signal handlers while `ray.init` runs in a `with` block.
-
-    `ray.init` replaces the handler of SIGTERM by one that exits with code 15, and the driver's C++ core replaces that
-    by one that prints up to 35 lines of native stacks (ray 2.60). Ray's other processes keep these handlers.
-    """
-    before = ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler
-    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = True, lambda handler: None
+    """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's own exits with code 15 (ray 2.60)."""
+    theirs, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
-        ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = before
+        utils.set_sigterm_handler = theirs
 
 
 @contextmanager

@@ -42,11 +42,6 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     return made
 
 
-def trial_folder() -> Path:
-    """Returns the folder in which Ray keeps the checkpoints of this process's trial."""
-    return Path(get_session().storage.trial_fs_path)
-
-
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
 
