@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ray.core.generated import autoscaler_pb2
 from raylets import FAULTS, Search, epochs_lost, figures, places, raylets
 
-from tuner.engine.cluster import gcs as control
 from tuner.engine.cluster import nodes
 from tuner.engine.cluster.nodes import Nodes, launchable
 from tuner.engine.cluster.shares import Want, division
@@ -44,14 +42,10 @@ def test_on_this_machine_they_stay(cluster):
     assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
 
 
-def test_an_autoscaler_sees_as_many_trials_as_it_may_add_nodes_for(cluster):
+def test_an_autoscaler_sees_the_trials_that_were_asked_for_or_that_it_may_add_nodes_for(cluster):
     cluster.present, cluster.launchable = [{"CPU": 2}], [{"CPU": 4, "GPU": 1}] * 5
-    assert Nodes(Resources(1, 1, 5), follow=True).concurrent() == 5
-    assert Nodes(Resources(1, 1, 3), most=3, follow=True).concurrent() == 3
-
-
-def test_a_number_that_was_asked_for_is_kept_to(cluster):
-    assert Nodes(Resources(1, 1, 20), most=20, follow=True).concurrent() == 20
+    for most, expected in ((0, 5), (3, 3), (20, 20)):
+        assert Nodes(Resources(1, 1, 5), most=most, follow=True).concurrent() == expected
 
 
 @pytest.mark.parametrize(
@@ -74,15 +68,11 @@ def test_searches_divide_a_cluster(wants, expected):
 
 
 def test_a_search_keeps_to_its_part(cluster):
-    cluster.present, cluster.agreed = [{"CPU": 4}], lambda want: 2
-    shared = Nodes(Resources(1, 0, 4), follow=True)
-    assert shared.concurrent() == 2 and shared.too_many(3) and not shared.too_many(2)
-
-
-def test_an_only_search_has_all_of_it(cluster):
     cluster.present = [{"CPU": 4}]
     alone = Nodes(Resources(1, 0, 4), follow=True)
     assert alone.concurrent() == 4 and not alone.too_many(9)
+    cluster.agreed = lambda want: 2
+    assert alone.concurrent() == 2 and alone.too_many(3) and not alone.too_many(2)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +102,8 @@ def test_why_a_trial_of_several_workers_waits_is_said(cluster):
     assert "busy or still starting" in waits.notice(1, 0)
 
 
-class FakeState:
-    """Ray's control service, with what an autoscaler told it."""
-
-    def __init__(self, config=None):
-        self.config = config
-
-    def get_cluster_config(self):
-        return self.config
-
-
 def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(control, "state", FakeState())
     assert launchable() == []
     kinds = {
         "head": {"resources": {"CPU": 2}, "max_workers": 0},
@@ -133,15 +112,6 @@ def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
     }
     (tmp_path / "ray_bootstrap_config.yaml").write_text(yaml.safe_dump({"available_node_types": kinds}))
     assert launchable() == [{"CPU": 8, "GPU": 1}] * 3 + [{}]
-
-
-def test_what_rays_control_service_was_told_goes_first(monkeypatch):
-    groups = autoscaler_pb2.NodeGroupConfig
-    config = autoscaler_pb2.ClusterConfig(
-        node_group_configs=[groups(resources={"CPU": 4}, max_count=2), groups(resources={"GPU": 1}, max_count=-1)]
-    )
-    monkeypatch.setattr(control, "state", FakeState(config))
-    assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
 
 
 # Real nodes: raylets of this machine.

@@ -27,7 +27,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `node.Node` (`LocalNode`) | ports of Ray's agents are chosen before they start | see `LocalNode.start_raylet` | |
 | `ENABLE_RAY_CLUSTER` | interfaces on which Ray listens | loopback | all |
 | `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | time to build an environment per session under `uv run` | 0 s | 60 s |
-| `set_sigterm_handler`, and `RAY_DISABLE_FAILURE_SIGNAL_HANDLER` | lines printed after SIGTERM while Ray starts | 1 | 35 |
+| `set_sigterm_handler` | SIGTERM while Ray starts | one line and exit code 130 | no line and exit code 15 |
 | `ExperimentAnalysis` (`NoAnalysis`) | pickles in the folder are not executed at the end | 0 executed | 1 |
 | `session.report` (`Reporter`) | a trial reports a tensor of one element | a number | the trial fails |
 | `Tee.write` (`Bounded`) | size of a trial's output file if it prints 20 MB | 10 MB | 20 MB |
