@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.engine.workers.children import explained
-from tuner.engine.workers.reports import ELSEWHERE
+from tuner.engine.workers.reports import ELSEWHERE, explained
 
 
 def work(rank):

@@ -7,11 +7,9 @@ import ray.exceptions
 from tiers import further
 from workerless import in_this_process
 
-from tuner import run
 from tuner.engine.controller import retries
 from tuner.engine.controller.failures import as_a_worker_or_task_error
 from tuner.engine.controller.retries import Retries
-from tuner.record.reading import read
 
 LOST = ray.exceptions.RayActorError(error_msg="killed")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -22,7 +20,9 @@ def decisions(retries, *errors):
 
 
 def test_a_lost_worker_is_tried_again_so_often_and_a_poisoned_one_once_each_by_its_own_count():
-    assert decisions(Retries(2), LOST, POISONED, LOST, POISONED, LOST) == [True, True, True, False, False]
+    retries = Retries(2)
+    assert decisions(retries, LOST, POISONED, LOST, POISONED, LOST) == [True, True, True, False, False]
+    assert retries.judge("00002", LOST, 0).will_retry  # each trial has its own count
     assert decisions(Retries(0), LOST) == [False]
 
 
@@ -31,24 +31,15 @@ def test_what_would_fail_again_is_not_tried_again(error):
     assert decisions(Retries(9), error) == [False]
 
 
-def test_each_trial_has_its_own_count():
-    retries = Retries(1)
-    assert retries.judge("00001", LOST, 3).will_retry and retries.judge("00002", LOST, 0).will_retry
-
-
 def test_retries_of_earlier_sessions_count():
     history = [
         {"event": "trial_failed", "trial": "00001", "kind": "worker_lost", "will_retry": True},
         {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "will_retry": False},
     ]
-    assert decisions(Retries(2, history), LOST, LOST) == [True, False]
-
-
-def test_the_last_failure_says_how_often_it_was_tried():
-    retries = Retries(1)
+    retries = Retries(2, history)
     assert retries.judge("00001", LOST, 4).from_epoch == 4
     last = retries.judge("00001", LOST, 4)
-    assert last.error == "its worker died: killed (tried again once before)" and last.from_epoch == 0
+    assert last.error == "its worker died: killed (tried again 2 times before)" and last.from_epoch == 0
 
 
 def test_a_worker_lost_inside_a_trial_is_the_trials():
@@ -90,28 +81,11 @@ def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
     assert len(rungs) == len(set(rungs))
 
 
-@pytest.mark.slow  # by default the next one
-def test_a_function_without_checkpoints_begins_anew_in_another_worker(lossy):
-    assert_begins_anew(lossy("killed once", saves=False))
-
-
 def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(lossy):
     with in_this_process():
-        assert_begins_anew(lossy("lost once", saves=False))
-
-
-def assert_begins_anew(ran):
-    assert ran.trials["00000"].status == "completed"
+        ran = lossy("lost once", saves=False)
+    assert ran.trials["00000"].status == "completed" and ran.failed[0]["from_epoch"] == 0
     assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [2, 2, 2, 1, 1]
-    assert ran.failed[0]["from_epoch"] == 0
-
-
-@pytest.mark.slow  # by default `test_recovery.py` without workers, and the counts above
-def test_a_trial_that_always_loses_its_worker_ends(lossy):
-    ran = lossy("killed always", options=["--max-failures", "1"])
-    assert [failed["will_retry"] for failed in ran.failed] == [True, False]
-    assert ran.trials["00000"].status == "failed" and "(tried again once before)" in ran.trials["00000"].reason
-    assert epochs(ran) == [1, 2] and ran.code == 1  # no trial finished
 
 
 def test_a_poisoned_worker_is_replaced(lossy):
@@ -125,59 +99,24 @@ def test_a_poisoned_worker_is_replaced(lossy):
     assert len(set(processes[:2])) == len(set(processes[2:])) == 1 and processes[1] != processes[2]
 
 
-@pytest.mark.slow  # by default the test above, and the counts at the start
-def test_a_poisoned_worker_is_replaced_once(lossy):
-    ran = lossy("poisoned once", "poisoned always", "none", options=["--max-concurrent-trials", "1"])
-    once, always, none = (ran.trials[f"{number:05d}"] for number in range(3))
-    assert [trial.status for trial in (once, always, none)] == ["completed", "failed", "completed"]
-    assert [(failed["trial"], failed["kind"], failed["will_retry"]) for failed in ran.failed] == [
-        ("00000", "cuda", True),
-        ("00001", "cuda", True),
-        ("00001", "cuda", False),
-    ]
-    assert all("usually a label or an index out of range" in failed["error"] for failed in ran.failed)
-    processes = [[report.metrics["process"] for report in trial.reports] for trial in (once, always, none)]
-    before, after = processes[0][:2], processes[0][2:]
-    assert len(set(before)) == len(set(after)) == 1 and not set(before) & {*after, *processes[1], *processes[2]}
-    assert not set(processes[1]) & set(processes[2])
-    assert ran.trained(3, "00001") == 2
-
-
-@pytest.mark.slow  # by default the two tests below
-def test_what_a_trial_does_itself_is_not_tried_again_in_workers(lossy):
-    ran = lossy("a bug", "exits", "exits well", "hangs", options=["--trial-timeout", "3s", "--scheduler", "fifo"])
-    assert_trials_end_themselves(ran, {*OWN_ENDS, "hangs"})
-    assert_it_hung(ran)
-
-
 def test_what_a_trial_does_itself_is_not_tried_again(lossy):
+    ends = {"a bug": "failed", "exits": "failed", "exits well": "completed"}
     with in_this_process():
-        assert_trials_end_themselves(lossy(*OWN_ENDS, options=["--scheduler", "fifo"]), OWN_ENDS)
-
-
-def test_a_trial_that_hangs_is_not_tried_again(lossy):
-    assert_it_hung(lossy("hangs", options=["--trial-timeout", "3s"]))
-
-
-OWN_ENDS = {"a bug": "failed", "exits": "failed", "exits well": "completed"}
-
-
-def assert_it_hung(ran):
-    (hung,) = [trial for trial in ran.record.trials if trial.config["trouble"] == "hangs"]
-    assert hung.status == "failed" and len(hung.reports) == 2
-    assert "no report for 3." in hung.reason and "--trial-timeout 3s" in hung.reason
-    (failed,) = [failed for failed in ran.failed if failed["trial"] == hung.id]
-    assert (failed["kind"], failed["will_retry"]) == ("user", False)
-
-
-def assert_trials_end_themselves(ran, troubles):
+        ran = lossy(*ends, options=["--scheduler", "fifo"])
     by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
-    assert set(by_trouble) == set(troubles)
-    assert {name: by_trouble[name].status for name in OWN_ENDS} == OWN_ENDS
+    assert {name: trial.status for name, trial in by_trouble.items()} == ends
     assert 'KeyError: "a bug of the user\'s"' in by_trouble["a bug"].reason
     assert "sys.exit(3)" in by_trouble["exits"].reason
     assert {(failed["kind"], failed["will_retry"]) for failed in ran.failed} == {("user", False)}
     assert all(len(trial.reports) == 2 for trial in by_trouble.values())
+
+
+def test_a_trial_that_hangs_is_not_tried_again(lossy):
+    ran = lossy("hangs", options=["--trial-timeout", "3s"])
+    (hung,) = ran.record.trials
+    assert hung.status == "failed" and len(hung.reports) == 2
+    assert "no report for 3." in hung.reason and "--trial-timeout 3s" in hung.reason
+    assert [(failed["kind"], failed["will_retry"]) for failed in ran.failed] == [("user", False)]
 
 
 def test_a_dead_worker_is_told_with_its_probable_cause(monkeypatch):
@@ -213,16 +152,6 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
     assert isinstance(known, (ray.exceptions.RayActorError, ray.exceptions.RayTaskError))
     failure = Retries(0).judge("00001", known, 0)
     assert failure.kind == kind and str(error) in failure.error
-
-
-@pytest.mark.slow  # by default `test_recovery.py`, without workers
-def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy, monkeypatch):
-    first = lossy("killed always", options=["--max-failures", "0"])
-    assert [failed["will_retry"] for failed in first.failed] == [False]
-    monkeypatch.chdir(first.folder.parent)  # the space lies beside the experiment: it is the user's own there
-    again = run.main(["--resume", "test", "--results", ".", "--max-failures", "5"])
-    failed = [event for event in read(first.folder / "journal.jsonl") if event["event"] == "trial_failed"]
-    assert again == 1 and len(failed) == 1  # no trial finished
 
 
 def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path):

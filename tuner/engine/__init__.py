@@ -14,6 +14,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Controller.stop_trial` | three resumes each of 30 searches of hyperopt with hyperband, of which refused | 0 | 6 |
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
+| `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
 | `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
 | `LocalNode.start_api_server` | no services for clusters: Ray starts and ends in | 1.4 s and 0.1 s | 2.2 s and 1.4 s |

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, get_args
@@ -55,8 +54,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
             be one that tuner does not have.
 
     Raises:
-        RequestError: the Tuner has no metric, no parameters, or a searcher or scheduler that tuner does not have; or
-            only a stopper ends its trials.
+        RequestError: the Tuner lacks a metric, parameters or a limit of reports, or tuner its searcher or scheduler.
         ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
@@ -67,9 +65,14 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
         raise RequestError(
             "the Tuner has no param_space: write there what its search_alg searches, with tune.uniform and the like"
         )
-    searcher, limit = _unlimited(config.search_alg)
+    searcher, limit = config.search_alg, 0
+    if type(searcher).__name__ == "ConcurrencyLimiter":
+        searcher, limit = searcher.searcher, searcher.max_concurrent
     own = _scheduling(config.scheduler)
-    stop, stopper = _stopping(run.stop)
+    stop, stopper = run.stop or {}, ""
+    if not isinstance(stop, Mapping):
+        stop, stopper = {}, getattr(stop, "__name__", type(stop).__name__)
+    stop = {name: value for name, value in stop.items() if name != "done"}  # Ray ends a trial that reports it anyway
     notes = [f"stop={stopper} is not used"] if stopper else []
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
@@ -80,7 +83,9 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
     points = getattr(searcher, "_points_to_evaluate", None)
-    params, passed = _divided(parts.param_space)
+    # A Space cannot hold values such as lists; the trainable gets them otherwise.
+    params = {name: v for name, v in parts.param_space.items() if is_constant(v) or isinstance(v, (Mapping, Domain))}
+    passed = {name: value for name, value in parts.param_space.items() if name not in params}
     space = Space(
         params=params,
         train=_passing(parts.trainable, passed),
@@ -100,13 +105,6 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     if budget := config.time_budget_s:
         own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"
     return TunerRequest(space, own, tuple(notes))
-
-
-def _unlimited(searcher: Any) -> tuple[Any, int]:
-    """Returns the searcher without its ConcurrencyLimiter, and how many trials it lets run at once; 0 = no limit."""
-    if type(searcher).__name__ == "ConcurrencyLimiter":
-        return searcher.searcher, searcher.max_concurrent
-    return searcher, 0
 
 
 def _counterpart(
@@ -147,15 +145,6 @@ def _domain(mutation: Any) -> Any:
     return mutation if isinstance(mutation, Domain) else tune.sample_from(lambda spec: mutation())
 
 
-def _stopping(stop: Any) -> tuple[dict[str, float], str]:
-    """Returns the metrics and values that end a trial, or the name of a stopper or function that tuner does not use."""
-    if stop and not isinstance(stop, Mapping):
-        return {}, getattr(stop, "__name__", type(stop).__name__)
-    return {
-        name: value for name, value in (stop or {}).items() if name != "done"
-    }, ""  # Ray ends a trial that reports `done` anyway
-
-
 def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the CPUs and GPUs that the trainable requests, by `tune.with_resources` or in its class."""
     of_class = getattr(trainable, "default_resource_request", None)
@@ -163,14 +152,7 @@ def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(asked, tune.PlacementGroupFactory):
         return {}
     total = asked.required_resources
-    cpus = {"cpus_per_trial": total["CPU"]} if total.get("CPU") else {}
-    return {**cpus, "gpus_per_trial": total.get("GPU", 0)}
-
-
-def _divided(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits a param_space into a Space's parameters and constants, and values that it cannot hold, such as lists."""
-    passed = {name: v for name, v in param_space.items() if not (is_constant(v) or isinstance(v, (Mapping, Domain)))}
-    return {name: value for name, value in param_space.items() if name not in passed}, passed
+    return {"gpus_per_trial": total.get("GPU", 0)} | ({"cpus_per_trial": total["CPU"]} if total.get("CPU") else {})
 
 
 def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
@@ -178,14 +160,10 @@ def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
     if not passed:
         return trainable
     if not inspect.isclass(trainable):
-        return functools.partial(_call, trainable, passed)
+        return lambda config: trainable({**passed, **config})
 
     class Passing(trainable):
         def __init__(self, config: dict[str, Any], **others: Any) -> None:
             super().__init__({**passed, **config}, **others)
 
     return Passing
-
-
-def _call(trainable: Callable[[dict[str, Any]], Any], passed: Mapping[str, Any], config: dict[str, Any]) -> Any:
-    return trainable({**passed, **config})

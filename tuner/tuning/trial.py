@@ -25,9 +25,8 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.engine.workers.children import explained
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, begin_reports, own_exits
+from tuner.engine.workers.reports import CHILD, begin_reports, explained, own_exits
 from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE

@@ -10,8 +10,6 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,7 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-# Seconds in which all nodes must answer. A node's first worker fetches the code and imports Ray and the space: up to 10
-# s.
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0  # for all nodes' answers; a node's first worker fetches the code and imports the space in up to 10 s
 
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
@@ -38,8 +34,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     if not _is_file(loaded_space) and loaded_space.module != MAIN:  # a file's and __main__'s functions are sent whole
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
-    # Paths instead of modules: Ray deep-copies this runtime environment together with a job's own, and modules cannot
-    # be deep-copied.
+    # Paths, because Ray deep-copies this runtime environment together with a job's own, which modules do not allow.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
@@ -54,7 +49,9 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Runs a task on every living node; raises RequestError that names a node which cannot run the search."""
     by_value(loaded_space)
     code = cloudpickle.dumps(loaded_space.space.task or loaded_space.space.train)
-    with _mark(Path(experiment.results).absolute()) as mark:
+    mark = Path(experiment.results).absolute() / f".tuner-{uuid.uuid4().hex}"  # a folder that other nodes look for
+    mark.mkdir(parents=True)
+    try:
         task = ray.remote(num_cpus=0, max_retries=0)(visit)
         asked = {
             task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
@@ -67,6 +64,8 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
         problems: dict[str, list[str]] = {}
         for ref, host in asked.items():
             problems.setdefault(_answer(ref), []).append(host)
+    finally:
+        shutil.rmtree(mark, ignore_errors=True)
     problems.pop("", None)
     for problem, hosts in problems.items():
         others = f" (and {len(hosts) - 1} more)" if len(hosts) > 1 else ""
@@ -94,17 +93,6 @@ def _is_file(loaded_space: LoadedSpace) -> bool:
     return loaded_space.module.startswith("tuner_space_")
 
 
-@contextmanager
-def _mark(results: Path) -> Iterator[Path]:
-    """Creates a folder with a unique name in `results`, for other nodes to look for, and removes it afterwards."""
-    mark = results / f".tuner-{uuid.uuid4().hex}"
-    mark.mkdir(parents=True)
-    try:
-        yield mark
-    finally:
-        shutil.rmtree(mark, ignore_errors=True)
-
-
 def _answer(ref: Any) -> str:
     try:
         message: str = ray.get(ref, timeout=0)
@@ -112,9 +100,7 @@ def _answer(ref: Any) -> str:
     except GetTimeoutError:
         return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
     except RuntimeEnvSetupError as error:
-        message = " ".join(str(error).split())[:200]
-        return (
-            f"cannot be given the code ({message}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
-        )
+        why = " ".join(str(error).split())[:200]
+        return f"cannot be given the code ({why}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
     except RayError as error:
         return f"cannot run a task ({' '.join(str(error).split())[:200]})"

@@ -16,6 +16,7 @@ from typing import Any
 
 import ray.tune.tune
 from ray.exceptions import RayActorError
+from ray.train._internal.session import _TrainingResult
 from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune import Callback, Checkpoint
 from ray.tune.execution.tune_controller import TuneController
@@ -28,7 +29,7 @@ from ray.util import placement_group_table
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import as_a_worker_or_task_error
 from tuner.engine.controller.retries import Failure, Retries
-from tuner.engine.controller.trials import SearchTrial, training_result
+from tuner.engine.controller.trials import SearchTrial
 from tuner.record.report_keys import WAITS
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
@@ -120,7 +121,7 @@ class Controller(TuneController):
         trial.temporary_state.saving_to = None
         path = f"{trial.path}/{name}"
         if trial.checkpoint is None or trial.checkpoint.path != path:
-            trial.on_checkpoint(training_result(Checkpoint.from_directory(path), trial.last_result))
+            trial.on_checkpoint(_TrainingResult(Checkpoint.from_directory(path), trial.last_result))
         if decision == TrialScheduler.STOP:
             self.stop_trial(trial)
         elif decision == TrialScheduler.PAUSE:

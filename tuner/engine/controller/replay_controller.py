@@ -33,12 +33,7 @@ class ReplayController:
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
         """Marks the trial as paused."""
-        set_status(trial, Trial.PAUSED)
-
-
-def set_status(trial: Trial, status: str) -> None:
-    """Sets a trial's status in a replay, before Ray's controller gets the trial."""
-    trial.set_status(status)
+        trial.set_status(Trial.PAUSED)
 
 
 def set_last_result(trial: Trial, result: dict[str, Any]) -> None:

@@ -51,13 +51,10 @@ def new_trial(
 
 
 def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
-    """Registers a checkpoint with Ray as the trial's latest one."""
-    trial.run_metadata.checkpoint_manager.register_checkpoint(training_result(checkpoint, metrics))
-
-
-def training_result(checkpoint: Checkpoint, metrics: dict[str, Any]) -> Any:
-    """Returns a checkpoint and its report as the object that Ray uses for both."""
-    return _TrainingResult(checkpoint, metrics)
+    """Registers a checkpoint with Ray as the trial's latest one; the index of the next checkpoint stays."""
+    index = trial.storage.current_checkpoint_index
+    trial.on_checkpoint(_TrainingResult(checkpoint, metrics))
+    count_checkpoints_from(trial, index)
 
 
 def count_checkpoints_from(trial: Trial, index: int) -> None:

@@ -22,9 +22,7 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-# Seconds for which Ray keeps an idle process, even if all CPUs are taken. The driver sends data before the
-# first trial, and the processes are idle until then.
-KEEP_S = 600
+KEEP_S = 600  # for which Ray keeps an idle process, even if all CPUs are taken; all are idle until the first trial
 # Limits that Ray (2.60) would reach beside 20 processes that spin on two cores, where all takes 20 times as long.
 PATIENT = {
     "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
@@ -55,9 +53,8 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 def importing(modules: Sequence[str]) -> Iterator[None]:
     """Imports modules in a second thread while the `with` block runs, and waits for the thread at its end.
 
-    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune,
-    because the second thread imports it. Ray Tune's modules import each other in circles, so two threads that import
-    them at once would get half-imported modules.
+    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune:
+    its modules import each other in circles, so two threads at once would get half-imported modules.
     """
 
     def load() -> None:

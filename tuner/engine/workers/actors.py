@@ -1,13 +1,8 @@
 """Runs the worker processes of a ddp trial as Ray actors inside the trial's placement group.
 
-The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. Ray reserves the
-workers' resources together with the trial. So no worker starts before all of them fit, and Ray Tune counts their
-resources. The trial's actor owns the workers, so they end when the actor ends.
-
-A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does not count. It takes 14 s to
-its first report, and keeps that placement group when the trial is pruned (ray 2.60).
-
-After a trial without an error, the workers stay alive for the actor's next trial: starting them takes seconds.
+The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. It owns the workers,
+so they end when it ends. A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does
+not count. It takes 14 s to its first report, and keeps that placement group when the trial is pruned (ray 2.60).
 """
 
 from __future__ import annotations
@@ -32,12 +27,12 @@ class WorkerActor:
         return str(ray.util.get_node_ip_address())
 
     def begin(self, shared: Any, *arguments: Any) -> int:
-        """Calls `DDPRank.begin` with task and splits from the object store, whose arrays a node's processes share."""
+        """Calls `DDPRank.begin` with task and splits from the object store."""
         task, splits = shared
         return self.member.begin(task, splits, *arguments)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a method of this process's `DDPRank` by its name; `begin` has its own method above."""
+        """Calls another method of this process's `DDPRank` by its name."""
         return getattr(self.member, method)(*arguments, **named)
 
 

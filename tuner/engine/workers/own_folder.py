@@ -1,17 +1,15 @@
 """Runs a trial in a folder of its own, in which links show the files around the folder where the search was started.
 
-The trial's process changes into the folder, so a relative path of any code leads there: of Python, of a library in C++,
-and of a process that the trial starts. What the trial writes is new there, and stays. What it reads is found by a link.
-Before Python code writes through a link, the link is replaced: a folder by a new one with links to the same files, a
-file by a copy. So a trial does not change files outside, unless code other than Python opens a file that was there.
+The trial's process changes into the folder, so a relative path of any code leads there, also in C++ and in a process
+that the trial starts. Before Python code writes through a link, the link is replaced: a folder by a new one with links
+to the same files, a file by a copy. So a trial changes no files outside, unless code in C++ opens one that was there.
 
 Data is shared instead: a folder with `data` or `cache` in its name stays a link. If it is new, it is moved beside the
-script at the trial's first report, so that later trials find it; data that is new at the trial's end is moved then.
+script at the trial's first report or at its end, so that later trials find it.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import functools
@@ -104,6 +102,11 @@ def share_data() -> None:
     """Moves the data that the trial has downloaded beside the script, where trials that start now find it."""
     if _own is not None:
         _own.share(_move_used)
+
+
+def await_left() -> None:
+    """Waits until the trial in this process has left its folder, at most LEAVES_S, before Ray ends the process."""
+    _left.wait(LEAVES_S)
 
 
 class OwnFolder:
@@ -237,7 +240,7 @@ def _move(source: Path, target: Path) -> None:
                 raise
             aside = target.with_name(
                 f".{target.name}.{os.getpid()}"
-            )  # on another disk: others see all of it or nothing
+            )  # on another disk, others see all of it or nothing
             shutil.copytree(source, aside, symlinks=True) if source.is_dir() else shutil.copy2(source, aside)
             os.rename(aside, target)
     elif source.is_dir() and target.is_dir():
@@ -261,7 +264,6 @@ def _listed(folder: Path) -> list[str] | None:
 def _install() -> None:
     """Installs the hook; Python calls it at each event until the process ends."""
     sys.addaudithook(_hook)
-    atexit.register(_left.wait, LEAVES_S)  # Ray stops a trial at its last report, and then ends the worker
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:

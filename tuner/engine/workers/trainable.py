@@ -13,6 +13,7 @@ from ray.train._internal.session import get_session
 from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
+from tuner.engine.workers.own_folder import await_left
 from tuner.record.checkpoints import STATE
 from tuner.record.report_keys import RAY_KEYS
 
@@ -30,6 +31,12 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     base: Any = wrap_function(function)
 
     class TrialFunction(base):
+        def cleanup(self) -> None:
+            try:
+                super().cleanup()
+            finally:
+                await_left()
+
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             if not super().reset_config(new_config):
                 raise StillTrainingError("the function of this worker's previous trial has not ended")

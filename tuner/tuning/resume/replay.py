@@ -14,7 +14,7 @@ from pathlib import Path
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.controller.replay_controller import ReplayController, set_last_result, set_status
+from tuner.engine.controller.replay_controller import ReplayController, set_last_result
 from tuner.engine.controller.retries import Failure
 from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
@@ -99,7 +99,7 @@ class Replay(ReplayController):
     def _set_ended(self, trial: Trial, status: str) -> None:
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
-        set_status(trial, status)
+        trial.set_status(status)
 
     # One method for each kind of event that changes the state
 
@@ -118,13 +118,13 @@ class Replay(ReplayController):
 
     def _on_trial_started(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        set_status(trial, Trial.RUNNING)
+        trial.set_status(Trial.RUNNING)
         self._started[trial.trial_id] = None
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        set_status(trial, Trial.RUNNING)
+        trial.set_status(Trial.RUNNING)
         self._checkpoints.add(trial, event)
         result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
         if event.get("final") is True:
@@ -140,7 +140,7 @@ class Replay(ReplayController):
         if action == "stop":
             self._stopped.add(trial.trial_id)
         elif action == "pause":
-            set_status(trial, Trial.PAUSED)
+            trial.set_status(Trial.PAUSED)
             self._started.pop(trial.trial_id, None)
 
     def _on_decision(self, number: int, event: Event) -> None:
@@ -155,7 +155,7 @@ class Replay(ReplayController):
         trial = self.trials[event["trial"]]
         if event["will_retry"]:
             # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
-            set_status(trial, Trial.PENDING)
+            trial.set_status(Trial.PENDING)
             self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return
         self._failed[trial.trial_id] = event.get("kind", "")
@@ -167,7 +167,7 @@ class Replay(ReplayController):
         trial = self.trials[event["trial"]]
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
-                set_status(trial, Trial.PENDING)
+                trial.set_status(Trial.PENDING)
         elif not trial.is_finished() and trial.trial_id not in self._extended:
             # Otherwise this replay has already ended the trial, and may have continued it.
             self._scheduler.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
@@ -191,7 +191,7 @@ class Replay(ReplayController):
             if trial.trial_id in self._stopped:
                 self._end(trial)
             elif trial.status == Trial.RUNNING:
-                set_status(trial, Trial.PENDING)
+                trial.set_status(Trial.PENDING)
         before, self._scheduler.max_epochs = self._scheduler.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
             if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
@@ -206,7 +206,7 @@ class Replay(ReplayController):
 
     def _continue(self, trial_id: str) -> None:
         self._extended.add(trial_id)
-        set_status(self.trials[trial_id], Trial.PENDING)
+        self.trials[trial_id].set_status(Trial.PENDING)
         self._scheduler.on_trial_add(self, self.trials[trial_id])
 
 

@@ -66,7 +66,7 @@ class SearchScheduler(TrialScheduler):
         metric_option: str = "",
     ) -> None:
         super().__init__()
-        self._metric = experiment.metric
+        super().set_search_properties(experiment.metric, experiment.mode)
         self.max_epochs = experiment.max_epochs
         self.ends: dict[str, TrialEnd] = {}
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
