@@ -30,7 +30,7 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
     import ray
 
     from tuner import run
-    from tuner.engine.controller.changes import changes as engine
+    from tuner.engine.controller import changes as engine
     from tuner.tuning import assembly
     from tuner.tuning.checks import request
 
