@@ -7,8 +7,7 @@ import ray.exceptions
 import torch
 
 from tuner.engine.controller import failures
-from tuner.engine.controller.failures import first_line, kind_of, likeness
-from tuner.training.devices.accelerator import is_out_of_memory
+from tuner.engine.controller.failures import kind_of, likeness
 
 
 def as_ray_says(error):
@@ -40,34 +39,9 @@ def test_an_error_of_a_trial_is_told_in_one_line(error, kind):
         assert type(error).__name__ in text and "RayTaskError" not in text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CUDA out of memory. Tried to allocate 2 GiB",
-        "CUDA error: out of memory",
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory",
-        "CUDA error: device-side assert triggered",
-        "mat1 and mat2 shapes cannot be multiplied",
-    ],
-)
-def test_a_batch_shrinks_for_the_errors_that_are_out_of_memory(text):
-    assert is_out_of_memory(RuntimeError(text)) == (kind_of(RuntimeError(text))[0] == "oom")
-
-
 def test_a_lost_worker_is_told():
     kind, text = kind_of(ray.exceptions.RayActorError(None, "the worker was killed by SIGKILL\nmore"))
     assert kind == "worker_lost" and text.startswith("its worker died: ") and "\n" not in text
-
-
-def test_nothing_recorded_is_told_too():
-    assert kind_of(None) == ("user", "unknown")
-
-
-def test_a_text_is_told_by_its_first_line():
-    kind, text = kind_of("\n  something broke\nmore")
-    assert kind == "user" and "something broke" in text and "\n" not in text
-    assert first_line(ValueError("")) == "ValueError"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import OUT_OF_MEMORY
 from tuner.errors.users_code import place_in
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 
@@ -14,16 +13,14 @@ LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-tr
 GONE = "its worker was killed"
 
 
-def kind_of(error: Any) -> tuple[str, str]:
+def kind_of(error: Exception) -> tuple[str, str]:
     """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
     Args:
-        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError; None = unknown.
+        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
-    if error is None:
-        return "user", "unknown"
     # Use the exception, not the traceback's last line: CUDA's messages have several lines, and the first one matters.
     # An exception of a ddp worker is wrapped twice. A lost ddp worker counts as the trial's lost worker.
     cause, printed = error, ""
@@ -32,21 +29,11 @@ def kind_of(error: Any) -> tuple[str, str]:
     if isinstance(cause, RayActorError):
         return "worker_lost", how_it_died(cause)
     text = f"{type(cause).__name__}: {first_line(cause)}{place_in(printed)}"
-    kind, usual = recognised(cause)
-    return kind, f"{text}; usually {usual}" if usual else text
-
-
-def recognised(error: Any) -> tuple[str, str]:
-    """Returns the kind of a trial's own exception (or of its text), and its usual cause, if known."""
-    text = str(error)
-    if isinstance(error, BaseException) and is_out_of_memory(error):
-        return "oom", ""
-    if isinstance(error, Exception) and not isinstance(error, RuntimeError):
-        return "user", ""  # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code
-    if any(mark in text for mark in OUT_OF_MEMORY):
-        return "oom", ""
-    usual = usual_cause(text)
-    return ("user", "") if usual is None else ("cuda", usual)
+    if is_out_of_memory(cause):
+        return "oom", text
+    # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code.
+    usual = usual_cause(str(cause)) if isinstance(cause, RuntimeError) else None
+    return ("user", text) if usual is None else ("cuda", f"{text}; usually {usual}" if usual else text)
 
 
 def likeness(error: str) -> str:
@@ -76,13 +63,13 @@ def oom_kills() -> int | None:
     return int(found[1]) if found else None
 
 
-def with_cause(text: str, killed: int | None) -> str:
+def with_cause(text: str, killed: int) -> str:
     """The text about a worker of this machine, with what the kernel says.
 
     Args:
-        killed: how many processes the kernel has killed since the search began; None = unknown.
+        killed: how many processes the kernel has killed during the search because memory ran out.
     """
-    if killed is None or not text.startswith(GONE):
+    if not text.startswith(GONE):
         return text
     if killed:
         return f"{GONE}, probably by the kernel, because memory ran out; {LESS_MEMORY}"
@@ -98,12 +85,11 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     """Converts an error to one of the two types that Ray's actor manager handles: a lost actor or a failed task."""
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 
-    known: Exception = error
     if isinstance(error, OutOfMemoryError):
-        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
-    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
-        known = RayActorError(error_msg=str(error))
-    elif not isinstance(error, (RayActorError, RayTaskError)):
-        # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
-        known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
-    return known
+        return RayActorError(error_msg=f"the host ran out of memory: {error}")
+    if isinstance(error, RayActorError | RayTaskError):
+        return error
+    if isinstance(error, RayError) and not isinstance(error, RaySystemError):
+        return RayActorError(error_msg=str(error))
+    # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
+    return RayTaskError("train", f"{type(error).__name__}: {error}", error)

@@ -1,4 +1,4 @@
-"""Decides which failed trials are retried, and counts the retries; `controller.py` queues those trials again."""
+"""Decides which failed trials are retried, and counts the retries."""
 
 from __future__ import annotations
 
@@ -26,13 +26,10 @@ class Retries:
     Each trial has one count of retries per kind, over all sessions.
 
     * worker_lost is retried `max_failures` times: a process was killed, a node was lost or reclaimed, or a host ran
-      out of memory. The trial resumes in another worker from its last checkpoint. The number is limited because the
-      trial itself may kill its worker.
-    * cuda is retried once, in a new process: the old process may be unable to use CUDA, and another trial on the
-      GPU may be the cause.
-    * oom and user are never retried: the same setting with the same seed usually fails again at the same place. With
-      `--on-oom shrink`, the training loop has already tried to save memory. A hang counts as user: each retry would
-      cost its whole timeout.
+      out of memory. The number is limited because the trial itself may kill its worker.
+    * cuda is retried once, in a new process: another trial on the GPU may be the cause.
+    * oom and user are never retried: the same setting with the same seed usually fails again at the same place. A hang
+      counts as user: each retry would cost its whole timeout.
 
     Args:
         max_failures: how many lost workers a trial survives, at least 0.
@@ -46,7 +43,7 @@ class Retries:
         failed = [event for event in history if event["event"] == "trial_failed"]
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
-    def judge(self, trial_id: str, error: object, from_epoch: int) -> Failure:
+    def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
         """Returns a failure with its kind and `will_retry`; counts the retry, if there is one.
 
         Args:

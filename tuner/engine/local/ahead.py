@@ -1,9 +1,8 @@
 """Starts imports in the driver and in new worker processes before the first trial needs them.
 
-Ray's default of one process per CPU is too many for few trials at once, because each imports torch. It is too few for
-ddp, where each trial has one more process, which directs the workers. By default Ray also ends idle processes as soon
-as a trial's placement group has taken all CPUs. It would then start new ones for the workers, whose imports take 5 s
-for two processes on two cores.
+Ray's default of one process per CPU is too many for few trials at once, and too few for ddp, where each trial has one
+more process. By default Ray also ends idle processes as soon as a trial's placement group has taken all CPUs. It would
+then start new ones for the workers, whose imports take 5 s for two processes on two cores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Starts the processes of a Ray for one search on this machine, and tells why they did not start.
 
-`ray.init` also starts three services for clusters, and has no option to leave them out (ray 2.60). They are the
-autoscaler's monitor, a reduced dashboard, and the log monitor, which can print workers' output in the driver. Without
-them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s. It also uses 1.3 s less CPU time while
-workers import torch (two cores, AMD EPYC).
+`ray.init` also starts three services for clusters: the autoscaler's monitor, a reduced dashboard, and the log monitor.
+It has no option to leave them out (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s
+instead of 1.4 s. It also uses 1.3 s less CPU time while workers import torch (two cores, AMD EPYC).
 
 On a busy machine Ray gives up too early. The raylet aborts if its agents, two Python processes, take 15 s to write
 their ports into files. `ray.init` stops waiting for the raylet after 30 s, whether it still starts or has ended. No

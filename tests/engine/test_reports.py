@@ -1,4 +1,4 @@
-"""A trial whose function reports in a process that it starts."""
+"""A trial's reports: what they have besides metrics, and those of processes that the trial starts."""
 
 import multiprocessing
 import pickle
@@ -12,6 +12,9 @@ from tuner.engine.workers.reports import ELSEWHERE, explained
 
 def work(rank):
     """What a process does."""
+
+
+WORK = rf"work \(.*test_reports.py, line {work.__code__.co_firstlineno}\)"
 
 
 @pytest.fixture
@@ -28,9 +31,7 @@ def processes(monkeypatch):
 
 def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processes):
     before = BaseProcess.start
-    said = (
-        r"own process has reported nothing; it ran work \(.*test_children.py, line 14\) in another one; send the metric"
-    )
+    said = f"own process has reported nothing; it ran {WORK} in another one; send the metric"
     with pytest.raises(ValueError, match=said), explained(SimpleNamespace(num_reports=0)):
         processes()
     assert BaseProcess.start is before
@@ -40,15 +41,12 @@ def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processe
         pass  # no process: Ray says that there is no report
 
 
-def test_a_report_in_another_process_names_it(processes):
-    said = rf"^{ELSEWHERE}, by work \(.*line 14\); send the metric"
+def test_a_report_in_another_process_and_a_function_that_it_cannot_import_are_named(processes):
+    said = f"^{ELSEWHERE}, by {WORK}; send the metric"
     with pytest.raises(ValueError, match=said), explained(SimpleNamespace(num_reports=0)):
         processes()
         raise RuntimeError(f"-- Process 0 terminated:\nTraceback ...\nRuntimeError: {ELSEWHERE}; ...")
-
-
-def test_a_function_that_a_process_cannot_import_is_named(processes):
-    said = r"^work \(.*line 14\) cannot run in another process: .* put it into a module beside the space's file; send"
+    said = f"^{WORK} cannot run in another process: .* put it into a module beside the space's file; send"
     with pytest.raises(ValueError, match=said), explained(SimpleNamespace(num_reports=0)):
         processes(name="broken")
 
@@ -58,3 +56,32 @@ def test_the_processes_of_a_data_loader_report_nothing(monkeypatch):
     monkeypatch.setattr(work, "__module__", "torch.utils.data._utils.worker")
     with explained(SimpleNamespace(num_reports=0)):
         multiprocessing.Process(target=work).start()
+
+
+def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path):
+    space = tmp_path / "tensors.py"
+    space.write_text(TENSORS)
+    ran = search_here(str(space), "--scheduler", "fifo")
+    by_kind = {trial.config["kind"]: trial for trial in ran.record.trials}
+    for kind in ("scalar", "one", "numpy"):
+        assert [report.metrics["loss"] for report in by_kind[kind].reports] == [1.0, 0.5], kind
+    assert by_kind["many"].status == "failed"
+    assert by_kind["many"].reason.startswith(
+        "ValueError: 'loss' is reported as a tensor of shape (2,): report a number"
+    )
+    assert {"cpu_percent", "rss_bytes"} <= set(by_kind["one"].reports[0].metrics)
+    assert "rss_bytes" not in ran.out
+
+
+TENSORS = '''"""Reports what is no plain number."""
+import numpy as np
+import torch
+from ray import tune
+from tuner.space import Space
+AS = {"scalar": torch.tensor, "one": lambda value: torch.tensor([value], requires_grad=True), "numpy": np.float32,
+      "many": lambda value: torch.tensor([value, value])}
+def train(config):
+    for epoch in (1, 2):
+        tune.report({"loss": AS[config["kind"]](1.0 / epoch)})
+space = Space(params={"kind": tune.grid_search(list(AS))}, train=train, max_epochs=2, num_samples=1)
+'''
