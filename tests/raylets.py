@@ -167,20 +167,6 @@ def places(search: Search) -> dict[str, list[str]]:
 # What happens to a search; each returns it when it has ended.
 
 
-def nothing(bed: Testbed) -> Search:
-    search = bed.search("nothing")
-    search.end()
-    return search
-
-
-def node_killed(bed: Testbed) -> Search:
-    return met_after_seven_reports(bed, "killed", bed.kill)
-
-
-def node_drained(bed: Testbed) -> Search:
-    return met_after_seven_reports(bed, "drained", bed.drain)
-
-
 def met_after_seven_reports(bed: Testbed, name: str, fault: Callable[[str], None]) -> Search:
     """A search whose first trial's node meets a fault."""
     search = bed.search(name)
@@ -202,23 +188,11 @@ def all_killed(bed: Testbed) -> Search:
 
 
 def node_added(bed: Testbed) -> Search:
-    for node in bed.nodes[1:]:
-        bed.kill(node.node_ip_address)
     search = bed.search("added")
     search.wait_for_reports(2)
     bed.add()
     search.end()
     return search
-
-
-def another_search(bed: Testbed) -> Search:
-    """A search that holds the whole cluster is joined by another one, which may have one trial at a time."""
-    return joined(bed, "second", "--max-concurrent-trials", "1")
-
-
-def higher_priority(bed: Testbed) -> Search:
-    """As before, but the other one may have what it can get, and goes first."""
-    return joined(bed, "urgent", "--priority", "1")
 
 
 def joined(bed: Testbed, name: str, *options: str) -> Search:
@@ -228,6 +202,12 @@ def joined(bed: Testbed, name: str, *options: str) -> Search:
     search = bed.search(name, *options)
     search.end()
     first.end()
+    return search
+
+
+def nothing(bed: Testbed) -> Search:
+    search = bed.search("nothing")
+    search.end()
     return search
 
 
@@ -242,10 +222,18 @@ class Fault:
 
 FAULTS = {
     "nothing": Fault(nothing, "nothing"),
-    "killed": Fault(node_killed, "one node killed (SIGKILL to its raylet)"),
-    "drained": Fault(node_drained, "one node drained (`ray drain-node`)"),
+    "killed": Fault(
+        lambda bed: met_after_seven_reports(bed, "killed", bed.kill), "one node killed (SIGKILL to its raylet)"
+    ),
+    "drained": Fault(
+        lambda bed: met_after_seven_reports(bed, "drained", bed.drain), "one node drained (`ray drain-node`)"
+    ),
     "all_killed": Fault(all_killed, "all nodes killed, one comes back later", 2),
     "added": Fault(node_added, "one node at first, one added in the middle", 1),
-    "another": Fault(another_search, "another search holds the whole cluster"),
-    "priority": Fault(higher_priority, "another one holds it, of a lower priority"),
+    "another": Fault(
+        lambda bed: joined(bed, "second", "--max-concurrent-trials", "1"), "another search holds the whole cluster"
+    ),
+    "priority": Fault(
+        lambda bed: joined(bed, "urgent", "--priority", "1"), "another one holds it, of a lower priority"
+    ),
 }

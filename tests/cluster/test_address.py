@@ -179,11 +179,6 @@ def test_a_token_for_a_cluster_that_asks_for_none_is_refused(run, env, tmp_path)
         assert run(*options, address=address, RAY_AUTH_MODE="disabled").returncode == 0
 
 
-def test_rays_client_is_refused_with_what_works(run):
-    message = refusal(run(address="ray://127.0.0.1:10001"))
-    assert "runs inside the cluster" in message and "ray job submit" in message
-
-
 @pytest.mark.parametrize(
     ("theirs", "message"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -55,11 +54,8 @@ def session_folder() -> Iterator[str]:
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix="tuner", dir=base)
-    try:
+    with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:
         yield f"{folder}/ray"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
