@@ -193,35 +193,30 @@ def is_private_module(name):
 def private_uses(source):
     """Returns the private parts of Ray that a source uses, and its assignments to Ray's trials: name -> line."""
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
     uses, imported, own = {}, {}, set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            module = getattr(node, "module", None)
             for alias in node.names:
-                imported[alias.asname or alias.name] = node.module, alias.name
-                if is_private_module(f"{node.module}.{alias.name}"):
-                    uses[f"{node.module}.{alias.name}"] = node.lineno
-        elif isinstance(node, ast.Import):
-            uses |= {alias.name: node.lineno for alias in node.names if is_private_module(alias.name)}
-            imported |= {alias.name: (alias.name, "") for alias in node.names}
+                imported[alias.asname or alias.name] = (module, alias.name) if module else (alias.name, "")
+                if is_private_module(name := f"{module}.{alias.name}" if module else alias.name):
+                    uses[name] = node.lineno
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            own.add(node.name)
-            own |= {name.id for name in fields(node)}
+            own |= {node.name, *fields(node)}
         elif is_own(node) and isinstance(node.ctx, ast.Store):
             own.add(node.attr)
-    near_ray = any(
-        module.split(".")[0] == "ray" or module.startswith("tuner.engine") for module, _ in imported.values()
-    )
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    for each in classes.values():
-        inherited = inherited_from_ray(each, classes, imported)
-        for node in ast.walk(each):
-            name = node.attr if is_own(node) else node.name if isinstance(node, ast.FunctionDef) else ""
-            if is_private(name) and name in inherited:
+    near_ray = any(module.split(".")[0] == "ray" or "tuner.engine" in module for module, _ in imported.values())
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    inherited = set().union(*(inherited_from_ray(each, classes, imported) for each in classes.values()))
+    for node in nodes:
+        if is_own(node) or isinstance(node, ast.FunctionDef):
+            name = node.attr if is_own(node) else node.name
+            if name in inherited:
                 uses[name] = node.lineno
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and not is_own(node):
-            private = is_private(node.attr) and node.attr not in own | PYTHONS and (near_ray or node.attr in RAYS)
-            if private or (isinstance(node.ctx, ast.Store) and node.attr in RAYS_PUBLIC and node.attr not in own):
+        elif isinstance(node, ast.Attribute) and node.attr not in own:
+            private = is_private(node.attr) and node.attr not in PYTHONS and (near_ray or node.attr in RAYS)
+            if private or (isinstance(node.ctx, ast.Store) and node.attr in RAYS_PUBLIC):
                 uses[node.attr] = node.lineno
         elif isinstance(node, ast.keyword) and is_private(node.arg or ""):
             uses[node.arg] = node.value.lineno
@@ -254,7 +249,7 @@ def fields(node):
     """Yields the names that a class's body assigns or annotates."""
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
-            yield from (target for target in targets_of(statement) if isinstance(target, ast.Name))
+            yield from (target.id for target in targets_of(statement) if isinstance(target, ast.Name))
 
 
 # CLASSES: Ray's classes that tuner/ subclasses or replaces parts of. HANDED: Ray passes objects of these to tuner/.
