@@ -93,17 +93,13 @@ def test_what_a_trial_deletes_or_renames_stays_around_the_script(around):
         os.chdir("checkpoints")
         Path("here.pt").write_text("own")
     assert (trial(around) / "files" / "checkpoints" / "here.pt").exists()
-    shutil.rmtree(around / "results")
-    assert contents(around) == before
-
-
-def test_a_script_that_enters_a_folder_writes_there_for_itself(around):
     with own_folder(trial(around), is_new=True):
         os.chdir("checkpoints")
         assert Path("model.pt").read_text() == "the user's"
         Path("model.pt").write_text("own")
-    assert (around / "checkpoints" / "model.pt").read_text() == "the user's"
     assert (trial(around) / "files" / "checkpoints" / "model.pt").read_text() == "own"
+    shutil.rmtree(around / "results")
+    assert contents(around) == before
 
 
 @pytest.mark.parametrize("place", ["data_raw/images", "../datasets/images", "data/images", "new/.cache/images"])
