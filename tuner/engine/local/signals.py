@@ -38,7 +38,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
-            signal.signal(each, stop_waiting if hosts else end_now)
+            signal.signal(each, signal.default_int_handler if hosts else end_now)
         os.write(deadlines[-1], SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
@@ -117,11 +117,6 @@ def _deadline() -> int:
 def give_up(reason: str) -> None:
     """Handles a first signal before or after the search: raises KeyboardInterrupt, so that `finally` blocks run."""
     raise KeyboardInterrupt(reason)
-
-
-def stop_waiting(number: int, frame: Any) -> None:
-    """Handles the second signal in a user's program: raises KeyboardInterrupt instead of waiting for a clean end."""
-    raise KeyboardInterrupt
 
 
 def end_now(number: int, frame: Any) -> None:

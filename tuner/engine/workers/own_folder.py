@@ -76,7 +76,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
         print(f"{own.start} has more than {MOST_LINKS:,} files, so the trial has no folder of its own", file=sys.stderr)
         yield
         return
-    _install()
+    _install_hook()
     _left.clear()
     os.chdir(own.here)
     users_code.working_folder = own.start
@@ -260,12 +260,6 @@ def _listed(folder: Path) -> list[str] | None:
     return names if len(names) <= MOST_LINKS else None
 
 
-@functools.cache
-def _install() -> None:
-    """Installs the hook; Python calls it at each event until the process ends."""
-    sys.addaudithook(_hook)
-
-
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     own = _own
     if own is None or getattr(_thread, "busy", False):
@@ -282,6 +276,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
                 own.claim(path, keep=keep)
     finally:
         _thread.busy = False
+
+
+_install_hook = functools.cache(lambda: sys.addaudithook(_hook))  # Python then calls it until the process ends
 
 
 def _wrap_writers() -> None:
