@@ -85,11 +85,12 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     """Converts an error to one of the two types that Ray's actor manager handles: a lost actor or a failed task."""
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 
+    known: Exception = error
     if isinstance(error, OutOfMemoryError):
-        return RayActorError(error_msg=f"the host ran out of memory: {error}")
-    if isinstance(error, RayActorError | RayTaskError):
-        return error
-    if isinstance(error, RayError) and not isinstance(error, RaySystemError):
-        return RayActorError(error_msg=str(error))
-    # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
-    return RayTaskError("train", f"{type(error).__name__}: {error}", error)
+        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
+    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
+        known = RayActorError(error_msg=str(error))
+    elif not isinstance(error, (RayActorError, RayTaskError)):
+        # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
+        known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
+    return known
