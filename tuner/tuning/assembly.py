@@ -16,7 +16,7 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.changes import installed
-from tuner.engine.controller.retries import Retries
+from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.events import Event

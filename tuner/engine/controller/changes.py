@@ -1,7 +1,7 @@
 """Changes Ray Tune's controller where a failure, a restart or an idle worker would cost a search time or trials.
 
 `ray.tune.Tuner` takes its controller's class from `ray.tune.tune`; `installed` puts this class there for a search.
-`retries.py` decides whether a failed trial is retried. A retried trial keeps its rung and its bracket. The scheduler
+`failures.py` decides whether a failed trial is retried. A retried trial keeps its rung and its bracket. The scheduler
 and the journal do not get the epochs that a retry repeats.
 """
 
@@ -27,8 +27,7 @@ from ray.tune.utils.object_cache import _ObjectCache
 from ray.util import placement_group_table
 
 from tuner.engine.cluster.nodes import Nodes
-from tuner.engine.controller.failures import as_a_worker_or_task_error
-from tuner.engine.controller.retries import Failure, Retries
+from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_task_error
 from tuner.engine.controller.trials import SearchTrial
 from tuner.record.report_keys import WAITS
 

@@ -117,7 +117,7 @@ def startable(
     A search may start if the free resources suffice for one of its trials. A resource is free if no other search
     reserves it. A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many
     trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve
-    nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.shares`).
+    nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.nodes`).
 
     If a search cannot start, the searches after it wait, too. Otherwise small searches could delay a large one for
     ever.

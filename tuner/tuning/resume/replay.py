@@ -14,8 +14,8 @@ from pathlib import Path
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.replay_controller import ReplayController, set_last_result
-from tuner.engine.controller.retries import Failure
 from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
 from tuner.record.report_keys import FINAL

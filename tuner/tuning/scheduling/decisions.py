@@ -13,8 +13,8 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.replay_controller import ReplayController
-from tuner.engine.controller.retries import Failure
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, plain
