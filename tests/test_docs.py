@@ -21,8 +21,8 @@ from tuner.record.journal import Journal
 from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve.actions import Archive, NewName, Note
 from tuner.serve.app import create_app
-from tuner.serve.housekeeping import Archive, NewName, Note
 from tuner.serve.jobs.options import Resume, Start
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, Experiment, option

@@ -397,10 +397,9 @@ def ray_folders(draw, outside):
 
 def entry(name):
     """A search in the service's queue."""
-    asked = {"space": "quadratic", "num_samples": 3, "name": name}
-    return {"name": name, "options": options_of(name), "asked": asked, "since": 5.0, "phase": "queued"} | {
-        "job": "", "message": "", "resumed": False,
-    }  # fmt: skip
+    arguments = ["--space=quadratic", "--num-samples=3", f"--name={name}"]
+    row = {"name": name, "options": options_of(name), "arguments": arguments, "since": 5.0, "phase": "queued"}
+    return row | {"job": "", "message": "", "submitted": 0.0}
 
 
 @some.composite
@@ -411,7 +410,6 @@ def queues(draw):
     for name in names:
         row = entry(name if name.isalnum() and len(name) < 100 else "a")
         row |= {"phase": draw(some.sampled_from(["queued", "submitted", "stopping", "stopped", "failed", "done"]))}
-        row |= {"resumed": draw(some.booleans())}
         files[f"{name}.json"] = draw(hurt(row))
     return files
 
@@ -419,7 +417,7 @@ def queues(draw):
 @some.composite
 def clusters(draw):
     """cluster.json of the service's state."""
-    head = {"pid": os.getpid(), "born": "5", "port": 9, "folder": "/tmp/tuner-x", "token": "/etc/passwd"}
+    head = {"pid": os.getpid(), "born": 5.0, "port": 9, "folder": "/tmp/tuner-x", "token": "/etc/passwd"}
     return draw(hurt(head))
 
 

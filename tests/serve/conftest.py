@@ -100,20 +100,18 @@ def in_this_process(arguments):
     return dataclasses.asdict(experiment_of(arguments))
 
 
-def begin(results, name, **options):
-    """What a search that has begun leaves."""
+def client_of(app, token=""):
+    """A client on loopback, with the token if one is given."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return TestClient(app, base_url=HERE, raise_server_exceptions=False, headers=headers)
+
+
+def begin(results, name="demo", **options):
+    """A folder as a search that has begun leaves it; gives its journal."""
     folder = results / name
     folder.mkdir()
-    experiment = Experiment(
-        **{
-            "space": "quadratic",
-            "max_epochs": 27,
-            "reduction_factor": 3,
-            "name": name,
-            "results": str(results),
-            **options,
-        }
-    )
+    options = {"space": "quadratic", "max_epochs": 27, "reduction_factor": 3, **options}
+    experiment = Experiment(name=name, results=str(results), **options)
     save_experiment(experiment, folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
@@ -121,8 +119,9 @@ def begin(results, name, **options):
 
 
 @pytest.fixture
-def service(tmp_path):
+def service(tmp_path, monkeypatch):
     """The app with its parts; `service.reopened()` is the same folder after a restart."""
+    monkeypatch.setattr("tuner.serve.jobs.searches.checked_options", in_this_process)
     results = tmp_path / "results"
     results.mkdir()
     jobs, opened = Jobs(), []
@@ -130,24 +129,12 @@ def service(tmp_path):
     def reopened():
         if opened:
             opened.pop().close()
-        searches = Searches(results, state_folder(results), jobs, ["--wandb=disabled", NO_DATA_DIR], in_this_process)
+        searches = Searches(results, state_folder(results), jobs, ["--wandb=disabled", NO_DATA_DIR])
         opened.append(searches)
         app = create_app(results, token=TOKEN, searches=searches)
-        anyone = TestClient(app, base_url=HERE, raise_server_exceptions=False)
-        owner = TestClient(
-            app, base_url=HERE, raise_server_exceptions=False, headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        return SimpleNamespace(
-            searches=searches,
-            app=app,
-            anyone=anyone,
-            owner=owner,
-            jobs=jobs,
-            results=results,
-            reopened=reopened,
-            token=TOKEN,
-            begin=partial(begin, results),
-        )
+        parts = {"searches": searches, "app": app, "jobs": jobs, "results": results, "token": TOKEN}
+        clients = {"anyone": client_of(app), "owner": client_of(app, TOKEN)}
+        return SimpleNamespace(**parts, **clients, reopened=reopened, begin=partial(begin, results))
 
     yield reopened()
     opened.pop().close()

@@ -1,7 +1,6 @@
 """Answers have a largest size, and what does not fit is said."""
 
 import asyncio
-import gc
 import json
 from dataclasses import dataclass, field
 
@@ -9,7 +8,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.serve.test_hostile import DECISION, REPORT, STARTED, begin
-from tuner.record.reading import NotYet
 from tuner.serve import answers
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
@@ -45,19 +43,22 @@ def test_rows_that_do_not_fit_are_counted(monkeypatch):
     assert page(["x" * 90] * 50, left_out=5)["left_out"] == 45
 
 
-@pytest.mark.parametrize("value", [
-    {"errors": ["x" * 10**6] * 30}, {"config": {"k" * 10**6: [[]] * 10**5}},
-    {"config": {str(n): n for n in range(10**5)}}, "\x00" * 10**6, "\U0001f600" * 10**6,
-])  # fmt: skip
-def test_a_long_row_is_cut_and_says_so(value):
-    (row,) = page([value])["rows"]
-    text = json.dumps(row)
-    assert len(text) < 3 * answers.MOST_ROW and ("characters)" in text or " more" in text)
+MILLION = "... (1,000,000 characters)"
 
 
-def test_the_short_values_of_a_long_row_stay():
-    (row,) = page([{"config": {"a": "x" * 10**6, "lr": 0.5}}])["rows"]
-    assert row["config"]["lr"] == 0.5 and "characters)" in row["config"]["a"]
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"errors": ["x" * 10**6] * 30}, {"errors": ["x" * 400 + MILLION] * 30}),
+        ({"k" * 10**6: [[]] * 10**5}, {"k" * 4000 + MILLION: [[]] * 4000 + ["left out: 96,000 more"]}),
+        ({str(n): n for n in range(10**5)}, {str(n): n for n in range(4000)} | {"left out": "96,000 more"}),
+        ({"a": "\x00" * 10**6, "lr": 0.5}, {"a": "\x00" * 4000 + MILLION, "lr": 0.5}),
+        ("\U0001f600" * 10**6, "\U0001f600" * 4000 + MILLION),
+    ],
+    ids=["texts", "name", "numbers", "beside short", "escapes"],
+)
+def test_a_long_row_is_cut_and_says_so(value, shown):
+    assert page([value])["rows"] == [shown] and len(json.dumps(shown)) < answers.MOST_ROW
 
 
 def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
@@ -67,7 +68,7 @@ def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
     texts = {
         name: answers.figure_text(figure) for name, figure in {"large": large, "none": None, "small": small}.items()
     }
-    figures = json.loads(answers.figures_text(texts))
+    figures = json.loads(answers.figures_text(texts, 2000))
     assert list(figures) == ["large", "small"] and figures["small"] == small and figures["large"]["data"] == []
     crowded = json.loads(answers.figures_text({"a": texts["small"], "b": texts["small"]}, len(texts["small"])))
     assert crowded["a"] == small and crowded["b"]["data"] == []
@@ -77,23 +78,36 @@ def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
 
 def test_answers_that_are_being_sent_take_bounded_memory(monkeypatch):
     monkeypatch.setattr(answers, "MOST_SENT", 300_000)
-    gc.collect()
-    unsent = [answers.BoundedResponse(b"x" * 100_000) for _ in range(3)]
-    with pytest.raises(NotYet, match="being sent"):
-        answers.BoundedResponse(b"x" * 100_000)
-    answers.BoundedResponse(b"small")
-    sent = []
+    body, sent = b"x" * 100_000, []
 
-    async def send(message):
-        sent.append(message)
+    async def one(content, read):
+        async def send(message):
+            messages.append(message)
+            await read.wait()
 
-    asyncio.run(unsent[0](None, None, send))
-    assert b"".join(each.get("body", b"") for each in sent) == b"x" * 100_000 and len(sent) > 2
-    assert max(len(each.get("body", b"")) for each in sent) <= answers.PIECE_BYTES
-    answers.BoundedResponse(b"x" * 100_000)  # there is room again, and where one is never sent too
-    del unsent
-    gc.collect()
-    assert len([answers.BoundedResponse(b"x" * 100_000) for _ in range(3)]) == 3
+        sent.append(messages := [])
+        await answers.BoundedResponse(content)({"type": "http"}, None, send)
+
+    async def ask():
+        read = asyncio.Event()
+
+        async def begin(content):
+            task = asyncio.create_task(one(content, read))
+            await asyncio.sleep(0)
+            return task
+
+        gone, *others = [await begin(body) for _ in range(3)]
+        others += [await begin(body), await begin(b"small")]
+        gone.cancel()
+        await asyncio.sleep(0)
+        others.append(await begin(body))
+        read.set()
+        await asyncio.gather(*others)
+
+    asyncio.run(ask())
+    assert [messages[0]["status"] for messages in sent] == [200, 200, 200, 503, 200, 200]
+    pieces = [message.get("body", b"") for message in sent[1]]
+    assert b"".join(pieces) == body and max(map(len, pieces)) <= answers.PIECE_BYTES
 
 
 @pytest.fixture

@@ -8,42 +8,28 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import httpx
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
+from tests.serve.conftest import TOKEN, begin, client_of, serving
 from tuner.errors import RequestError
 from tuner.record.events import sealed
 from tuner.record.journal import Journal
 from tuner.record.results import Following, load
-from tuner.record.saved_experiment import save_experiment
 from tuner.record.storage.lock import only_driver
+from tuner.serve import answers
+from tuner.serve.__main__ import main
 from tuner.serve.access.guard import is_loopback
 from tuner.serve.app import create_app
 from tuner.serve.page import HERE as SCRIPTS
-from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
-from tuner.spec.experiment import Experiment
+from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, read_on
 
 HERE = "http://127.0.0.1:8800"
 NONE = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
-
-
-def begin(results, name="demo", **options):
-    """An experiment's folder with a journal that has begun; gives the journal."""
-    folder = results / name
-    folder.mkdir()
-    options = {"space": "tiny", "max_epochs": 4, "num_samples": 3, **options}
-    save_experiment(
-        Experiment(name=name, results=str(results), **options), folder, {"created": 1000.0, "space": {"params": {}}}
-    )
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name=name)
-    return journal
 
 
 def start(journal, trial, **config):
@@ -61,7 +47,7 @@ def results(tmp_path):
     """One finished experiment: trial 0 trained to the end, trial 1 was pruned, trial 2 diverged."""
     folder = tmp_path / "results"
     folder.mkdir()
-    journal = begin(folder)
+    journal = begin(folder, max_epochs=4, num_samples=3)
     for trial, values in {"0": [3.0, 2.0, 1.5, 1.0], "1": [4.0], "2": [float("nan")]}.items():
         start(journal, trial, lr=0.1 * (1 + int(trial)), act="<script>alert(1)</script>")
         for epoch, value in enumerate(values, 1):
@@ -77,7 +63,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def client(results):
-    return TestClient(create_app(results), base_url=HERE, raise_server_exceptions=False)
+    return client_of(create_app(results))
 
 
 def get(client, path):
@@ -145,10 +131,6 @@ def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, resu
     assert get(client, "/demo")["state"] == "running" and len(reads) == 2
 
 
-def test_an_empty_folder_has_no_experiments(tmp_path):
-    assert get(TestClient(create_app(tmp_path), base_url=HERE), "")["experiments"] == []
-
-
 def test_one_without_a_journal_is_shown_as_just_begun(client, results):
     begin(results, "new").close()
     (results / "new" / "journal.jsonl").unlink()
@@ -213,6 +195,49 @@ def test_the_cost_of_an_answer_grows_no_faster_than_its_trials(client, results, 
     assert costs[1] < 5 * costs[0]
 
 
+# --- changes --------------------------------------------------------------------------------------------------------
+
+
+def test_all_rows_of_changes_are_those_of_the_other_routes(client):
+    changes, trials, rungs = (get(client, f"/demo/{part}") for part in ("changes", "trials", "rungs"))
+    assert (changes["since"], changes["left_out"], changes["figures"]) == (0, 0, {})
+    assert changes["summary"] == get(client, "/demo") and changes["parameters"] == ["lr"]
+    assert (changes["trials"], changes["num_trials"]) == (trials["trials"], 3)
+    assert (changes["rungs"], changes["decisions"]) == (rungs["rungs"], rungs["decisions"])
+    assert changes["decisions"][0]["trial"] == "1" and changes["num_decisions"] == 4
+    few = get(client, "/demo/changes?limit=1")
+    assert [row["trial"] for row in few["trials"]] == ["0"] and few["num_trials"] == 3
+    beyond = get(client, "/demo/changes?since=10000")
+    assert beyond["since"] == 0 and len(beyond["trials"]) == 3
+
+
+def test_a_report_brings_the_row_of_its_trial_alone(client, results):
+    lines = get(client, "/demo/changes")["summary"]["lines"]
+    assert get(client, f"/demo/changes?since={lines}")["trials"] == []
+    journal = Journal(results / "demo" / "journal.jsonl")
+    journal.write("report", "0", epoch=5, metrics={"loss": 0.5})
+    journal.close()
+    changes = get(client, f"/demo/changes?since={lines}")
+    assert [(row["trial"], row["last"]) for row in changes["trials"]] == [("0", 0.5)]
+    assert {row["trial"] for row in changes["decisions"]} == {"0"}
+    assert (changes["since"], changes["num_trials"], changes["num_decisions"]) == (lines, 3, 4)
+    assert changes["summary"]["lines"] == lines + 1
+
+
+def test_the_figures_that_were_asked_for_are_sent(client):
+    drawn = get(client, "/demo/figures")
+    assert get(client, "/demo/changes?figures=curves&figures=usage")["figures"] == {"curves": drawn["curves"]}
+    assert client.get("/api/experiments/demo/changes?figures=none").status_code == 422
+
+
+def test_rows_and_figures_together_stay_below_the_largest_answer(client, monkeypatch):
+    size = len(client.get("/api/experiments/demo/changes").content)
+    monkeypatch.setattr(answers, "MOST_BYTES", size + 1000)
+    figures = get(client, "/demo/changes?figures=curves&figures=history")["figures"]
+    texts = json.dumps([figure["layout"] for figure in figures.values()])
+    assert "left out" in texts and not all(figure["data"] for figure in figures.values())
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -229,23 +254,21 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     assert "unsafe-inline" not in policy and "http" not in policy and "*" not in policy
 
 
-def test_plotlys_script_is_sent_compressed_and_only_once(client):
+def test_plotlys_script_is_sent_compressed_and_once_a_day(client):
     plain = client.get("/plotly.min.js", headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers and len(plain.content) == int(plain.headers["content-length"])
     first = client.get("/plotly.min.js", headers={"Accept-Encoding": "gzip, br"})
     assert first.headers["content-encoding"] == "gzip" and first.headers["vary"] == "Accept-Encoding"
     assert int(first.headers["content-length"]) < 0.35 * len(plain.content) and first.content == plain.content
-    again = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["etag"]}
-    assert client.get("/plotly.min.js", headers=again).status_code == 304
-    assert first.headers["etag"] != plain.headers["etag"]  # they are other bytes
+    assert first.headers["cache-control"] == plain.headers["cache-control"] == "private, max-age=86400"
 
 
-@pytest.mark.parametrize("path", ["/api/experiments", "/api/docs", "/page.js", "/nothing"])
-def test_nothing_but_the_page_may_run_a_script(client, path):
-    headers = client.get(path).headers
-    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self';")
-    assert headers["cross-origin-resource-policy"] == "same-origin"
-    assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+def test_nothing_but_the_page_may_run_a_script(client):
+    for path in ("/api/experiments", "/api/docs", "/page.js", "/nothing"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self';")
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
 
 
 def test_the_api_is_described(client):
@@ -272,14 +295,14 @@ NAMES = [
 
 
 @pytest.mark.parametrize("part", ["", "/trials", "/rungs", "/figures", "/events"])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_name_cannot_leave_the_results(client, results, name, part):
+def test_a_name_cannot_leave_the_results(client, results, part):
     begin(results.parent, "secret").close()
     (results / "link").symlink_to(results.parent / "secret")
     begin(results, "hidden").close()
     (results / "hidden").rename(results / ".hidden")
-    answer = client.get(f"/api/experiments/{name}{part}")
-    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+    for name in NAMES:
+        answer = client.get(f"/api/experiments/{name}{part}")
+        assert answer.status_code == 404 and list(answer.json()) == ["error"], name
     assert [row["name"] for row in get(client, "")["experiments"]] == ["demo"]
 
 
@@ -296,66 +319,53 @@ def test_a_linked_file_is_not_followed(client, results, file):
     "host", ["evil.com", "evil.com:8800", "127.0.0.1.evil.com", "localhost.evil.com", "192.0.2.2", "0.0.0.0", "",
              "127.0.0.1@evil.com", "evil.com#127.0.0.1", "localhost:evil"]
 )  # fmt: skip
-@pytest.mark.parametrize("path", ["/", "/page.js", "/api/health", "/api/experiments/demo/events"])
-def test_a_rebound_name_is_refused(client, host, path):
-    answer = client.get(path, headers={"Host": host})
-    assert answer.status_code == 403 and list(answer.json()) == ["error"]
+def test_a_rebound_name_is_refused(client, host):
+    for path in ("/", "/page.js", "/api/health", "/api/experiments/demo/events"):
+        answer = client.get(path, headers={"Host": host})
+        assert answer.status_code == 403 and list(answer.json()) == ["error"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "[::1]:8800", "LOCALHOST", "127.0.0.2"])
-def test_names_of_loopback_are_let_in(client, host):
-    assert client.get("/api/health", headers={"Host": host}).status_code == 200
+def test_names_of_loopback_are_let_in(client):
+    for host in ("127.0.0.1", "localhost:9", "[::1]:8800", "LOCALHOST", "127.0.0.2"):
+        assert client.get("/api/health", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
-@pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/demo"])
-def test_other_methods_are_not_known(client, method, path):
-    if (method, path) == ("DELETE", "/api/experiments/demo"):
-        path += "/trials"  # an experiment can be deleted
-    token = client.app.state.keys._token.decode()
-    answer = client.request(method, path, headers={"Authorization": f"Bearer {token}"})
-    assert answer.status_code == 405 and list(answer.json()) == ["error"]
-    assert "access-control-allow-origin" not in answer.headers
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_other_methods_are_not_known(results, method):
+    client = client_of(create_app(results, token=TOKEN), TOKEN)
+    for path in ("/", "/api/experiments", "/api/experiments/demo"):
+        answer = client.request(method, path)
+        assert answer.status_code == 405 and list(answer.json()) == ["error"]
+        assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize("query", ["offset=-1", "limit=0", "limit=10001", "limit=x", "offset=1e99", "offset=nan"])
-def test_pages_are_bounded(client, query):
-    answer = client.get(f"/api/experiments/demo/trials?{query}")
-    assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
+def test_pages_are_bounded(client):
+    for query in ("offset=-1", "limit=0", "limit=10001", "limit=x", "offset=1e99", "offset=nan"):
+        answer = client.get(f"/api/experiments/demo/trials?{query}")
+        assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/results_reader.py", "/page.py", "/../app.py", "/api", "/api/nothing", "/static/..%2fapp.py"]
-)
-def test_no_other_file_is_served(client, path):
-    answer = client.get(path)
-    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+def test_no_other_file_is_served(client):
+    for path in ("/results_reader.py", "/page.py", "/../app.py", "/api", "/api/nothing", "/static/..%2fapp.py"):
+        answer = client.get(path)
+        assert answer.status_code == 404 and list(answer.json()) == ["error"]
 
 
 # --- the token ------------------------------------------------------------------------------------------------------
 
-TOKEN = "s3cret of 32 characters, or more"
 
-
-@pytest.fixture
-def far(results):
-    return TestClient(create_app(results, host="0.0.0.0", token=TOKEN), base_url="http://box:8800")
-
-
-@pytest.mark.parametrize("path", ["/", "/page.js", "/plotly.min.js", "/api/health", "/api/docs", "/api/openapi.json",
-                                  "/api/experiments", "/api/experiments/demo/events", "/nothing"])  # fmt: skip
 @pytest.mark.parametrize(
     "headers",
     [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
      {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner="}, {"Cookie": f"tuner={TOKEN}"},
      {"Host": "127.0.0.1"}, {"X-Forwarded-For": "127.0.0.1"}, {"Authorization": b"Bearer \xff\xfe"}],
 )  # fmt: skip
-def test_without_the_token_nothing_is_told(far, path, headers):
-    answer = far.get(path, headers=headers)
-    assert answer.status_code == 401 and list(answer.json()) == ["error"]
-
-
-def test_the_header_lets_in(far):
+def test_without_the_token_nothing_is_told(results, headers):
+    far = TestClient(create_app(results, host="0.0.0.0", token=TOKEN), base_url="http://box:8800")
+    paths = ["/", "/page.js", "/plotly.min.js", "/api/health", "/api/docs", "/api/openapi.json", "/api/experiments"]
+    for path in (*paths, "/api/experiments/demo/events", "/nothing"):
+        answer = far.get(path, headers=headers)
+        assert answer.status_code == 401 and list(answer.json()) == ["error"]
     assert far.get("/api/health", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
@@ -376,17 +386,8 @@ def test_what_loopback_is():
 @pytest.fixture
 def served(results):
     """The app on a real port: a stream does not end, and a test client waits for the end."""
-    app = create_app(results)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=3))
-    app.state.stopping = lambda: server.should_exit
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-    assert not thread.is_alive(), "an open stream keeps the server from ending"
+    with serving(create_app(results)) as url:
+        yield url.rstrip("/")
 
 
 def ids(lines, number):
@@ -419,11 +420,12 @@ def test_a_reconnect_goes_on_after_the_last_event(served, how):
 
 def test_half_a_line_waits_for_its_other_half(tmp_path):
     path = tmp_path / "journal.jsonl"
-    assert read_on(path, Place(0, 0)) == []
+    one, two = b"data: one\nid: 1\n\n", b"data: two\nid: 2\n\n"
+    assert read_on(path, Place()) == (b"", Place())
     path.write_bytes(b"one\ntw")
-    assert read_on(path, Place(0, 0)) == [b"one"] and read_on(path, Place(4, 1)) == []
+    assert read_on(path, Place()) == (one, Place(4, 1)) and read_on(path, Place(4, 1)) == (b"", Place(4, 1))
     path.write_bytes(b"one\ntwo\n")
-    assert read_on(path, Place(4, 1)) == [b"two"]
+    assert read_on(path, Place(4, 1)) == (two, Place(8, 2)) == read_on(path, Place(), after=1)
     path.write_bytes(b"")
     assert read_on(path, Place(4, 1)) is None
 
@@ -431,9 +433,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
 def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"\n" * (CHUNK_BYTES + 5))
-    lines = read_on(path, Place(0, 0))
-    assert lines == [b""] * MOST_LINES
-    frames, place = framed(lines, Place(0, 0), after=MOST_LINES - 1)
+    frames, place = read_on(path, Place(), after=MOST_LINES - 1)
     assert frames == b"data: \nid: %d\n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
 
 
@@ -446,8 +446,6 @@ def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
      ["--host", "no.such.host.invalid"]],
 )  # fmt: skip
 def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, capsys):
-    from tuner.serve.__main__ import main
-
     monkeypatch.delenv("TUNER_TOKEN", raising=False)
     monkeypatch.chdir(results)
     assert main(["--results", str(results), *options]) == 2
@@ -456,16 +454,12 @@ def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, c
 
 
 def test_a_port_in_use_is_one_line_and_exit_2(results, capsys):
-    from tuner.serve.__main__ import main
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["--results", str(results), "--port", str(taken.getsockname()[1])]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_results_folder_that_cannot_be_created_is_one_line(tmp_path, capsys):
-    from tuner.serve.__main__ import main
-
     (tmp_path / "file").write_text("")
     assert main(["--results", str(tmp_path / "file" / "results")]) == 2
     err = capsys.readouterr().err

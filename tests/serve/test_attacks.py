@@ -4,27 +4,16 @@ import asyncio
 import json
 import os
 import stat
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
-from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
 from tuner.errors import RequestError
-from tuner.serve.access.connections import MOST_BYTES, BodyLimit
-from tuner.serve.access.guard import KEY, Guard
-from tuner.serve.access.keys import MOST_SESSIONS, SESSION_S, Keys, Tries, Wait
-from tuner.serve.access.state import (
-    LEAST_CHARS,
-    TOKEN,
-    TOKEN_FILE,
-    keep_secret,
-    kept_token,
-    long_enough,
-    token_from_environment,
-)
+from tuner.serve.access.guard import KEY, MOST_BYTES, Guard
+from tuner.serve.access.keys import SESSION_S, Keys, Wait
+from tuner.serve.access.state import LEAST_CHARS, TOKEN, TOKEN_FILE, secret_file, token_from_environment
 from tuner.serve.app import create_app
 
 HERE = "http://127.0.0.1:8800"
@@ -88,13 +77,13 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("path", [ALL, STOP, RESUME])
 @pytest.mark.parametrize("attack", WRITES)
-def test_a_write_is_refused(service, attack, path):
+def test_a_write_is_refused(service, attack):
     headers, status = WRITES[attack]
-    answer = service.anyone.post(path, json=BODY, headers=headers(service) if callable(headers) else headers)
-    assert answer.status_code == status and list(answer.json()) == ["error"]
-    assert "access-control-allow-origin" not in answer.headers and not service.searches.all()
+    for path in (ALL, STOP, RESUME):
+        answer = service.anyone.post(path, json=BODY, headers=headers(service) if callable(headers) else headers)
+        assert answer.status_code == status and list(answer.json()) == ["error"]
+        assert "access-control-allow-origin" not in answer.headers and not service.searches.all()
 
 
 def test_a_cookie_that_another_port_got_starts_nothing(service, far):
@@ -109,16 +98,13 @@ def test_a_cookie_that_another_port_got_starts_nothing(service, far):
     assert far.client.get("/api/health", headers=kept).status_code == 200
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'])
-def test_a_body_that_is_no_request_is_refused(service, body):
-    answer = service.owner.post(ALL, content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-def test_what_a_form_of_a_page_elsewhere_could_send_is_no_request(service, kind):
-    answer = service.owner.post(ALL, content=json.dumps(BODY), headers={"Content-Type": kind})
-    assert answer.status_code == 422 and not service.searches.all()
+def test_a_body_that_is_no_request_is_refused(service):
+    for body in (b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'):
+        answer = service.owner.post(ALL, content=body, headers=JSON)
+        assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):  # a form elsewhere
+        answer = service.owner.post(ALL, content=json.dumps(BODY), headers={"Content-Type": kind})
+        assert answer.status_code == 422 and not service.searches.all()
 
 
 SPACES = [
@@ -127,32 +113,27 @@ SPACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("space", SPACES)
-def test_a_space_is_a_known_name_and_never_code(service, space):
-    answer = service.owner.post(ALL, json={"space": space})
-    assert answer.status_code == 422 and "must be one of" in answer.json()["error"] and not service.searches.all()
+def test_a_space_is_a_known_name_and_never_code(service):
+    for space in SPACES:
+        answer = service.owner.post(ALL, json={"space": space})
+        assert answer.status_code == 422 and "must be one of" in answer.json()["error"] and not service.searches.all()
 
 
-@pytest.mark.parametrize("name", ["results", "data_dir", "address", "wandb", "wandb_project", "resume", "__class__"])
-def test_where_a_search_reads_writes_and_runs_is_not_a_requests_to_say(service, name):
-    answer = service.owner.post(ALL, json={**BODY, name: "/tmp/evil"})
-    assert answer.status_code == 422 and name in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    "name", ["..", ".service", "a/b", "/abs", "a\x00b", "a\n", "-rf", "--results=x", "é", "a" * 101]
-)
-def test_a_name_cannot_leave_the_results_when_it_is_written(service, name):
-    assert service.owner.post(ALL, json={**BODY, "name": name}).status_code == 422
+def test_where_a_search_reads_writes_and_runs_is_not_a_requests_to_say(service):
+    for name in ("results", "data_dir", "address", "wandb", "wandb_project", "resume", "__class__"):
+        answer = service.owner.post(ALL, json={**BODY, name: "/tmp/evil"})
+        assert answer.status_code == 422 and name in answer.json()["error"]
+    for name in ("..", ".service", "a/b", "/abs", "a\x00b", "a\n", "-rf", "--results=x", "é", "a" * 101):
+        assert service.owner.post(ALL, json={**BODY, "name": name}).status_code == 422
     assert not service.searches.all()
 
 
 @pytest.mark.parametrize("action", ["stop", "resume"])
-@pytest.mark.parametrize("name", ["..%2fsecret", "%2e%2e", "demo%00", ".service", "link", "%2fetc", "nothing", "%ff"])
-def test_only_experiments_are_acted_on(service, name, action):
+def test_only_experiments_are_acted_on(service, action):
     (service.results / "link").symlink_to(service.results.parent)
-    answer = service.owner.post(f"/api/experiments/{name}/{action}")
-    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+    for name in ("..%2fsecret", "%2e%2e", "demo%00", ".service", "link", "%2fetc", "nothing", "%ff"):
+        answer = service.owner.post(f"/api/experiments/{name}/{action}")
+        assert answer.status_code == 404 and list(answer.json()) == ["error"]
 
 
 def test_a_value_never_becomes_an_option(service):
@@ -161,54 +142,32 @@ def test_a_value_never_becomes_an_option(service):
     assert service.searches.get("evil").options["metric"] == "--results=/tmp/evil"
 
 
-@pytest.mark.parametrize("character", ["\x00", "\n", "\x1b", "\x9b", "\u202e", "\ud800"])
 @pytest.mark.parametrize("field", ["metric", "name", "time_budget", "trial_timeout"])
-def test_a_text_that_is_not_printable_is_refused_before_a_process_is_started(service, monkeypatch, field, character):
+def test_a_text_that_is_not_printable_is_refused_before_a_process_is_started(service, monkeypatch, field):
     """A zero byte in a process's arguments is a ValueError of Python's."""
     service.begin("demo").close()
-    monkeypatch.setattr(service.searches, "_check", lambda arguments: pytest.fail("it was asked"))
+    monkeypatch.setattr("tuner.serve.jobs.searches.checked_options", lambda arguments: pytest.fail("it was asked"))
     path, more = (RESUME, {}) if field == "time_budget" else (ALL, BODY)
-    answer = service.owner.post(path, content=json.dumps({**more, field: f"1{character}s"}), headers=JSON)
-    assert answer.status_code == 422 and field in answer.json()["error"] and answer.json()["error"].isprintable()
+    for character in "\x00\n\x1b\x9b\u202e\ud800":
+        answer = service.owner.post(path, content=json.dumps({**more, field: f"1{character}s"}), headers=JSON)
+        assert answer.status_code == 422 and field in answer.json()["error"] and answer.json()["error"].isprintable()
 
 
-def test_the_services_own_folder_is_not_served(service):
-    for name in (".service", ".service%2ftoken", ".service/token"):
-        assert service.owner.get(f"{ALL}/{name}").status_code == 404
-
-
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_page_elsewhere_opens_no_stream(service, site):
+def test_a_page_elsewhere_opens_no_stream(service):
     service.begin("demo").close()
-    answer = service.anyone.get(f"{ALL}/demo/events", headers={"Sec-Fetch-Site": site})
-    assert answer.status_code == 403
-    assert service.anyone.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200  # a link to the page may be
+    for site in ("cross-site", "same-site"):
+        headers = {"Sec-Fetch-Site": site}
+        assert service.anyone.get(f"{ALL}/demo/events", headers=headers).status_code == 403
+        assert service.anyone.get("/", headers=headers).status_code == 200  # a link to the page may be
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_long_body_is_refused(service):
-    answer = service.owner.post(ALL, content=b" " * (MOST_BYTES + 1))
-    assert answer.status_code == 413 and list(answer.json()) == ["error"]
-
-
-def test_a_long_body_in_pieces_is_refused(service):
-    pieces = (b" " * 1000 for _ in range(MOST_BYTES // 500))
-    assert service.owner.post(ALL, content=pieces).status_code == 413
-
-
-def test_a_body_that_trickles_is_given_up():
-    async def trickle():
-        await asyncio.sleep(60)
-
-    async def app(scope, receive, send):
-        await receive()
-
-    scope = {"type": "http", "method": "POST", "headers": [], "path": "/"}
-    with pytest.raises(HTTPException) as given_up:
-        asyncio.run(BodyLimit(app, body_s=0.05)(scope, trickle, None))
-    assert given_up.value.status_code == 408
+    for content in (b" " * (MOST_BYTES + 1), (b" " * 1000 for _ in range(MOST_BYTES // 500))):
+        answer = service.owner.post(ALL, content=content)
+        assert answer.status_code == 413 and list(answer.json()) == ["error"]
 
 
 # --- signing in -----------------------------------------------------------------------------------------------------
@@ -237,10 +196,10 @@ def test_the_link_signs_in_once_and_its_code_is_spent(far):
     assert again.status_code == 401 and "set-cookie" not in again.headers and "already used" in again.text
 
 
-@pytest.mark.parametrize("code", ["wrong", "", "é", "%ff", "<script>alert(1)</script>"])
-def test_a_wrong_code_signs_nobody_in(far, code):
-    answer = far.client.get("/signin", params={"code": code})
-    assert "set-cookie" not in answer.headers and "<script" not in answer.text
+def test_a_wrong_code_signs_nobody_in(far):
+    for code in ("wrong", "", "é", "%ff", "<script>alert(1)</script>"):
+        answer = far.client.get("/signin", params={"code": code})
+        assert "set-cookie" not in answer.headers and "<script" not in answer.text
 
 
 def test_the_form_signs_in_by_the_token_from_its_own_page_alone(far):
@@ -259,49 +218,24 @@ def test_a_browser_beyond_loopback_gets_the_form_and_nothing_else(far):
     assert "form-action 'self'" in answer.headers["content-security-policy"]
 
 
-def test_the_cookie_of_one_token_is_worth_nothing_to_another(far, service):
-    other = create_app(service.results, host="0.0.0.0", token="another secret of 32 characters")
-    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.open_session()}"}
-    assert far.client.get("/api/health", headers=kept).status_code == 401
-
-
-def test_a_secret_is_kept_from_others(tmp_path):
-    path, token = kept_token(tmp_path)
-    assert len(token) > 40 and kept_token(tmp_path) == (path, token) and path.read_text() == token
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    os.chmod(path, 0o644)
-    with pytest.raises(RequestError, match="can be read by others"):
-        kept_token(tmp_path)
-    os.chmod(path, 0o600)
-    path.write_text(token[:5])  # the disk was full
-    with pytest.raises(RequestError, match="no complete token; delete it"):
-        kept_token(tmp_path)
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RequestError):
-        keep_secret(link, "x")
-
-
-@pytest.mark.parametrize("name", ["token", "ray_token"])
-def test_a_full_disk_leaves_no_empty_secret(tmp_path, monkeypatch, name):
-    """The next start took an empty file as the token, and no program could ever sign in."""
-    path, opened = tmp_path / "state" / name, os.open
+def test_a_secret_is_kept_from_others_and_no_full_disk_leaves_half_of_one(tmp_path, monkeypatch):
+    """A file that is half written would be taken for the token by the next start."""
+    path, opened = tmp_path / "token", os.open
 
     def full(path, flags, *mode, **options):
         handle = opened(path, flags, *mode, **options)
-        if str(path).endswith(name):
+        if flags & os.O_EXCL:
             os.dup2(opened("/dev/full", os.O_WRONLY), handle)
         return handle
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)
         with pytest.raises(RequestError, match="cannot be created .No space left"):
-            keep_secret(path, "s" * 40)
+            secret_file(path)
     assert not path.exists()
-    assert keep_secret(path, "s" * 40).read_text() == "s" * 40
-    path.write_text("")  # the machine was lost before its disk had the content
-    with pytest.raises(RequestError, match="no complete token; delete it"):
-        keep_secret(path, "s" * 40)
+    token = secret_file(path).read_text()
+    assert len(token) > 40 and secret_file(path).read_text() == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------
@@ -356,14 +290,6 @@ def test_a_session_ends_after_twelve_hours():
     assert keys.holds(NO_HEADERS, secret) == (False, False)
 
 
-def test_only_so_many_sessions_are_kept_the_newest():
-    keys = Keys("x" * 40)
-    first, second = keys.open_session(), keys.open_session()
-    for _ in range(MOST_SESSIONS - 1):
-        last = keys.open_session()
-    assert [keys.holds(NO_HEADERS, secret)[1] for secret in (first, second, last)] == [False, True, True]
-
-
 def test_a_session_is_of_one_start_of_the_service(far):
     again = create_app(far.results, host="0.0.0.0", token=far.token).state.keys
     assert far.keys.cookie != again.cookie and far.keys.open_session() != again.open_session()
@@ -408,68 +334,46 @@ def test_wrong_tokens_are_refused_after_ten_in_a_minute_and_the_right_one_is_not
     assert right.status_code == 200 and far.client.get("/api/health").status_code == 200
 
 
-@pytest.mark.parametrize("length", [1, 31, 32, 64])
-def test_whoever_has_the_token_is_never_kept_out_by_others(service, length):
-    """Of a token that the service starts with, however long it is."""
-    token = "t" * length
-    try:
-        app = create_app(service.results, host="0.0.0.0", token=long_enough(token))
-    except RequestError as error:
-        assert length < LEAST_CHARS and f"{TOKEN} has {length} characters, give 32 or more" in str(error)
-        return
+def test_whoever_has_the_token_is_never_kept_out_by_others(far):
+    app = far.client.app
     for client in range(11):
-        assert {status(at(app, f"192.0.2.{client}"), f"guess {number}") for number in range(10)} <= {401, 429}
-    assert status(at(app, "192.0.2.1"), "wrong") == status(at(app, "192.0.2.99"), "wrong") == 429
-    assert status(at(app, "192.0.2.1"), token) == status(at(app, "192.0.2.99"), token) == 200
+        assert {status(at(app, f"192.0.2.{client}"), f"guess {number}") for number in range(10)} == {401}
+    assert status(at(app, "192.0.2.1"), "wrong") == 429 and status(at(app, "192.0.2.99"), "wrong") == 401
+    assert status(at(app, "192.0.2.1"), far.token) == status(at(app, "192.0.2.99"), far.token) == 200
 
 
-@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff"])
-def test_a_file_that_holds_no_token_is_not_no_token(tmp_path, monkeypatch, content):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot be read"), (b"\xff", "cannot be read"), (b" \n", "has 0 characters, give 32 or more")]
+    + [(b"t" * (LEAST_CHARS - 1), "has 31 characters"), (b"short" + b" " * 40, "has 5 characters")],
+)
+def test_a_file_that_holds_no_token_is_not_no_token(tmp_path, monkeypatch, content, says):
     """Else a service whose secret is missing would start with a token of its own, and say nothing of it."""
     path = tmp_path / "token"
     if content is not None:
         path.write_bytes(content)
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.setenv(TOKEN_FILE, str(path))
-    with pytest.raises(RequestError, match=f"{TOKEN_FILE}={path} (cannot be read|is empty)"):
+    with pytest.raises(RequestError, match=says):
         token_from_environment()
 
 
-def test_spaces_around_a_token_do_not_make_it_longer():
-    with pytest.raises(RequestError, match="has 5 characters"):
-        long_enough("short" + " " * 40)
-
-
-@pytest.mark.parametrize("guesses", [["192.0.2.1"], ["2001:db8::1", "2001:db8::2"], ["::ffff:192.0.2.1", "192.0.2.1"]])
-def test_tries_are_counted_by_the_network_of_a_client(guesses):
+def test_tries_are_counted_for_a_minute():
     clock = Clock()
-    tries = Tries(clock)
-    for number in range(10):
+    keys = Keys("x" * 40, clock)
+    for _ in range(10):
         clock.now += 1
-        assert not tries.check(guesses[number % len(guesses)], False)
+        assert not keys.is_token(b"wrong", "192.0.2.1")
     with pytest.raises(Wait) as caught:
-        tries.check(guesses[0], False)
+        keys.is_token(b"wrong", "192.0.2.1")
     assert caught.value.seconds == 51  # the first was 9 s ago
-    assert not tries.check("192.0.2.2", False) and not tries.check("2001:db8:0:1::1", False)
     clock.now += 51
-    assert not tries.check(guesses[0], False)
-
-
-def test_many_clients_together_are_bounded_too():
-    clock = Clock()
-    tries, refusals = Tries(clock), 0
-    for client in range(300):
-        with suppress(Wait):
-            refusals += not tries.check(f"192.0.{client % 30}.1", False)
-    assert refusals == 100
-    clock.now += 60
-    assert not tries.check("192.0.2.1", False)
+    assert not keys.is_token(b"wrong", "192.0.2.1")
 
 
 def test_wrong_codes_are_refused_and_the_right_one_is_not(far):
     codes = [far.client.get("/signin", params={"code": "wrong"}).status_code for _ in range(11)]
     assert codes == [401] * 10 + [429]
-    assert status(far.client, "wrong") == 401  # counted apart: a page elsewhere can lead here
     assert far.client.get("/signin", params={"code": far.keys.code}).status_code == 200
 
 

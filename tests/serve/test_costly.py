@@ -80,18 +80,13 @@ def test_one_process_answers_stays_and_ends_with_the_service(small):
 
 
 @pytest.mark.parametrize(
-    ("limits", "text"),
-    [
-        ({"most_s": 1.0, "most_memory": 16 << 30}, "more than 1 s"),
-        ({"most_s": 60.0, "most_memory": 400 << 20}, "400 MiB of memory"),
-    ],
+    ("most_s", "most_memory", "text"), [(10.0, 16 << 30, "more than 10 s"), (60.0, 400 << 20, "400 MiB of memory")]
 )
-def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, limits, text):
-    before, worker = children(), AnalysisWorker(JOURNAL, **limits)
+def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, most_s, most_memory, text):
+    before, worker = children(), AnalysisWorker(JOURNAL, most_s, most_memory)
     status, answer = asked(worker, endless)
     assert status == 503 and text in answer["error"] and children() <= before
-    if "60" in str(limits):  # 1 s is too little for the start of a process
-        assert asked(worker, small)[0] == 200
+    assert asked(worker, small)[0] == 200
 
 
 @pytest.mark.parametrize("cause", ["client", "service"])
@@ -147,4 +142,4 @@ def test_a_client_that_asks_for_too_much_takes_nothing_from_others(real, endless
         time.sleep(1)
         os.kill(real.process.pid, signal.SIGTERM)
         real.process.communicate(timeout=20)  # while it is being computed
-        assert isinstance(last.exception(), OSError) or last.result() == 503
+        assert last.result() == 503 and real.process.returncode == 0

@@ -5,13 +5,14 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fastapi.testclient import TestClient
 
 from tuner.record.events import sealed
 from tuner.record.format import FORMAT
-from tuner.record.journal import Journal
+from tuner.record.results import Following
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.record.storage.lock import driver_of
 from tuner.serve.analysis.worker import AnalysisWorker
@@ -287,20 +288,27 @@ def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
     assert reader.view("gone").summary.epochs == 1
 
 
-def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
+def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path, monkeypatch):
     for name in ("good", "slow"):
         begin(tmp_path, name, [STARTED, REPORT])
     reader = ResultsReader(tmp_path)
     reader.summaries()
     with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
         file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
-    with reader._experiments["slow"]._lock:  # as if it were being read
-        done = threading.Thread(target=lambda: (reader.view("good"), reader.summaries()))
-        done.start()
-        done.join(30)
-        assert not done.is_alive()
+    begun, release, load = threading.Event(), threading.Event(), Following.load
+
+    def slow(self, until):
+        begun.set()
+        assert release.wait(30)
+        return load(self, until)
+
+    monkeypatch.setattr(Following, "load", slow)
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(reader.view, "slow")
+        assert begun.wait(30) and reader.view("good").summary.epochs == 1
         assert {s.name: s.epochs for s in reader.summaries()} == {"good": 1, "slow": 1}  # as it was
-    assert reader.view("slow").summary.epochs == 2
+        release.set()
+        assert read.result().summary.epochs == 2
 
 
 def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
@@ -332,7 +340,7 @@ def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch)
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.reading.budget.MOST_MEMORY", 150_000)
+    monkeypatch.setattr("tuner.serve.reading.experiment_reader.MOST_MEMORY", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)
@@ -350,39 +358,28 @@ def test_a_row_of_the_list_is_short_whatever_the_folder_holds(tmp_path, long):
 def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch):
     for n in range(9):
         begin(tmp_path, f"e{n}", [STARTED, REPORT])
-    reader, looked = ResultsReader(tmp_path), []
-    read = ResultsReader._summary
+    reader, read, load = ResultsReader(tmp_path), [], Following.load
 
-    def slow(self, name, until):
-        looked.append(name)
+    def slow(self, until):
+        read.append(self.folder.name)
         time.sleep(0.05)
-        return read(self, name, until)
+        return load(self, until)
 
-    monkeypatch.setattr(ResultsReader, "_summary", slow)
+    monkeypatch.setattr(Following, "load", slow)
     monkeypatch.setattr("tuner.serve.reading.results_reader.LIST_S", 0.12)
     rows = [reader.summaries() for _ in range(9)]
     assert all(len(each) == 9 for each in rows) and {row.state for row in rows[0]} == {"running", "reading"}
-    assert {row.state for row in rows[-1]} == {"running"} and len(set(looked[:9])) == 9
-
-
-def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monkeypatch):
-    begin(tmp_path, "slow", [STARTED, REPORT])
-    reader, looks = ResultsReader(tmp_path), []
-    reader.summaries()
-    monkeypatch.setattr("tuner.serve.reading.experiment_reader._has_changed", lambda *_: looks.append(time.sleep(0.2)))
-    for _ in range(5):
-        assert reader.summaries()[0].epochs == 1
-    assert len(looks) == 1
+    assert {row.state for row in rows[-1]} == {"running"} and read == [f"e{n}" for n in range(9)]
 
 
 def test_a_list_is_made_once_for_all_who_wait_for_it_and_health_waits_for_no_thread(service, monkeypatch):
     release, made = threading.Event(), []
 
-    def slow_list(self):
+    def slow_list(path):
         made.append(release.wait(30))
         return []
 
-    monkeypatch.setattr(ResultsReader, "_all", slow_list)
+    monkeypatch.setattr(os, "listdir", slow_list)
     threads = [threading.Thread(target=service.get, args=["/api/experiments"]) for _ in range(60)]
     for thread in threads:
         thread.start()
@@ -402,31 +399,6 @@ def test_no_lock_is_truncated_and_none_is_made_by_a_reader(tmp_path):
     (folder / ".driver").write_text(f"process 1 on {os.uname().nodename}")
     assert ResultsReader(tmp_path).view("bad").summary.state == "running"
     assert (tmp_path / "mine").read_text() == "mine"
-
-
-def test_a_writer_leaves_out_what_no_reader_would_take(tmp_path):
-    book = Journal(tmp_path / "j")
-    book.write("report", "0", epoch=1, metrics={"loss": 0.5, "image": "x" * (17 << 20)})
-    book.close()
-    assert (tmp_path / "j").stat().st_size < 1000 and b"left out: str of 17,825,792 characters" in (
-        tmp_path / "j"
-    ).read_bytes()
-
-
-def test_a_pipe_for_a_journal_is_not_waited_for_by_its_writer(tmp_path):
-    os.mkfifo(tmp_path / "j")
-    with pytest.raises(OSError):
-        Journal(tmp_path / "j")
-
-
-def test_the_list_is_there_soon_with_every_bad_folder_in_it(service):
-    for number, make in enumerate([*DAMAGED.values(), *READABLE.values()]):
-        make(service.results)
-        (service.results / "bad").rename(service.results / f"bad{number}")
-    began = time.monotonic()
-    shown = rows(service)
-    assert shown["good"]["error"] == "" and len(shown) == len(DAMAGED) + len(READABLE) + 1
-    assert time.monotonic() - began < 60
 
 
 def test_a_client_asks_again_when_it_is_told_to(monkeypatch):

@@ -3,13 +3,12 @@
 import contextlib
 import os
 import shutil
-import socket
 import threading
 
 import pytest
-import uvicorn
 from test_attacks import WRITES
 
+from tests.serve.conftest import client_of, serving
 from tuner import audit
 from tuner.errors import RequestError
 from tuner.record import folder as folders
@@ -17,7 +16,7 @@ from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
 from tuner.record.reading import read
 from tuner.record.saved_experiment import COPY, latest_experiment, save_experiment
 from tuner.record.storage.lock import HOLDER, only_driver
-from tuner.serve import housekeeping
+from tuner.serve import actions
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
 from tuner.serve.jobs import options
@@ -184,18 +183,18 @@ def test_a_renamed_search_is_resumed(service):
     assert journaled_events(experiment.folder, begun=True) == events
     resumed = service.owner.post(f"{ALL}/better/resume", json={"num_samples": 40, "max_epochs": 54})
     assert resumed.status_code == 202, resumed.text
-    service.searches.dispatcher.step()
+    service.searches.step()
     (arguments,) = service.jobs.submitted.values()
     assert arguments[:4] == ["--resume=better", "--space=quadratic", "--num-samples=40", "--max-epochs=54"]
 
 
 def test_the_services_search_keeps_its_state_under_the_new_name(service):
     assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
-    service.searches.dispatcher.step()
+    service.searches.step()
     folder = ended(service)
     (job,) = service.jobs.submitted
     service.jobs.job_states[job] = JobState("ended", 2, "tuner: error: out of luck")
-    service.searches.dispatcher.step()
+    service.searches.step()
     assert change(service, "rename", name="better")["message"] == "out of luck" and not folder.exists()
     service = service.reopened()
     assert listed(service) == ["better"]
@@ -216,14 +215,12 @@ def test_a_renamed_search_trains_on_from_its_checkpoints(search):
     assert len(epochs) == 16  # no epoch was trained twice
 
 
-@pytest.mark.parametrize(
-    "name", ["../up", "a/b", ".hidden", "-x", "latest", "", "x" * 101, "a b", "a\n", "ü", "..", "/tmp/x", "a\0"]
-)
-def test_a_name_that_is_no_name_is_refused(service, name):
+def test_a_name_that_is_no_name_is_refused(service):
     folder = ended(service)
     before = everything(folder)
-    assert change(service, "rename", 422, name=name)["error"] and everything(folder) == before
-    assert os.listdir(service.results) == ["demo"]
+    for name in ("../up", "a/b", ".hidden", "-x", "latest", "", "x" * 101, "a b", "a\n", "ü", "..", "/tmp/x", "a\0"):
+        assert change(service, "rename", 422, name=name)["error"] and everything(folder) == before
+        assert os.listdir(service.results) == ["demo"]
 
 
 @pytest.mark.parametrize("kind", ["experiment", "empty folder", "file", "link", "queued"])
@@ -296,7 +293,7 @@ def test_a_search_that_runs_or_waits_is_kept(service, monkeypatch, what, by):
     if by in ("queue", "job"):
         assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
         if by == "job":
-            service.searches.dispatcher.step()
+            service.searches.step()
     if by == "journal":
         service.begin("demo").close()  # its process may run on another host
     else:
@@ -323,8 +320,6 @@ def test_a_reader_who_asks_what_a_deletion_loses_writes_and_locks_nothing(servic
     before = everything(folder)
     monkeypatch.setattr(folders, "without_driver", None)
     assert service.anyone.get(f"{DEMO}/contents").json()["kept"] == "" and everything(folder) == before
-    with housekeeping._counted(), housekeeping._counted(), housekeeping._counted(), housekeeping._counted():
-        assert service.anyone.get(f"{DEMO}/contents").status_code == 503
 
 
 def test_a_new_name_does_not_claim_to_be_a_driver(service):
@@ -335,10 +330,10 @@ def test_a_new_name_does_not_claim_to_be_a_driver(service):
 
 def test_a_search_that_never_began_is_forgotten(service):
     assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
-    service.searches.dispatcher.step()
+    service.searches.step()
     (job,) = service.jobs.submitted
     service.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
-    service.searches.dispatcher.step()
+    service.searches.step()
     assert listed(service) == ["demo"] and service.owner.get(f"{DEMO}/contents").json()["files"] == 0
     change(service, "delete")
     assert listed(service) == [] and service.owner.delete(DEMO).status_code == 404
@@ -353,8 +348,7 @@ def test_a_damaged_experiment_can_be_deleted(service):
     assert os.listdir(service.results) == []
 
 
-@pytest.mark.parametrize("name", ["..", ".", "%2e%2e", "..%2foutside", "%2fetc", "plain", "link", "ray", "file", "%00"])
-def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path, name):
+def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path):
     """A folder that is none, one outside, one behind a link, one of plain Ray Tune, whose process tuner cannot know."""
     outside = tmp_path / "outside"
     shutil.copytree(ended(service), outside)
@@ -366,12 +360,13 @@ def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path, name):
     (service.results / "ray").mkdir()
     (service.results / "ray" / "tuner.pkl").write_bytes(b"")
     before = everything(tmp_path)
-    for method, path in (("DELETE", ""), ("POST", "/rename"), ("POST", "/notes"), ("POST", "/archive")):
-        if name == "ray" and path in ("/notes", "/archive"):
-            continue  # these write only notes.json
-        body = {"name": "evil"} if path == "/rename" else {}
-        answer = service.owner.request(method, f"{ALL}/{name}{path}", json=body)
-        assert answer.status_code in (404, 405, 422), answer.text
+    for name in ("..", ".", "%2e%2e", "..%2foutside", "%2fetc", "plain", "link", "ray", "file", "%00"):
+        for method, path in (("DELETE", ""), ("POST", "/rename"), ("POST", "/notes"), ("POST", "/archive")):
+            if name == "ray" and path in ("/notes", "/archive"):
+                continue  # these write only notes.json
+            body = {"name": "evil"} if path == "/rename" else {}
+            answer = service.owner.request(method, f"{ALL}/{name}{path}", json=body)
+            assert answer.status_code in (404, 405, 422), answer.text
     assert everything(tmp_path) == before
 
 
@@ -489,12 +484,8 @@ def test_nobody_without_the_token_or_from_elsewhere_changes_anything(service, wh
 
 
 def test_a_service_that_cannot_start_searches_keeps_the_list_in_order_for_its_owner(service):
-    from fastapi.testclient import TestClient
-
-    folder = ended(service)
-    app = create_app(service.results, token=service.token)
-    owner = TestClient(app, base_url="http://127.0.0.1:8800", headers={"Authorization": f"Bearer {service.token}"})
-    anyone = TestClient(app, base_url="http://127.0.0.1:8800")
+    folder, app = ended(service), create_app(service.results, token=service.token)
+    owner, anyone = client_of(app, service.token), client_of(app)
     assert anyone.delete(DEMO).status_code == 401 and owner.post(f"{DEMO}/resume").status_code == 503
     assert owner.post(f"{DEMO}/notes", json={"tags": ["a"]}).json()["tags"] == ["a"]
     assert owner.post(f"{DEMO}/rename", json={"name": "b"}).json()["name"] == "b"
@@ -524,20 +515,18 @@ def test_a_file_name_cannot_steer_the_answers_headers(service):
     assert service.anyone.get(f"{DEMO}/best/a%0d%0aX-Evil%3a%201").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["../experiment.json", "%2e%2e/experiment.json", "..%2fexperiment.json", "%2fetc/passwd", "/etc/passwd", "link",
-     "folder/secret", "checkpoint", "", "%2e", "%00", "missing", "pipe", "model.pt/x", "x" * 5000],
-)  # fmt: skip
-def test_only_files_of_best_are_sent(service, tmp_path, path):
+def test_only_files_of_best_are_sent(service, tmp_path):
     folder, outside = ended(service), tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
     (folder / "best" / "link").symlink_to(outside / "secret")
     (folder / "best" / "folder").symlink_to(outside)
     os.mkfifo(folder / "best" / "pipe")
-    answer = service.anyone.get(f"{DEMO}/best/{path}")
-    assert answer.status_code in (404, 405) and "secret" not in answer.text and "options" not in answer.text
+    paths = ["../experiment.json", "%2e%2e/experiment.json", "..%2fexperiment.json", "%2fetc/passwd", "/etc/passwd"]
+    paths += ["link", "folder/secret", "checkpoint", "", "%2e", "%00", "missing", "pipe", "model.pt/x", "x" * 5000]
+    for path in paths:
+        answer = service.anyone.get(f"{DEMO}/best/{path}")
+        assert answer.status_code in (404, 405) and "secret" not in answer.text and "options" not in answer.text
 
 
 def test_a_best_folder_that_is_a_link_is_not_followed(service, tmp_path):
@@ -551,15 +540,13 @@ def test_a_best_folder_that_is_a_link_is_not_followed(service, tmp_path):
 
 def test_few_files_are_sent_at_once_and_each_end_makes_room(service, monkeypatch):
     ended(service)
-    keeper = housekeeping.threading.Semaphore(0)
-    keeper.release()
-    monkeypatch.setattr(housekeeping.threading, "Semaphore", lambda value: keeper)
-    other = service.reopened()
+    monkeypatch.setattr(actions, "MOST_DOWNLOADS", 1)
+    one = service.reopened().anyone
     for _ in range(3):
-        assert other.anyone.get(f"{DEMO}/best/model.pt").status_code == 200
-        assert other.anyone.get(f"{DEMO}/best/missing").status_code == 404
-    keeper.acquire()
-    assert other.anyone.get(f"{DEMO}/best/model.pt").status_code == 503
+        assert one.get(f"{DEMO}/best/model.pt").status_code == 200
+        assert one.get(f"{DEMO}/best/missing").status_code == 404
+    monkeypatch.setattr(actions, "MOST_DOWNLOADS", 0)
+    assert service.reopened().anyone.get(f"{DEMO}/best/model.pt").status_code == 503
 
 
 def test_a_file_that_grows_while_it_is_sent_ends_where_it_ended(service):
@@ -567,8 +554,7 @@ def test_a_file_that_grows_while_it_is_sent_ends_where_it_ended(service):
     file = open(folder / "best" / "config.json", "rb")
     with open(folder / "best" / "config.json", "a") as more:
         more.write("x" * 1000)
-    assert b"".join(housekeeping.Download._chunks(file, 2)) == b"{}"
-    file.close()
+    assert b"".join(actions.chunks(file, 2)) == b"{}" and file.closed
 
 
 # --- extend, wait, defaults -------------------------------------------------------------------------------------------
@@ -597,10 +583,10 @@ def test_what_waits_says_for_what_and_since_when(service):
     assert row["waits_for"] == "waiting for free resources" and row["waits_since"] > 1e9
     service.jobs.down = "the cluster is away"
     with pytest.raises(RequestError):
-        service.searches.dispatcher.step()
+        service.searches.step()
     assert service.owner.get(DEMO).json()["waits_for"] == "the cluster is away"
     service.jobs.down = ""
-    service.searches.dispatcher.step()
+    service.searches.step()
     row = service.reopened().owner.get(DEMO).json()
     assert (row["state"], row["waits_for"]) == ("starting", "waiting for the search to load its space and data")
     service.begin("demo").close()
@@ -624,20 +610,13 @@ def test_the_form_shows_the_defaults_that_a_search_gets(service, name):
 
 def test_the_client_keeps_the_list_in_order(service, tmp_path):
     ended(service)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(service.app, log_level="error", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", service.token)
+    with serving(service.app) as url:
+        client = Client(url, service.token)
         assert client.annotate("demo", ["baseline"], "a note")["tags"] == ["baseline"]
         assert client.archive("demo")["archived"] and not client.archive("demo", False)["archived"]
-        saved = client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
-        assert (
-            saved.read_bytes() == b"own"
-            and client.download("demo", "model.pt", tmp_path / "m").stat().st_size == 700_000
-        )
+        client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
+        assert (tmp_path / "own.bin").read_bytes() == b"own"
+        assert client.download("demo", "model.pt", tmp_path / "m").stat().st_size == 700_000
         assert client.rename("demo", "new")["name"] == "new"
         assert client.contents("new")["trials"] == 1 and client.delete("new") == {"name": "new", "left": ""}
         assert client.experiments() == []
-        server.should_exit = True
-        thread.join(30)

@@ -92,7 +92,7 @@ def test_what_one_answer_names_can_be_asked_for_next(schema, service, tier):
     class Sequence(schema.as_state_machine()):
         def setup(self):
             for search in service.searches.all():
-                service.searches._queue.remove(search.name)
+                service.searches.forget(search.name)
 
         def get_call_kwargs(self, case):
             return {"headers": headers_of(service)}

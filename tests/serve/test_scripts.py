@@ -56,6 +56,6 @@ def test_the_types_of_answers_are_those_of_the_schema(service):
     bodies = dict(re.findall(r"^export interface (\w+) \{(.*?)\}$", text, re.M | re.S))
     plain = {name: re.sub(r"\{[^{}]*\}", "", body) for name, body in bodies.items()}  # without types within types
     typed = {name: set(re.findall(r"(?:^|;)\s*(\w+)\??:", body)) for name, body in plain.items()}
-    assert {"Shown", "Changes", "TrialRow", "DecisionRow", "WhatIf", "OneTrial"} <= set(typed)
+    assert {"Summary", "Changes", "TrialRow", "DecisionRow", "WhatIf", "OneTrial"} <= set(typed)
     for name in set(typed) - {"Figure", "Option"}:  # parts of Plotly's and of OpenAPI's own schema
         assert typed[name] == set(schemas[name]["properties"]), name

@@ -14,10 +14,10 @@ from tuner.record.reading import NotYet
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import abandoned
 from tuner.serve.analysis.analyses import Analyser
-from tuner.serve.reading import budget
-from tuner.serve.reading.budget import Crowded
+from tuner.serve.reading import experiment_reader as budget
+from tuner.serve.reading.experiment_reader import Crowded
 from tuner.serve.reading.results_reader import ResultsReader
-from tuner.serve.reading.stream import LOOK_S, PAUSE_S, event_frames
+from tuner.serve.reading.stream import event_frames
 
 SIZE = 400  # reports of a journal: about 500 kB of weight
 
@@ -176,8 +176,8 @@ def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
     """It looks at the journal many times a second, for as long as a page is open."""
 
     async def frames():
-        frames, events = [], event_frames(ResultsReader(results).journal("e"), 0, lambda: False, pause_s=0)
-        async for frame in events:
+        journal, frames = ResultsReader(results).folder("e") / "journal.jsonl", []
+        async for frame in event_frames(journal, 0, lambda: False, pause_s=0):
             frames.append(frame)
             if len(frames) == 2:
                 swapped(results)
@@ -185,25 +185,6 @@ def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
 
     _, second = asyncio.run(asyncio.wait_for(frames(), 60))  # the stream ends at the link
     assert b"\nid: 1\n" in second
-
-
-def test_an_open_stream_looks_often_at_a_quiet_journal_and_shares_the_looks_with_other_streams(results, monkeypatch):
-    pauses = []
-
-    async def slept(seconds):
-        pauses.append(seconds)
-
-    async def frames(num_streams):
-        pauses.clear()
-        journal = ResultsReader(results).journal("e")
-        async for _ in event_frames(journal, 0, lambda: len(pauses) >= 3, num_streams=lambda: num_streams):
-            pass
-        return list(pauses)
-
-    monkeypatch.setattr("tuner.serve.reading.stream.asyncio.sleep", slept)
-    assert asyncio.run(frames(1)) == [PAUSE_S, LOOK_S, LOOK_S]  # the journal has a line at first
-    assert asyncio.run(frames(4)) == [PAUSE_S, 4 * LOOK_S, 4 * LOOK_S]
-    assert asyncio.run(frames(100)) == [PAUSE_S, PAUSE_S, PAUSE_S]
 
 
 def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later(results):

@@ -11,16 +11,18 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.serve.conftest import in_this_process
+from tests.serve.conftest import TOKEN
 from tuner.errors import RequestError
+from tuner.record.saved_experiment import digest
 from tuner.serve.__main__ import parse, starter
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.check import experiment_of
-from tuner.serve.jobs.cluster import Cluster, _born, find
+from tuner.serve.jobs.cluster import Cluster, find
 from tuner.serve.jobs.options import Resume, ships
 from tuner.spec.experiment import Experiment
 
@@ -97,8 +99,7 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
     results, (space, marker) = tmp_path / "results", evil
     old = results / ".service"
     (old / "queue").mkdir(parents=True)
-    row = {"pid": victim.pid, "born": _born(victim.pid), "url": "http://127.0.0.1:9", "folder": str(precious)}
-    (old / "cluster.json").write_text(json.dumps({**row, "token": "/etc/passwd"}))
+    (old / "cluster.json").write_text(json.dumps(dataclasses.asdict(cluster_of(victim, precious))))
     entry = {"name": "x", "options": options("x"), "arguments": [f"--space={space}"], "since": 1.0, "phase": "queued"}
     (old / "queue" / "x.json").write_text(json.dumps(entry))
     os.close(os.open(old / "token", os.O_CREAT | os.O_WRONLY, 0o600))
@@ -135,7 +136,7 @@ def options(name, **other):
     return dataclasses.asdict(Experiment(**{"space": "quadratic", "name": name, "results": "/nowhere", **other}))
 
 
-def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(service, evil, capsys):
+def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(service, capsys):
     for name in ("a", "b", "c"):
         assert service.owner.post(ALL, json={"space": "quadratic", "name": name}).status_code == 202
     folder = state_folder(service.results) / "queue"
@@ -143,30 +144,34 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
     (folder / "d.json").write_text(json.dumps({"\x1b[2J\u202e": 1}, ensure_ascii=False))
     os.mkfifo(folder / "e.json")  # opened, it would hang
     changed = json.loads((folder / "b.json").read_text())
-    (folder / "b.json").write_text(json.dumps({**changed, "asked": {**changed["asked"], "space": str(evil[0])}}))
+    (folder / "b.json").write_text(json.dumps({**changed, "options": {**changed["options"], "mode": "sideways"}}))
     again = service.reopened()
-    again.searches.dispatcher.step()
+    again.searches.step()
     assert [search.name for search in again.searches.all()] == ["c"] and len(service.jobs.submitted) == 1
     output = capsys.readouterr().err
-    assert all(f"{name}.json is left out" in output for name in "abde") and "must be one of" in output
+    assert all(f"{name}.json is left out" in output for name in "abde") and "mode sideways" in output
     assert all(map(str.isprintable, output.splitlines()))
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
+def cluster_of(process, folder):
+    return Cluster(process.pid, psutil.Process(process.pid).create_time(), 9, str(folder), "/etc/passwd")
+
+
 def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
-    named = Cluster(victim.pid, _born(victim.pid), 9, str(precious), "")
+    named = cluster_of(victim, precious)
     assert not named.alive()
     named.end()
     assert victim.poll() is None
     kept = tmp_path / "results"
     kept.mkdir()
-    Cluster(victim.pid, _born(victim.pid), 9, str(kept), "").end()
+    cluster_of(victim, kept).end()
     link = Path(tempfile.gettempdir()) / f"tuner-link-{os.getpid()}"
     link.symlink_to(kept)
     try:
-        Cluster(victim.pid, _born(victim.pid), 9, str(link), "").end()
+        cluster_of(victim, link).end()
         assert kept.exists() and link.is_symlink()
     finally:
         link.unlink()
@@ -190,9 +195,9 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
     folder = tempfile.mkdtemp(prefix="tuner-")
     process = head(folder)
     try:
-        written = Cluster(process.pid, _born(process.pid), 9, folder, "t")
+        written = cluster_of(process, folder)
         (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
-        assert not dataclasses.replace(written, born="1").alive()  # a later process of the same id
+        assert not dataclasses.replace(written, born=1.0).alive()  # a later process of the same id
         assert not dataclasses.replace(written, folder="/tmp/tuner-other").alive()
         cluster = find(tmp_path)
         assert cluster == written
@@ -203,9 +208,9 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": 1.5}])
+@pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": "1"}])
 def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
-    row = dataclasses.asdict(Cluster(victim.pid, _born(victim.pid), 9, "/tmp/tuner-x", "t"))
+    row = dataclasses.asdict(cluster_of(victim, "/tmp/tuner-x"))
     (tmp_path / "cluster.json").write_text(json.dumps({**row, **change}))
     assert (
         find(tmp_path) is None and "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
@@ -217,23 +222,19 @@ def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, ca
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-SPACES = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "nothing", "", ["quadratic"], None]
-
-
-@pytest.mark.parametrize("space", ["evil", *SPACES])
-def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, space):
+def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
     service.begin("a").close()
-    rewrite(service.results / "a", space=str(evil[0]) if space == "evil" else space)
-    answer = service.owner.post(f"{ALL}/a/resume")
-    message = "the service resumes only searches over" if isinstance(space, str) else "is damaged"
-    assert answer.status_code == 422 and message in answer.json()["error"]
-    assert not evil[1].exists() and not service.searches.all()
+    names = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "nothing", ""]
+    for space in (str(evil[0]), *names, ["quadratic"], None):
+        rewrite(service.results / "a", space=space)
+        answer = service.owner.post(f"{ALL}/a/resume")
+        message = "the service resumes only searches over" if isinstance(space, str) else "is damaged"
+        assert answer.status_code == 422 and message in answer.json()["error"]
+        assert not evil[1].exists() and not service.searches.all()
 
 
 def rewrite(folder, **changed):
     """As a hostile folder has it: whole, with a right checksum, and other options."""
-    from tuner.record.saved_experiment import digest
-
     for name in ("experiment.json", ".experiment.json.copy"):
         document = json.loads((folder / name).read_text())
         document.pop("sha256")
@@ -244,7 +245,7 @@ def rewrite(folder, **changed):
 def test_a_space_exchanged_after_the_check_is_refused_before_its_import(service, evil):
     service.begin("a").close()
     assert service.owner.post(f"{ALL}/a/resume").status_code == 202
-    service.searches.dispatcher.step()
+    service.searches.step()
     (arguments,) = service.jobs.submitted.values()
     rewrite(service.results / "a", space=str(evil[0]))
     with pytest.raises(RequestError, match="--space was"):
@@ -259,7 +260,7 @@ def test_a_folder_cannot_choose_the_data_that_its_resume_reads(service):
     answer = service.owner.post(f"{ALL}/a/resume")
     assert answer.status_code == 422 and "which only its folder names" in answer.json()["error"]
     assert service.owner.post(f"{ALL}/b/resume").status_code == 202
-    service.searches.dispatcher.step()
+    service.searches.step()
     (arguments,) = service.jobs.submitted.values()
     rewrite(service.results / "b", data_dir="/root/secret")  # after the check
     assert experiment_of(arguments).data_dir == ""
@@ -270,7 +271,6 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
     args = parse(["--results", str(service.results), "--data-dir", "/data/now"])
     searches = starter(args, state_folder(tmp_path))
     try:
-        searches._check = in_this_process
         assert searches.resume("a", Resume()).options["data_dir"] == "/data/now"
     finally:
         searches.close()
@@ -286,8 +286,8 @@ def test_a_space_that_ships_is_resumed_with_its_attribute():
 
 
 def test_the_token_is_taken_out_of_the_environment_that_child_processes_inherit(monkeypatch):
-    monkeypatch.setenv("TUNER_TOKEN", "s3cret")
-    assert token_from_environment() == "s3cret" and "TUNER_TOKEN" not in os.environ
+    monkeypatch.setenv("TUNER_TOKEN", TOKEN)
+    assert token_from_environment() == TOKEN and "TUNER_TOKEN" not in os.environ
 
 
 def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypatch):

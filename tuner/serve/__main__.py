@@ -20,7 +20,7 @@ import uvicorn
 from tuner.errors import Parser, RequestError, leave, say
 from tuner.serve.access.connections import Connection
 from tuner.serve.access.guard import require_token
-from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
+from tuner.serve.access.state import secret_file, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
@@ -77,11 +77,12 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         raise RequestError(
             f"--results {results}: {results.absolute()} cannot be created ({error.strerror}); give a folder"
         ) from None
-    token, searches, problem, kept = long_enough(environment_token), None, missing(), None
+    token, searches, problem, kept = environment_token, None, missing(), None
     try:
         state = state_folder(results)
         if not token:
-            kept, token = kept_token(state)
+            kept = secret_file(state / "token")
+            token = kept.read_text()
         searches = None if problem else starter(args, state)
     except RequestError as error:
         problem = problem or str(error)
@@ -111,10 +112,9 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
             server = Server(config, close)
             app.state.stopping = lambda: server.should_exit  # ends the event streams, which would delay shutdown
             if searches:
-                searches.dispatcher.open()
-            print(
-                greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem, kept), flush=True
-            )
+                searches.open()
+            port, code = listener.getsockname()[1], app.state.keys.code
+            print(greeting(results, args.host, port, code, problem, kept), flush=True)
             threading.Thread(target=app.state.reader.read_newest, daemon=True).start()
             server.run(sockets=[listener])
     finally:
@@ -122,12 +122,9 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server whose shutdown ends the process, after at most GRACE_S seconds and the call of `close`.
+    """A uvicorn server whose shutdown ends the process, after the call of `close`, which ends the child processes.
 
     The process ends without waiting for requests that a thread still works on, and without freeing its memory.
-
-    Args:
-        close: a function that ends the child processes; called after the last response, or after GRACE_S.
     """
 
     def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
@@ -135,8 +132,7 @@ class Server(uvicorn.Server):
         self._close = close
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Waits up to GRACE_S for responses that are being sent, calls `close` and ends the process."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # for responses that are being sent
             await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
         self._close()
         leave(0)
@@ -148,11 +144,7 @@ def interrupt(number: int, frame: Any) -> NoReturn:
 
 
 def starter(args: argparse.Namespace, state: Path) -> Searches:
-    """Creates the object that starts searches for this service.
-
-    Raises:
-        RequestError: another service starts the searches of this folder, or the state folder is not writable.
-    """
+    """Creates the object that starts searches for this service; raises the errors of `Searches`."""
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
     return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)

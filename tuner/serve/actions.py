@@ -1,45 +1,51 @@
-"""Routes to list spaces, to start, stop and resume a search, and to sign in and out. The guard checks the token."""
+"""Routes that change something, and those that their forms need. The guard checks the token.
+
+Searches are started, stopped and resumed; experiments are tagged, archived, renamed, deleted and downloaded. A folder
+is changed through file descriptors, so that no link is followed (`tuner.record.folder`).
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import chain, islice
-from pathlib import Path
-from typing import Any
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qs
 
 from fastapi import Body, FastAPI, Request
-from pydantic.dataclasses import dataclass as pydantic_dataclass
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from tuner.errors import RequestError
-from tuner.record.results import ExperimentRecord
+from tuner.record import folder as folders
+from tuner.record import notes as saved_notes
+from tuner.record.notes import Notes, read_notes
+from tuner.record.reading import NotYet
+from tuner.record.saved_experiment import load_experiment
+from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
 from tuner.serve.access.guard import signin_page, welcome
 from tuner.serve.access.keys import Keys, Wait, client_of
-from tuner.serve.answers import Refused, answer
-from tuner.serve.jobs.options import Resume, Start, defaults_of, resume_arguments
-from tuner.serve.jobs.queue import ACTIVE, Search
-from tuner.serve.jobs.searches import Searches
-from tuner.serve.reading.experiment_reader import View
-from tuner.serve.reading.results_reader import NotThere, ResultsReader
-from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
-from tuner.spec.experiment import fixed_epochs
+from tuner.serve.answers import Refused, answer, at_most
+from tuner.serve.client import BUSY
+from tuner.serve.jobs.options import Resume, Start, defaults_of
+from tuner.serve.reading.results_reader import NotThere
+from tuner.serve.reading.summary import Summary
+from tuner.serve.served import REFUSED_AGAIN, ServedExperiments, with_job
+from tuner.spec.experiment import LATEST, NAMES
+from tuner.spec.places import is_uri
 from tuner.spec.spaces import list_spaces
 
-
-# Each route lists this model for ten status codes. pydantic builds the schema of a pydantic dataclass once, but that of
-# a standard dataclass at every use.
-@pydantic_dataclass(frozen=True)
-class Refusal:
-    """The body of an error response of the API; its text says what was requested, what is allowed and what to do."""
-
-    error: str
+MOST_DOWNLOADS = 20  # that are sent at once
+CHUNK_BYTES = 256 << 10
+MOST_COUNTED = 4  # folders whose files are counted at once, because that may take seconds
+_saving = threading.Lock()  # notes.json is read, changed and written by one request at a time
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SpaceChoice:
     """A search space that a search can use, with the first line of its docstring.
 
@@ -51,14 +57,14 @@ class SpaceChoice:
     defaults: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SpaceChoices:
     """All search spaces of `search_spaces/`."""
 
     spaces: list[SpaceChoice]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SignIn:
     """Whether this client is signed in: it may then change experiments, and start and stop searches.
 
@@ -69,185 +75,73 @@ class SignIn:
     problem: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Shown(Summary):
-    """An experiment's summary, with what the service knows about its job.
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    Its `state` may also be queued, starting or stopping. `message` says why the search waits or failed.
-    `actions` lists the allowed requests: stop, resume. `waits_for` says what a queued or starting search waits for, and
-    `waits_since` since when, in unix seconds. `not_resumed` says why this service cannot resume or extend the search,
-    `same_epochs` why its epochs per trial cannot change.
+
+class Note(_Body):
+    """The tags and notes of an experiment; they replace the saved ones."""
+
+    tags: Annotated[list[str], Field(max_length=saved_notes.MOST_TAGS)] = []
+    notes: Annotated[str, Field(max_length=saved_notes.MOST_CHARS)] = ""
+
+
+class Archive(_Body):
+    """Whether the page hides an experiment from its list."""
+
+    archived: bool = True
+
+
+class NewName(_Body):
+    """The new name of an experiment."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+@dataclass(frozen=True)
+class BestFile:
+    """A file of the experiment's folder `best/`: its path below that folder, and its size."""
+
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class BestFiles:
+    """The files of the best model, at most 100."""
+
+    files: list[BestFile]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What an experiment's folder holds, and a deletion would lose.
+
+    `files` and `size_bytes` count regular files; `is_whole` is False if the folder has too many to count. `checkpoints`
+    counts saved checkpoints. `best` lists the files of the best model, at most 100. `kept` says why the experiment
+    cannot be renamed or deleted now.
     """
 
-    message: str = ""
-    actions: list[str] = dataclasses.field(default_factory=list)
-    waits_for: str = ""
-    waits_since: float | None = None
-    not_resumed: str = ""
-    same_epochs: str = ""
+    trials: int = 0
+    epochs: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    is_whole: bool = True
+    checkpoints: int = 0
+    best: tuple[BestFile, ...] = ()
+    kept: str = ""
 
 
-REFUSED_AGAIN = "the search would be refused again; start a new one"
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal, "description": text}
-    for status, text in {
-        400: "no JSON", 401: "no token", 403: "sent by another site", 404: "no such experiment", 408: "too slow",
-        409: "not now", 413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
-        503: "too busy, or searches cannot be started here",
-    }.items()
-}  # fmt: skip
+@dataclass(frozen=True)
+class Deleted:
+    """The name of a deleted experiment; `left` says which of its files could not be deleted, and why."""
 
-
-class ServedExperiments:
-    """Combines, for each experiment, its files with the searches that this service was asked to run.
-
-    Args:
-        searches: starts the searches; None if none can be started.
-        problem: why no search can be started, if `searches` is None.
-    """
-
-    def __init__(self, reader: ResultsReader, searches: Searches | None, problem: str = "") -> None:
-        self.reader, self._searches, self.problem = reader, searches, problem
-
-    @property
-    def asked(self) -> Searches | None:
-        """The searches that this service was asked to run; None if it cannot start any."""
-        return self._searches
-
-    @property
-    def searches(self) -> Searches:
-        """The object that starts searches; raises Refused if the service cannot start any."""
-        if self._searches is None:
-            raise Refused(503, self.problem)
-        return self._searches
-
-    def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Shown]]:
-        """Returns the number of experiments, and lazily the rows of `limit` of them from `offset` on.
-
-        Experiments that wait to be started come first, then the others from newest to oldest.
-        """
-        asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
-        there = self.reader.summaries()
-        names = {summary.name for summary in there}
-        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
-        rows = islice(chain(waiting, there), offset, offset + limit)
-        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in rows)
-
-    def view(self, name: str, until: float | None = None) -> View:
-        """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.
-
-        Raises:
-            NotThere: there is no experiment of that name. Other errors are those of `ResultsReader.view`.
-        """
-        try:
-            return self.reader.view(name, until)
-        except NotThere:
-            search = self._searches.get(name) if self._searches else None
-            if search is None:
-                raise
-            summary = _pending(search)
-            return View(ExperimentRecord(search.experiment, {}, (), summary.state), summary)
-
-    def one(self, name: str) -> Shown:
-        """Returns an experiment's summary.
-
-        Raises:
-            NotThere: there is no experiment of that name.
-        """
-        return self.shown(self.view(name).summary)
-
-    def shown(self, summary: Summary) -> Shown:
-        """Returns an experiment's summary with the state of its job."""
-        return shown(summary, self._searches.get(summary.name) if self._searches else None)
-
-    def journal(self, name: str) -> Path:
-        """Returns the path of an experiment's journal; the file may not exist yet.
-
-        Raises:
-            NotThere: there is no experiment of that name.
-        """
-        try:
-            return self.reader.journal(name)
-        except NotThere:
-            self.view(name)
-            return self.reader.root / name / "journal.jsonl"
-
-    @contextmanager
-    def idle(self, *names: str) -> Iterator[None]:
-        """Reserves the names while the `with` block runs, so that this service starts no search of these names.
-
-        Raises:
-            Refused: a search of one of these names is queued or running.
-        """
-        with ExitStack() as stack:
-            for name in names if self._searches else ():
-                stack.enter_context(self.searches.reserved(name))
-            yield
-
-    def resume(self, name: str, asked: Any) -> None:
-        """Queues a search to be resumed; raises Refused while a process runs it, and if the search was refused."""
-        if driver := driver_of(self.reader.journal(name).parent):
-            raise Refused(409, f"{name} is run by {driver}; stop it first")
-        if self.view(name).summary.outcome == "refused":
-            raise Refused(409, f"{name} was refused: {REFUSED_AGAIN}")
-        self.searches.resume(name, asked)
-
-
-def shown(summary: Summary, search: Search | None) -> Shown:
-    """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
-    state, message, waits_for, waits_since = summary.state, "", "", None
-    if search and search.phase == "queued":
-        state, message = "queued", search.message or "waiting for free resources"
-        waits_for, waits_since = message, search.since
-    elif search and search.phase == "stopping":
-        state = "stopping"
-    elif search and search.phase == "submitted":
-        # The search has started once its journal was written after the request. It stays "running" until its job
-        # ends, because the driver prints the answer after the end of the journal.
-        state = "running" if (summary.updated or 0) > search.since else "starting"
-        if state == "starting":
-            waits_for, waits_since = search.message, search.submitted or search.since
-    elif search and search.phase in ("stopped", "failed"):
-        # The job ended without writing an end to its journal, so the state in the journal is out of date.
-        if state in ("running", "queued") or summary.killed:
-            state = "interrupted" if search.phase == "stopped" else "failed"
-        message = search.message if search.phase == "failed" else ""
-    busy = bool(search and search.phase in ("queued", *ACTIVE))
-    there = summary.started is not None or summary.lines > 0
-    may_resume = there and not busy and summary.outcome != "refused"
-    actions = ["stop"] if busy and state != "stopping" else ["resume"] if may_resume else []
-    fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
-    return Shown(
-        **{**fields, "state": state},
-        message=message,
-        actions=actions,
-        waits_for=waits_for,
-        waits_since=waits_since,
-        not_resumed=_not_resumed(summary) if there else "",
-        same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
-    )
-
-
-def _not_resumed(summary: Summary) -> str:
-    """Returns why the service does not resume a search; empty if it does."""
-    if summary.space == UNRECORDED["space"]:
-        return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
-    if summary.outcome == "refused":
-        return REFUSED_AGAIN
-    try:
-        resume_arguments(summary.name, summary.space, Resume())
-    except RequestError as error:
-        return str(error)
-    return ""
-
-
-def _pending(search: Search) -> Summary:
-    """Returns the summary of a search that has no folder yet."""
-    return dataclasses.replace(options_summary(search.experiment), name=search.name, state="queued")
+    name: str
+    left: str
 
 
 def add_control(app: FastAPI, served: ServedExperiments, keys: Keys) -> None:
-    """Adds to `app` the routes that list spaces, start, stop and resume searches, and sign in and out."""
+    """Adds the routes that list spaces, start, stop and resume searches, and sign in and out."""
 
     @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:
@@ -259,22 +153,25 @@ def add_control(app: FastAPI, served: ServedExperiments, keys: Keys) -> None:
         """Lists the search spaces that a search can use."""
         return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
 
-    @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
+    @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
         """Starts a search: it is queued, and runs as soon as it is its turn and a trial fits the free resources."""
         return answer(served.one(served.searches.start(asked).name), 202)
 
-    @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
+    @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Summary}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: it keeps its files and can be resumed. A queued search leaves the queue."""
         view = served.view(name)
-        search = served.searches.stop(name)
-        return answer(shown(view.summary, search), 202)
+        return answer(with_job(view.summary, served.searches.stop(name)), 202)
 
-    @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
+    @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Summary}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
         """Resumes a search that was interrupted, or extends one that has ended, as --resume does."""
-        served.resume(name, asked)
+        if driver := driver_of(served.reader.folder(name)):
+            raise Refused(409, f"{name} is run by {driver}; stop it first")
+        if served.view(name).summary.outcome == "refused":
+            raise Refused(409, f"{name} was refused: {REFUSED_AGAIN}")
+        served.searches.resume(name, asked)
         return answer(served.one(name), 202)
 
     @app.post("/signin", include_in_schema=False)
@@ -295,3 +192,140 @@ def add_control(app: FastAPI, served: ServedExperiments, keys: Keys) -> None:
         gone = Response(status_code=204)
         gone.delete_cookie(keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return gone
+
+
+def add_housekeeping(app: FastAPI, served: ServedExperiments) -> None:
+    """Adds the routes that keep the list of experiments in order."""
+
+    def save(name: str, **changed: Any) -> Response:
+        path = served.reader.folder(name)
+        with _saving, folders.opened(path) as opened:
+            try:
+                notes = read_notes(path)
+            except RequestError:
+                if "notes" not in changed:
+                    raise
+                notes = Notes()  # saving the notes replaces a damaged file
+            folders.write_in(opened, saved_notes.FILE, replace(notes, **changed).text())
+        return answer(served.one(name))
+
+    def summary_of(name: str) -> Summary | None:
+        """Returns an experiment's summary; None if its files are damaged: it can be deleted too."""
+        try:
+            return served.one(name)
+        except (NotYet, NotThere):
+            raise
+        except RequestError:
+            return None
+
+    @app.post("/api/experiments/{name}/notes", responses={200: {"model": Summary}})
+    def notes(name: str, asked: Note) -> Response:
+        """Saves the tags and notes of an experiment, in notes.json in its folder; a search never reads them."""
+        return save(name, tags=tuple(asked.tags), notes=asked.notes)
+
+    @app.post("/api/experiments/{name}/archive", responses={200: {"model": Summary}})
+    def archive(name: str, asked: Archive) -> Response:
+        """Archives an experiment: the page's list hides it unless asked. `archived: false` shows it again."""
+        return save(name, archived=asked.archived)
+
+    @app.post("/api/experiments/{name}/rename", responses={200: {"model": Summary}})
+    def rename(name: str, asked: NewName) -> Response:
+        """Renames an experiment and its folder, unless it is queued or running."""
+        new, (pattern, allowed) = asked.name, NAMES["name"]
+        if not re.fullmatch(pattern, new, re.ASCII) or new == LATEST:
+            raise RequestError(f"name {new!r}: must be {allowed}, and not {LATEST}")
+        path, summary = served.reader.folder(name), summary_of(name)
+        if new == name:
+            return answer(served.one(name))
+        try:
+            results = load_experiment(path)[0].results
+        except RequestError:
+            results = ""  # damaged
+        if is_uri(results):
+            raise Refused(409, f"{name} is a working copy of an object store, where it would keep its name")
+        if busy := _busy(summary):
+            raise Refused(409, busy)
+        if served.search(new):
+            raise Refused(409, f"{new} already exists; give another name")
+        with served.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):
+            folders.rename(opened, new)
+            if served.asked:
+                served.asked.rename(name, new)
+        return answer(served.one(new))
+
+    @app.delete("/api/experiments/{name}", responses={200: {"model": Deleted}})
+    def delete(name: str) -> Response:
+        """Deletes an experiment and its folder for ever, unless it is queued or running."""
+        path = served.folder(name)
+        if path is None:  # its search was asked for, and has no folder
+            if os.path.lexists(served.reader.root / name):
+                raise NotThere("that experiment is a link, and links are not followed")
+            with served.idle(name):
+                served.searches.forget(name)
+            return answer(Deleted(name, ""))
+        if busy := _busy(summary_of(name)):
+            raise Refused(409, busy)
+        with served.idle(name), folders.opened(path) as opened, folders.without_driver(opened):
+            aside = folders.set_aside(opened)
+            if served.asked:
+                served.asked.forget(name)
+            return answer(Deleted(name, folders.remove(opened, aside)))
+
+    counting = at_most(MOST_COUNTED, "folders are being counted")
+
+    @app.get("/api/experiments/{name}/contents", responses={200: {"model": Contents}}, dependencies=[counting])
+    def contents(name: str) -> Response:
+        """What the experiment's folder holds, and what a deletion would lose."""
+        path = served.folder(name)
+        if path is None:
+            return answer(Contents())
+        summary = summary_of(name)
+        try:
+            driver = driver_of(path)
+            kept = _busy(summary) or (f"{name} is run by {driver}; stop it first" if driver else "")
+        except RequestError as error:
+            kept = str(error)
+        with folders.opened(path) as opened:
+            size = folders.size_of(opened)
+            best = tuple(BestFile(*each) for each in folders.files_in(opened, "best"))
+        trials, epochs = (sum(summary.counts.values()), summary.epochs) if summary else (0, 0)
+        return answer(Contents(trials, epochs, **vars(size), best=best, kept=kept))
+
+    @app.get("/api/experiments/{name}/best", responses={200: {"model": BestFiles}})
+    def best_files(name: str) -> Response:
+        """The files of the best model, which can be downloaded."""
+        path = served.folder(name)
+        if path is None:
+            return answer(BestFiles([]))
+        with folders.opened(path) as opened:
+            return answer(BestFiles([BestFile(*each) for each in folders.files_in(opened, "best")]))
+
+    downloads = at_most(MOST_DOWNLOADS, "files are being sent")
+
+    @app.get("/api/experiments/{name}/best/{path:path}", response_class=StreamingResponse, dependencies=[downloads])
+    def best(name: str, path: str) -> Response:
+        """Returns a file of the best model, such as `model.pt` or `config.json`; follows no link."""
+        try:
+            file = open_in(served.reader.folder(name), f"best/{path}")
+        except (OSError, ValueError):
+            raise NotThere(f"{name} has no file of that name in best/") from None
+        size = os.fstat(file.fileno()).st_size
+        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{path}")[-150:].lstrip(".-") or "best"
+        headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{safe}"'}
+        return StreamingResponse(chunks(file, size), headers=headers, media_type="application/octet-stream")
+
+
+def _busy(summary: Summary | None) -> str:
+    """Returns why an experiment cannot be changed if its search waits or runs, maybe on another host; else empty."""
+    if summary is None or summary.state not in BUSY:
+        return ""
+    killed = ", or end it with --resume and Ctrl-C if it was killed" if summary.state == "running" else ""
+    return f"{summary.name} is {summary.state}; stop it first{killed}"
+
+
+def chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yields the first `size` bytes of an open file, and closes it."""
+    with file:
+        while size > 0 and (chunk := file.read(min(size, CHUNK_BYTES))):
+            size -= len(chunk)
+            yield chunk

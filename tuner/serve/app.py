@@ -1,49 +1,77 @@
-"""Creates the service for a results folder and adds the routes that read experiments.
-
-Each route only calls functions of the other modules.
-"""
+"""Creates the service for a results folder and adds the routes that read experiments."""
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.sse import EventSourceResponse
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
-from tuner.serve.access.connections import BodyLimit
 from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
-from tuner.serve.actions import REFUSALS, ServedExperiments, Shown, add_control
+from tuner.serve.actions import add_control, add_housekeeping
 from tuner.serve.analysis.insight import add_insight
-from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal, wrong_field
-from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
+from tuner.serve.answers import (
+    MOST_BYTES,
+    BoundedResponse,
+    Refused,
+    answer,
+    at_most,
+    figures_text,
+    later,
+    refusal,
+    wrong_field,
+)
 from tuner.serve.comparison import add_compare
-from tuner.serve.housekeeping import add_housekeeping
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.page import add_page
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.stream import event_frames
+from tuner.serve.reading.summary import Summary
+from tuner.serve.served import ServedExperiments, Values, with_job
 from tuner.views import tables
-from tuner.views.figures.catalogue import FIGURES
+from tuner.views.figures import values as value_choices
+from tuner.views.figures.catalogue import FIGURES, FigureName
+from tuner.views.figures.parallel import parallel_of
+from tuner.views.verdict import Verdict, verdict_of
 
-MOST_STREAMS = 100  # event streams open at once; each checks a file at least twice a second
+MOST_ROWS = 10_000
+MOST_STREAMS = 100  # event streams open at once; each checks a file five times a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
+Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
+Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
 
-@dataclasses.dataclass(frozen=True)
+class Refusal(BaseModel):
+    """The body of an error response of the API; its text says what was requested, what is allowed and what to do."""
+
+    error: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": text}
+    for status, text in {
+        400: "no JSON", 401: "no token", 403: "sent by another site", 404: "no such experiment", 409: "not now",
+        413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
+        503: "too busy, or searches cannot be started here",
+    }.items()
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Health:
     """The service's status and the results folder that it reads."""
 
@@ -51,7 +79,7 @@ class Health:
     results: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Experiments:
     """The requested experiments of the results folder: queued ones, then the newest first. `total` counts all of them.
 
@@ -60,20 +88,20 @@ class Experiments:
 
     results: str
     total: int
-    experiments: list[Shown] = dataclasses.field(default_factory=list)
+    experiments: list[Summary] = field(default_factory=list)
     left_out: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Trials:
     """The requested trials; `total` counts all trials of the experiment; `left_out` counts those that did not fit."""
 
     total: int
-    trials: list[tables.TrialRow] = dataclasses.field(default_factory=list)
+    trials: list[tables.TrialRow] = field(default_factory=list)
     left_out: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Rungs:
     """The rungs, and the requested decisions; `total` counts all decisions.
 
@@ -82,8 +110,37 @@ class Rungs:
 
     rungs: list[tables.RungRow]
     total: int
-    decisions: list[tables.DecisionRow] = dataclasses.field(default_factory=list)
+    decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows that changed after line `since` of the journal, all from the same state of the experiment, and figures.
+
+    `verdict` says in plain words what the search has found out.
+
+    `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
+    `num_trials` and `num_decisions` count all of the experiment. `parameters` are the axes of the parallel coordinates.
+    `value_choices` are what figures can compare trials by, and `value_default` is the one they use without a choice.
+    `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
+    trials. `left_out` counts rows that did not fit into the response. The requested `figures` have Plotly's schema;
+    those without data are left out.
+    """
+
+    summary: Summary
+    since: int
+    num_trials: int
+    num_decisions: int
+    parameters: list[str]
+    rungs: list[tables.RungRow]
+    verdict: Verdict
+    value_choices: list[str]
+    value_default: str
+    trials: list[tables.TrialRow] = field(default_factory=list)
+    decisions: list[tables.DecisionRow] = field(default_factory=list)
+    left_out: int = 0
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def create_app(
@@ -116,23 +173,20 @@ def create_app(
     app.state.keys = keys = Keys(token or secrets.token_urlsafe(32))
     if not is_loopback(host):
         app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
-    app.add_middleware(BodyLimit)
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
     app.state.reader = reader = ResultsReader(results)
     served = ServedExperiments(reader, searches, "" if searches else problem)
-    _api(app, served)
-    add_changes(app, served)
+    _add_readings(app, served)
     add_insight(app, served)
     add_housekeeping(app, served)
     add_compare(app, served)
-    _event_route(app, served)
     add_control(app, served, keys)
     return app
 
 
-def _api(app: FastAPI, served: ServedExperiments) -> None:
+def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
     async def health() -> Response:
         """Reports that the service answers, even while all its threads are busy."""
@@ -144,7 +198,7 @@ def _api(app: FastAPI, served: ServedExperiments) -> None:
         total, rows = served.rows(offset, limit)
         return answer(Experiments(str(served.reader.root), total), experiments=rows)
 
-    @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
+    @app.get("/api/experiments/{name}", responses={200: {"model": Summary}})
     def experiment(name: str) -> Response:
         """Returns the summary of one experiment."""
         return answer(served.one(name))
@@ -171,33 +225,56 @@ def _api(app: FastAPI, served: ServedExperiments) -> None:
     def figures(name: str) -> Response:
         """Returns figures of Plotly's schema by name; leaves out figures without data."""
         view = served.view(name)
-        return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
+        return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}, MOST_BYTES))
 
+    @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
+    def changes(
+        name: str,
+        since: Since = 0,
+        limit: Limit = MOST_ROWS,
+        figures: Wanted = [],  # noqa: B006
+        values: Values = "",
+    ) -> Response:
+        """Returns what a live view needs: the summary, the rows that changed after line `since`, and figures.
 
-def _event_route(app: FastAPI, served: ServedExperiments) -> None:
-    num_streams = 0
-
-    async def counted() -> AsyncIterator[None]:
-        """Counts an event stream until its response ends, however it ends.
-
-        It is async, so it runs in the event loop's one thread. In several threads, streams could exceed MOST_STREAMS.
+        limit applies to trials and to decisions separately.
         """
-        nonlocal num_streams
-        if num_streams >= MOST_STREAMS:
-            raise Refused(503, f"{MOST_STREAMS} event streams are open, which is the limit; close one")
-        num_streams += 1
-        try:
-            yield
-        finally:
-            num_streams -= 1
+        view = served.view(name)
+        record = view.record
+        since = since if since <= view.summary.lines else 0
+        with blamed(name):
+            verdict = verdict_of(record)
+            parameters = [axis.name for axis in parallel_of(record).axes]
+        rungs, calls = record.stats.rungs, record.stats.ranked_decisions
+        begun = Changes(
+            summary=with_job(view.summary, served.search(name)),
+            since=since,
+            num_trials=len(record.trials),
+            num_decisions=len(calls),
+            parameters=parameters,
+            rungs=tables.rung_rows(record, MOST_ROWS),
+            verdict=verdict,
+            value_choices=value_choices.offered(record),
+            value_default=value_choices.default(record),
+            left_out=max(0, len(rungs) - MOST_ROWS),
+        )
+        changed = tables.changed_since(record, since)[:limit]
+        return answer(
+            begun,
+            figures={each: view.figure(each, values) for each in figures},
+            trials=tables.trial_rows(record, changed),
+            decisions=tables.decision_rows(record, limit=limit, since=since),
+        )
 
-    @app.get("/api/experiments/{name}/events", response_class=StreamingResponse, dependencies=[Depends(counted)])
+    streams = at_most(MOST_STREAMS, "event streams are open")
+
+    @app.get("/api/experiments/{name}/events", response_class=StreamingResponse, dependencies=[streams])
     def events(
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
-        journal = served.journal(name)
-        frames = event_frames(journal, last_event_id or after, app.state.stopping, num_streams=lambda: num_streams)
+        journal = (served.folder(name) or served.reader.root / name) / "journal.jsonl"
+        frames = event_frames(journal, last_event_id or after, app.state.stopping)
         return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # nginx then holds no events back
 
 
@@ -208,8 +285,7 @@ def _errors_as_json(app: FastAPI) -> None:
 
     def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        return refusal(422, wrong_field(first))
+        return refusal(422, wrong_field(error.errors()[0]))
 
     def wrong(_: Request, error: Exception) -> Response:
         if isinstance(error, Refused):

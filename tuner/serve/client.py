@@ -11,14 +11,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 Row = dict[str, Any]
 BUSY = ("queued", "starting", "running", "stopping")
-
-
 MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-After; one last try follows
 
 
@@ -95,13 +94,10 @@ class Client:
         The iterator ends when the service closes the stream. To continue, call `events` again with `after` = the number
         of the journal's events seen so far.
         """
-        connection, answer = self._ask("GET", _path(name, f"/events?after={int(after)}"), None)
-        try:
+        with self._ask("GET", _path(name, f"/events?after={int(after)}")) as answer:
             for line in answer:
                 if line.startswith(b"data: "):
                     yield json.loads(line.removeprefix(b"data: "))
-        finally:
-            connection.close()
 
     def start(self, space: str, **options: Any) -> Row:
         """Queues a new search and returns its summary.
@@ -136,16 +132,12 @@ class Client:
 
     def delete(self, name: str) -> Row:
         """Deletes an experiment and its folder for ever, unless it is queued or running."""
-        return self._json("DELETE", _path(name), None)
+        return self._json("DELETE", _path(name))
 
     def download(self, name: str, file: str, path: str | Path) -> Path:
         """Saves a file of an experiment's folder `best/`, such as `model.pt`, at `path`; returns the path."""
-        connection, answer = self._ask("GET", _path(name, f"/best/{quote(file)}"), None)
-        try:
-            with open(path, "wb") as saved:
-                shutil.copyfileobj(answer, saved)
-        finally:
-            connection.close()
+        with self._ask("GET", _path(name, f"/best/{quote(file)}")) as answer, open(path, "wb") as saved:
+            shutil.copyfileobj(answer, saved)
         return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
@@ -165,46 +157,37 @@ class Client:
         """Sends a GET request; retries it if the service asks for that, for example while it reads a long journal."""
         for _ in range(MOST_TRIES):
             try:
-                return self._json("GET", path, None)
+                return self._json("GET", path)
             except ServiceError as error:
                 if not error.again_s:
                     raise
                 time.sleep(error.again_s)
-        return self._json("GET", path, None)
+        return self._json("GET", path)
 
     def _post(self, path: str, body: Row) -> Row:
         return self._json("POST", path, json.dumps(body))
 
-    def _json(self, method: str, path: str, body: str | None) -> Row:
-        connection, answer = self._ask(method, path, body)
-        try:
+    def _json(self, method: str, path: str, body: str | None = None) -> Row:
+        with self._ask(method, path, body) as answer:
             row: Row = json.loads(answer.read())
             return row
-        finally:
-            connection.close()
 
-    def _ask(
-        self, method: str, path: str, body: str | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Sends a request and returns the connection and the response, whose body is not read yet.
+    @contextmanager
+    def _ask(self, method: str, path: str, body: str | None = None) -> Iterator[http.client.HTTPResponse]:
+        """Sends a request and yields the response, whose body is not read yet; raises ServiceError if it is refused.
 
         http.client follows no redirects, so the token reaches no other server.
         """
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=self._timeout_s)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        try:
+        with closing(kind(self._host, self._port, timeout=self._timeout_s)) as connection:
             connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
             answer = connection.getresponse()
-            if answer.status < 300:
-                return connection, answer
-            text = answer.read().decode(errors="replace")
-        except BaseException:
-            connection.close()
-            raise
-        connection.close()
-        again = answer.headers.get("Retry-After", "")
-        raise ServiceError(answer.status, _error_text(text), float(again) if again.isdecimal() else 0.0)
+            if answer.status >= 300:
+                again = answer.headers.get("Retry-After", "")
+                text = _error_text(answer.read().decode(errors="replace"))
+                raise ServiceError(answer.status, text, float(again) if again.isdecimal() else 0.0)
+            yield answer
 
 
 def _path(name: str, rest: str = "") -> str:

@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
-from tuner.serve.actions import ServedExperiments, Shown
-from tuner.serve.answers import MOST_BYTES, BoundedResponse, figure_text, figures_text, text_of
-from tuner.serve.changes import Values
+from tuner.serve.answers import answer, figure_text
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
+from tuner.serve.served import ServedExperiments, Values, with_job
 from tuner.views.compare import (
     MOST_COMPARED,
+    Clock,
     Compared,
     DifferenceRow,
     Drawn,
@@ -35,6 +35,8 @@ from tuner.views.tables import Number
 
 COMPARE_S = 3.0  # for reading the experiments of one request; the next request continues, so the page fills early
 MOST_KEPT = 200  # experiments whose comparison stays in memory: 400 kB each at most
+CLOCKS: tuple[Clock, ...] = ("epochs", "seconds", "trials")
+STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # kind of error -> state; the first applies
 Names = Annotated[
     list[Annotated[str, Query(max_length=200)]],
     Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare, each a `name` of its own"),
@@ -86,12 +88,13 @@ class MetricGroup:
 
 
 @dataclass(frozen=True)
-class ComparisonRows:
+class Comparison:
     """The requested experiments, and how their options and parameters differ.
 
-    The figures show the experiments of `groups[group]`. Distributions compare the value that `values` names, one of
-    `value_choices`. `columns` are the experiments of `options` and `parameters`, in the order of a row's `values`.
-    `left_out` counts rows that did not fit into the response.
+    The figures, of Plotly's schema, show the experiments of `groups[group]`: epochs, seconds and trials are clocks of
+    the best value so far, `values` has the distributions of the value that `values` names, one of `value_choices`.
+    `columns` are the experiments of `options` and `parameters`, in the order of a row's `values`. `left_out` counts
+    rows that did not fit into the response.
     """
 
     groups: list[MetricGroup]
@@ -103,16 +106,7 @@ class ComparisonRows:
     options: list[DifferenceRow] = field(default_factory=list)
     parameters: list[DifferenceRow] = field(default_factory=list)
     left_out: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(ComparisonRows):
-    """A comparison with its figures of Plotly's schema: epochs, seconds and trials are clocks of the best value so far.
-
-    The figure `values` has the distributions.
-    """
-
-    figures: dict[str, dict[str, Any]]
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Comparisons:
@@ -131,10 +125,7 @@ class Comparisons:
             NotYet: the time is over before it is read.
             RequestError: its files are damaged.
         """
-        try:
-            unchanged = self._served.reader.unchanged(name)
-        except NotThere:
-            unchanged = None  # no folder yet: the search may be queued
+        unchanged = self._served.reader.unchanged(name) if self._served.folder(name) else None
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:
             if time.monotonic() > until:
@@ -165,61 +156,50 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
         An experiment that is missing or cannot be read has an `error`; the others are compared.
         """
         until = time.monotonic() + COMPARE_S
-        found: list[tuple[Shown, Compared]] = []
         rows: list[ComparedRow] = []
         drawn: list[Drawn] = []
-        groups: list[MetricGroup] = []
+        groups: dict[tuple[str, str], list[str]] = {}
         for place, each in enumerate(dict.fromkeys(name)):
             color, dash = look_of(place)
             try:
                 summary, compared = comparisons.of(each, until)
             except RequestError as error:
-                state = (
-                    "reading" if isinstance(error, NotYet) else "missing" if isinstance(error, NotThere) else "damaged"
-                )
+                state = next(state for kind, state in STATES.items() if isinstance(error, kind))
                 rows.append(ComparedRow(each, color, dash, str(error), state))
                 continue
-            shown = served.shown(summary)
-            found.append((shown, compared))
+            groups.setdefault((summary.metric, summary.mode), []).append(each)
+            index = list(groups).index((summary.metric, summary.mode))
             drawn.append(Drawn(each, place, compared))
-            rows.append(_row(ComparedRow(each, color, dash), shown, compared, _group_of(groups, shown)))
+            rows.append(_row(with_job(summary, served.search(each)), compared, color, dash, index))
         group = group if group < len(groups) else 0
-        chosen = [one for one in drawn if groups and one.name in groups[group].names]
+        chosen = [one for one in drawn if one.name in [*groups.values()][group]]  # without groups nothing is drawn
         choices = choices_of(chosen)
         values = values if values in choices else default_of(chosen)
-        begun = ComparisonRows(groups, group, choices, values, [one.name for one in drawn])
-        options, parameters = (
-            differences([getattr(compared, kind) for _, compared in found]) for kind in ("options", "parameters")
+        columns = [one.name for one in drawn]
+        begun = Comparison([MetricGroup(*of, names) for of, names in groups.items()], group, choices, values, columns)
+        figures = {clock: figure_text(draw_progress(chosen, clock)) for clock in CLOCKS} if chosen else {}
+        if chosen:
+            figures["values"] = figure_text(draw_distributions(chosen, values))
+        return answer(
+            begun,
+            figures=figures,
+            experiments=rows,
+            options=differences([one.compared.options for one in drawn]),
+            parameters=differences([one.compared.parameters for one in drawn]),
         )
-        text = text_of(begun, experiments=rows, options=options, parameters=parameters).encode()
-        figures = {clock: figure_text(draw_progress(chosen, clock)) for clock in ("epochs", "seconds", "trials")}
-        figures["values"] = figure_text(draw_distributions(chosen, values))
-        texts = figures_text(figures if chosen else {}, MOST_BYTES - len(text))
-        return BoundedResponse(text[:-1] + b', "figures": ' + texts + b"}")
 
 
-def _group_of(groups: list[MetricGroup], shown: Shown) -> int:
-    """Adds an experiment to the group of its metric, and returns the group's index."""
-    for i, group in enumerate(groups):
-        if (group.metric, group.mode) == (shown.metric, shown.mode):
-            group.names.append(shown.name)
-            return i
-    groups.append(MetricGroup(shown.metric, shown.mode, [shown.name]))
-    return len(groups) - 1
-
-
-def _row(row: ComparedRow, shown: Shown, compared: Compared, group: int) -> ComparedRow:
+def _row(summary: Summary, compared: Compared, color: str, dash: str, group: int) -> ComparedRow:
     found = compared.steps[-2] if compared.steps else None
-    counts = compared.counts
     return ComparedRow(
-        name=row.name,
-        color=row.color,
-        dash=row.dash,
-        state=shown.state,
+        name=summary.name,
+        color=color,
+        dash=dash,
+        state=summary.state,
         group=group,
-        space=shown.space,
-        searcher=shown.searcher,
-        scheduler=shown.scheduler,
+        space=summary.space,
+        searcher=summary.searcher,
+        scheduler=summary.scheduler,
         metric=compared.metric,
         mode=compared.mode,
         best=compared.best,
@@ -228,9 +208,7 @@ def _row(row: ComparedRow, shown: Shown, compared: Compared, group: int) -> Comp
         best_s=found.seconds if found else None,
         best_trials=found.trials if found else None,
         trials=compared.trials,
-        completed=counts.get("completed", 0),
-        pruned=counts.get("pruned", 0),
-        failed=counts.get("failed", 0),
+        **{status: compared.counts.get(status, 0) for status in ("completed", "pruned", "failed")},
         epochs=compared.epochs,
         took_s=compared.seconds,
         worker_s=compared.worker_s,

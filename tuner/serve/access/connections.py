@@ -1,7 +1,6 @@
-"""Limits on clients: how many connect, how long a request may take to arrive, and how large it is.
+"""uvicorn's connections with limits, so that a client which sends slowly, or reads nothing, blocks no other client.
 
-Without these limits, a client that opens connections and sends nothing, or reads no response, would block all other
-clients. The socket option TCP_USER_TIMEOUT ends the connections of clients that read nothing (`tuner.serve.__main__`).
+The socket option TCP_USER_TIMEOUT ends the connections of clients that read nothing (`tuner.serve.__main__`).
 """
 
 from __future__ import annotations
@@ -10,50 +9,12 @@ import asyncio
 from typing import Any, cast
 
 import h11
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tuner.serve.access.guard import READS
-
-MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
-BODY_S = 10.0  # seconds in which the whole body must arrive
 HEAD_BYTES = 64 << 10  # bytes of a request line and its headers together
 # MOST_PARTS limits the chunks of a body. uvicorn parses all 256 kB that it has read before it serves another client. A
 # chunk takes 40 us, and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
-
-
-class BodyLimit:
-    """Middleware that refuses a body of more than MOST_BYTES, or one that takes longer than `body_s` to arrive.
-
-    FastAPI's `max_body_size` limits no time, and its refusal may precede the guard's 401.
-    """
-
-    def __init__(self, app: ASGIApp, body_s: float = BODY_S) -> None:
-        self._app, self._body_s = app, body_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_whole = scope["type"] != "http" or scope["method"] in READS
-        until, num_bytes = asyncio.get_running_loop().time() + self._body_s, 0
-
-        async def receive_limited() -> Message:
-            nonlocal is_whole, num_bytes
-            if is_whole:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(until):
-                    message = await receive()
-            except TimeoutError:
-                text = f"the body did not arrive within {self._body_s:g} s; send the request again"
-                raise HTTPException(408, text) from None
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > MOST_BYTES:
-                raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes, which is the limit; send less")
-            is_whole = not message.get("more_body")
-            return message
-
-        await self._app(scope, receive_limited, send)
 
 
 class RequestParser(h11.Connection):
@@ -72,7 +33,7 @@ class RequestParser(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP connection, with a time limit for the head of a request; new connections replace idle ones.
+    """An HTTP connection with a time limit for the head of a request, which is closed if it is idle and others wait.
 
     A client has `timeout_keep_alive` seconds for a whole request head, from the start of the connection or from its
     last response; uvicorn itself stops that timer at the first byte. Above half of `limit_concurrency` connections, a
@@ -89,11 +50,12 @@ class Connection(H11Protocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         if self.limit_concurrency and len(self.connections) > self.limit_concurrency // 2:
-            others = [each for each in self.connections if isinstance(each, Connection) and each is not self]
-            idle = min((each for each in others if not each._is_waiting()), key=lambda each: each._since, default=None)
-            if idle is not None:
-                idle.transport.abort()
-                self.connections.discard(idle)
+            others = cast(set[Connection], self.connections - {self})
+            idle = [each for each in others if not each._is_waiting()]
+            if idle:
+                oldest = min(idle, key=lambda each: each._since)
+                oldest.transport.abort()
+                self.connections.discard(oldest)
 
     def data_received(self, data: bytes) -> None:
         try:

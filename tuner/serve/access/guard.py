@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +37,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 READS = ("GET", "HEAD")
+MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
 PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may read to sign in; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
@@ -64,6 +66,8 @@ def require_token(host: str, token: str) -> None:
 class Guard:
     """Middleware that refuses requests without access, signs users in, and adds HEADERS that the response does not set.
 
+    It also limits a body to MOST_BYTES. FastAPI's `max_body_size` answers with a plain text, maybe before the 401.
+
     Args:
         loopback: whether only this machine can reach the service. Reading then needs no token, but the Host header
             must name loopback.
@@ -73,6 +77,16 @@ class Guard:
         self._app, self._keys, self._loopback = app, keys, loopback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        num_bytes = 0
+
+        async def receive_limited() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > MOST_BYTES:
+                raise HTTPException(413, f"the body has more than {MOST_BYTES:,} bytes, which is the limit; send less")
+            return message
+
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
@@ -88,7 +102,7 @@ class Guard:
                 answer = self._foreign(scope) or self._signed_in(scope) or self._without_key(scope)
             except Wait as wait:
                 answer = refusal(429, str(wait), {"Retry-After": str(wait.seconds)})
-            await (answer or self._app)(scope, receive, send_guarded)
+            await (answer or self._app)(scope, receive_limited, send_guarded)
 
     def _foreign(self, scope: Scope) -> Response | None:
         """Returns a 403 for requests of foreign pages, by Host, Origin and Sec-Fetch-Site headers; None for others."""

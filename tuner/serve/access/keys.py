@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import math
 import secrets
 import time
@@ -16,9 +15,7 @@ from starlette.types import Scope
 
 WINDOW_S = 60.0
 MOST = 10  # wrong tries of one client within WINDOW_S
-MOST_IN_ALL = 100  # wrong tries of all clients together within WINDOW_S
 SESSION_S = 12 * 3600
-MOST_SESSIONS = 1000  # open browser sessions; a further one ends the oldest one
 
 
 class Wait(Exception):
@@ -29,62 +26,16 @@ class Wait(Exception):
         self.seconds = seconds
 
 
-class Tries:
-    """Counts the wrong tries of a secret in the last WINDOW_S seconds.
-
-    The right secret is never refused, so one client's wrong tries lock no other client out. The secret's length, not
-    this limit, protects it from being guessed.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._wrong: deque[tuple[float, str]] = deque()
-
-    def check(self, client: str, is_right: bool) -> bool:
-        """Returns `is_right`, and counts the try if it is wrong.
-
-        Raises:
-            Wait: the try is wrong, and this client or all clients together had too many; it is not counted.
-        """
-        if is_right:
-            return True
-        client = _network(client)
-        if wait_s := self._wait_s(client):
-            raise Wait(wait_s)
-        self._wrong.append((self._clock(), client))
-        return False
-
-    def _wait_s(self, client: str) -> int:
-        """Returns the whole seconds after which a wrong try of this client raises no Wait; 0 if it raises none now."""
-        now = self._clock()
-        while self._wrong and self._wrong[0][0] <= now - WINDOW_S:
-            self._wrong.popleft()
-        everyone = [at for at, _ in self._wrong]
-        own = [at for at, other in self._wrong if other == client]
-        ends = [at[-most] + WINDOW_S - now for at, most in ((own, MOST), (everyone, MOST_IN_ALL)) if len(at) >= most]
-        return math.ceil(max(ends, default=0))
-
-
-def _network(client: str) -> str:
-    """Returns the key by which tries are counted: an IPv4 address, or the /64 network of an IPv6 address.
-
-    The owner of an IPv6 address can choose its lower 64 bits freely.
-    """
-    try:
-        address = ipaddress.ip_address(client.partition("%")[0])
-    except ValueError:
-        return client
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or (address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False)))
-
-
 class Keys:
-    """Holds the credentials: the token, a code that works once, and the browser sessions opened with either."""
+    """Holds the credentials: the token, a code that works once, and the browser sessions opened with either.
+
+    A right token or code is always accepted, so one client's wrong tries lock no other client out. The secret's
+    length, not the limit on wrong tries, protects it from being guessed.
+    """
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token.encode(), clock
-        self._tries = Tries(clock)
-        self._code_tries = Tries(clock)  # apart from tokens: a link on a foreign page may send wrong codes
+        self._wrong: deque[tuple[float, str]] = deque(maxlen=1000)  # time and client of each wrong try
         self._sealing = secrets.token_bytes(32)  # HMAC key: derives a session's key from its secret
         self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends, by `clock`
         # Browsers store cookies by host, not by port, so each service on a machine needs its own cookie name.
@@ -92,35 +43,31 @@ class Keys:
         self.code = secrets.token_urlsafe(24)
 
     def is_token(self, token: bytes, client: str) -> bool:
-        """Checks a token in constant time.
-
-        Raises:
-            Wait: the token is wrong, and too many wrong ones were tried in the minute before.
-        """
-        return self._tries.check(client, hmac.compare_digest(token, self._token))
+        """Checks a token in constant time; raises Wait if it is wrong and this client tried too many wrong ones."""
+        return self._checked(hmac.compare_digest(token, self._token), client)
 
     def spend(self, code: str, client: str) -> bool:
-        """Returns whether the sign-in code is right; replaces a right code, so that it works once.
-
-        A right code is accepted even after too many wrong ones.
-
-        Raises:
-            Wait: the code is wrong, and too many wrong codes were tried in the minute before.
-        """
-        tried = code.encode("utf-8", "replace")
-        right = self._code_tries.check(client, hmac.compare_digest(tried, self.code.encode()))
+        """Returns whether the sign-in code is right, and replaces it, so that it works once; raises as `is_token`."""
+        right = self._checked(hmac.compare_digest(code.encode("utf-8", "replace"), self.code.encode()), client)
         if right:
             self.code = secrets.token_urlsafe(24)
         return right
 
-    def open_session(self) -> str:
-        """Opens a session and returns its secret for a cookie.
+    def _checked(self, is_right: bool, client: str) -> bool:
+        """Returns `is_right`, and counts a wrong try; one that raises Wait is not counted."""
+        now = self._clock()
+        own = [at for at, other in self._wrong if other == client and at > now - WINDOW_S]
+        if not is_right and len(own) >= MOST:
+            raise Wait(math.ceil(own[-MOST] + WINDOW_S - now))
+        if not is_right:
+            self._wrong.append((now, client))
+        return is_right
 
-        The session ends after SESSION_S, after MOST_SESSIONS newer ones, when the service ends, or at sign-out.
-        """
+    def open_session(self) -> str:
+        """Opens a session and returns its secret for a cookie; it ends after SESSION_S, at sign-out or with Keys."""
         secret, now = secrets.token_urlsafe(32), self._clock()
-        going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
-        self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
+        going_on = {key: ends for key, ends in self._sessions.items() if ends > now}
+        self._sessions = going_on | {_hashed(secret): now + SESSION_S}
         return secret
 
     def key_of(self, secret: str) -> str:
@@ -147,7 +94,7 @@ class Keys:
         return session_secret
 
     def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
-        """Checks whether a request has the right token, and whether it has the secret of an open session.
+        """Returns whether a request has the right token, and whether it has the secret of an open session.
 
         Raises:
             Wait: the token is wrong, and too many wrong ones were tried in the minute before.
@@ -155,8 +102,7 @@ class Keys:
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
         # Starlette decodes headers as latin-1, but the token may contain other characters, so its bytes are compared.
         by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
-        ends = self._sessions.get(_hashed(secret), 0.0)
-        return by_token, self._clock() < ends
+        return by_token, self._clock() < self._sessions.get(_hashed(secret), 0.0)
 
 
 def client_of(asked: HTTPConnection) -> str:

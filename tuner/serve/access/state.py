@@ -1,11 +1,10 @@
-"""The service's own folder: who may open it, the secrets in it, and the lock of the one service that uses it.
+"""The service's own folder: who may open it, and the secrets in it.
 
 By default it is in the user's state folder, not among the results, which are data.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -75,54 +74,13 @@ def _elsewhere() -> str:
     return f"set {BASE} to a folder of your own"
 
 
-def lock_state(state: Path) -> int:
-    """Locks the state folder, so that no two services start the same search; closing the returned file unlocks it.
-
-    Raises:
-        RequestError: another service has the lock, or the lock file cannot be opened.
-    """
+def secret_file(path: Path) -> Path:
+    """Returns the path of a file with a secret, mode 0600; creates it if it does not exist, or raises RequestError."""
     try:
-        file = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise RequestError("another tuner.serve starts the searches of this folder; send the request there") from None
+        if not path.exists():
+            write_atomically(path, secrets.token_hex(32))
+        path.chmod(0o600)
     except OSError as error:
-        raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
-    return file
-
-
-def keep_secret(path: Path, new: str) -> Path:
-    """Returns the path of a file with a secret; creates the file with the text `new` if it does not exist.
-
-    No file remains if it cannot be written completely.
-
-    Raises:
-        RequestError: the file cannot be created, is a link, belongs to another user, is open to others, or incomplete.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise RequestError(
-                f"{path} is no plain file or can be read by others; delete it, and tuner.serve generates another"
-            ) from None
-        if status.st_size < LEAST_CHARS:
-            raise RequestError(
-                f"{path} contains no complete token; delete it, and tuner.serve generates another"
-            ) from None
-        return path
-    except OSError as error:
-        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
-    try:
-        with os.fdopen(file, "w") as opened:
-            opened.write(new)
-            opened.flush()
-            os.fsync(file)
-    except OSError as error:
-        path.unlink(missing_ok=True)
         raise RequestError(f"{path} cannot be created ({error.strerror})") from None
     return path
 
@@ -132,37 +90,19 @@ def token_from_environment() -> str:
 
     TUNER_TOKEN is removed from this process's environment, because child processes inherit it: a space's code could
     read the token there, and a log could keep it. A running process's first environment can still be read, so a file is
-    safer. An empty or unreadable file raises RequestError.
+    safer.
+
+    Raises:
+        RequestError: the file is empty or cannot be read, or the token is shorter than LEAST_CHARS.
     """
     token, path = os.environ.pop(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
-    if token or not path:
-        return token
     try:
-        token = Path(path).read_text().strip()
+        token = token.strip() or (Path(path).read_text().strip() if path else "")
     except (OSError, ValueError) as error:
         raise RequestError(f"{TOKEN_FILE}={path} cannot be read ({error}); name a file with the token") from None
-    if not token:
-        raise RequestError(f"{TOKEN_FILE}={path} is empty; write a token of {LEAST_CHARS} characters or more to it")
-    return token
-
-
-def long_enough(token: str) -> str:
-    """Returns the token unchanged; raises RequestError if it is shorter than LEAST_CHARS but not empty."""
-    if token and len(token.strip()) < LEAST_CHARS:
+    if len(token) < LEAST_CHARS and (token or path):
         raise RequestError(
-            f"the token in {TOKEN_FILE} or {TOKEN} has {len(token.strip())} characters, give {LEAST_CHARS} or more "
+            f"the token in {TOKEN_FILE} or {TOKEN} has {len(token)} characters, give {LEAST_CHARS} or more "
             "(openssl rand -hex 16 prints as many), or leave it out"
         )
     return token
-
-
-def kept_token(state: Path) -> tuple[Path, str]:
-    """Returns the file with the generated token, and the token, for a service that is started without one.
-
-    The token is generated once and kept.
-
-    Raises:
-        RequestError: the file cannot be created, or `keep_secret` refuses it.
-    """
-    path = keep_secret(state / "token", secrets.token_urlsafe(32))
-    return path, path.read_text()

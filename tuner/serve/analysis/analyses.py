@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord, Following
-from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
 from tuner.views.figures.contour import draw_contour
@@ -64,17 +62,9 @@ def smoothed(record: ExperimentRecord, x: str, y: str, values: str = "") -> Figu
     return FigureAnswer(draw_contour(record, x, y, values))
 
 
-# The cache of importance figures: their forests take seconds, and a page requests the figure again.
-_forests: WeakKeyDictionary[SearchStats, dict[str, FigureAnswer]] = WeakKeyDictionary()
-
-
 def weighed(record: ExperimentRecord, values: str = "") -> FigureAnswer:
-    """Draws the importance of each parameter; reuses the figure until the record or the choice of values changes."""
-    figures = _forests.setdefault(record.stats, {})
-    if values not in figures:
-        figures.clear()
-        figures[values] = FigureAnswer(draw_importance(importance_of(record, values)))
-    return figures[values]
+    """Draws the importance of each parameter."""
+    return FigureAnswer(draw_importance(importance_of(record, values)))
 
 
 ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
@@ -89,12 +79,21 @@ class Analyser:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._kept: dict[str, tuple[Following, ExperimentRecord | None]] = {}
+        self._followed: dict[str, Following] = {}
+        # The last importance, because its forests take seconds and a page requests it again.
+        self._weighed: tuple[ExperimentRecord | None, dict[str, Any], bytes] = None, {}, b""
 
-    def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, str]:
+    def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, bytes]:
         """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
         try:
-            return 200, text_of(ANALYSES[analysis](self._record(folder), **choices))
+            record = self._record(folder)
+            # Two records share the objects of unchanged trials, so the comparison is fast.
+            if analysis == "importance" and self._weighed[1] == choices and self._weighed[0] == record:
+                return 200, self._weighed[2]
+            text = text_of(ANALYSES[analysis](record, **choices))
+            if analysis == "importance":
+                self._weighed = record, choices, text
+            return 200, text
         except RequestError as error:
             return 422, _error_text(str(error))
         except MemoryError:
@@ -103,20 +102,17 @@ class Analyser:
             return 422, _error_text(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
     def _record(self, folder: str) -> ExperimentRecord:
-        """Reads the folder's record; returns the previous object, with its cached results, if nothing changed."""
         share(Path(folder).parent)
-        following, before = self._kept.pop(folder, (None, None))
-        following = following or Following(Path(folder), self._most_bytes)
+        following = self._followed.pop(folder, None) or Following(Path(folder), self._most_bytes)
         record = following.load()
-        # The two records share the objects of unchanged trials, so the comparison is fast.
-        self._kept[folder] = following, before if before == record else record
-        while len(self._kept) > MOST_FOLLOWED:
-            del self._kept[next(iter(self._kept))]
-        return self._kept[folder][1] or record
+        self._followed[folder] = following
+        while len(self._followed) > MOST_FOLLOWED:
+            del self._followed[next(iter(self._followed))]
+        return record
 
 
-def _error_text(message: str) -> str:
-    return json.dumps({"error": message[:2000]})
+def _error_text(message: str) -> bytes:
+    return json.dumps({"error": message[:2000]}).encode()
 
 
 def main(argv: list[str]) -> int:

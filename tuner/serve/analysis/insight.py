@@ -12,19 +12,17 @@ from starlette.responses import Response
 
 from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
-from tuner.serve.actions import ServedExperiments
 from tuner.serve.analysis.analyses import ANALYSES, FigureAnswer, WhatIfAnswer
 from tuner.serve.analysis.worker import AnalysisWorker
 from tuner.serve.answers import answer
 from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
 from tuner.serve.reading.results_reader import NotThere
+from tuner.serve.served import ServedExperiments, Values
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
-from tuner.views.figures import values as value_choices
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
 
-Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
 
 
@@ -41,13 +39,9 @@ def add_insight(app: FastAPI, served: ServedExperiments) -> None:
     worker = AnalysisWorker(MOST_JOURNAL_BYTES)
 
     async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
-        """Computes an expensive response in the child process.
-
-        A queued experiment without a folder has an empty record, so the service itself computes its response.
-        """
-        try:
-            folder = await asyncio.to_thread(served.reader.folder, name)
-        except NotThere:
+        """Computes an expensive response in the child process, or here if a queued search has no folder yet."""
+        folder = await asyncio.to_thread(served.folder, name)
+        if folder is None:
             return await asyncio.to_thread(asked, served, name, lambda record: ANALYSES[analysis](record, **choices))
         return await worker.ask(request, folder, analysis, choices, lambda: app.state.stopping())
 

@@ -71,7 +71,7 @@ class AnalysisWorker:
             gone.set()  # ends the work in the thread, also if this task is cancelled at shutdown
         return BoundedResponse(text, status)
 
-    def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, str]:
+    def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
         """Sends a request to the process and returns the status and text of its response.
 
         Raises:

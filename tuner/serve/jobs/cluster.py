@@ -1,8 +1,8 @@
 """The service's own Ray cluster on this machine, which listens on loopback only and has its own token.
 
 The cluster outlives the service while a search runs there. The next service finds it through the file `cluster.json`,
-which names the process id of its head. Before the service ends that process, it checks by `/proc` that the process is
-the head which a service started.
+which names the process id of its head. Before the service ends that process, it checks that the process is the head
+which a service started.
 
 A child process with its own Ray for each search would be worse, because the searches would not share the machine. When
 a search of higher priority started beside another on 2 CPUs, the cluster ran 2 trials at once, two child processes 4.
@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
-import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, write_atomically
-from tuner.serve.access.state import keep_secret
+from tuner.serve.access.state import secret_file
 
 START_S = 120.0  # seconds; a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # seconds; Ray drains its node for up to 30 s
@@ -43,11 +40,11 @@ PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
 class Cluster:
     """A cluster that was started: the process of its head, and the port of its Jobs API.
 
-    `born` is the start time of the process; it differs if the kernel reuses the process id.
+    `born` is the start time of the process in unix seconds; it differs if the kernel reuses the process id.
     """
 
     pid: int
-    born: str
+    born: float
     port: int
     folder: str  # path of the folder of Ray's temporary files, deleted when the cluster ends
     token: str  # path of the file with the token
@@ -61,20 +58,28 @@ class Cluster:
         """Returns the headers that authorise a request to the Jobs API."""
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
+    def _head(self) -> psutil.Process | None:
+        """Returns the cluster's head if it still runs: a process with its id, start time, user and command line."""
+        try:
+            head = psutil.Process(self.pid)
+            # The kernel counts from the boot, whose time moves with the clock.
+            is_ours = abs(head.create_time() - self.born) < 10 and head.uids().effective == os.geteuid()
+            return head if is_ours and _temp_dir(self.folder) in head.cmdline() else None
+        except (psutil.Error, ValueError, OverflowError):
+            return None
+
     def alive(self) -> bool:
-        """Returns whether the cluster's head still runs: a process with its id, start time, user and command line."""
-        return _born(self.pid) == self.born != "" and _is_head(self.pid, self.folder)
+        """Returns whether the cluster's head still runs."""
+        return self._head() is not None
 
     def end(self) -> None:
         """Ends the head, which ends its processes; waits up to END_S for that, and deletes Ray's temporary files."""
-        if self.alive():
-            os.kill(self.pid, signal.SIGTERM)
-            until = time.monotonic() + END_S
-            while _born(self.pid) == self.born and time.monotonic() < until:
-                _reap(self.pid)
-                time.sleep(0.1)
-        if _is_own_folder(Path(self.folder)):
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if head := self._head():
+            head.terminate()
+            psutil.wait_procs([head], END_S)
+        folder = Path(self.folder)
+        if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)  # deletes no link and nothing behind one
 
 
 def find(state: Path) -> Cluster | None:
@@ -99,7 +104,7 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     Raises:
         RequestError: Ray ended, or did not accept jobs within START_S.
     """
-    token = keep_secret(state / "ray_token", secrets.token_hex(32))
+    token = secret_file(state / "ray_token")
     folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path, because that of a Unix socket has at most 107 characters
     port, client, agent = _free_ports(3)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
@@ -116,15 +121,9 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
         # The cluster runs in its own session: Ctrl-C in the service's terminal ends neither it nor the searches in it.
-        process = subprocess.Popen(
-            [*command, _temp_dir(folder)],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    cluster = Cluster(process.pid, _born(process.pid), port, folder, str(token))
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        process = subprocess.Popen([*command, _temp_dir(folder)], env=env, start_new_session=True, **streams)
+    cluster = Cluster(process.pid, psutil.Process(process.pid).create_time(), port, folder, str(token))
     write_atomically(state / "cluster.json", json.dumps(asdict(cluster)))
     until = time.monotonic() + START_S
     while not _answers(cluster):
@@ -141,50 +140,12 @@ def _answers(cluster: Cluster) -> bool:
     try:
         with opener.open(request, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-def _born(pid: int) -> str:
-    """Returns the start time of a process in kernel ticks; empty if there is no such process or it is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def _is_head(pid: int, folder: str) -> bool:
-    """Whether the process is this user's, and the head of the Ray cluster whose temporary files are in `folder`."""
-    process = Path(f"/proc/{pid}")
-    try:
-        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-        return process.stat().st_uid == os.geteuid() and _temp_dir(folder) in words
     except OSError:
         return False
 
 
 def _temp_dir(folder: str) -> str:
     return f"--temp-dir={folder}/ray"
-
-
-def _is_own_folder(folder: Path) -> bool:
-    """Checks by name, parent, owner and type that `start` created the folder; a link is refused."""
-    if folder.parent != Path(tempfile.gettempdir()) or not folder.name.startswith(PREFIX):
-        return False
-    try:
-        status = folder.lstat()
-    except (OSError, ValueError):  # ValueError: the path contains a zero byte
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-
-
-def _reap(pid: int) -> None:
-    """Reaps the process if it is an ended child of this one."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
 
 
 def _free_ports(number: int) -> list[int]:

@@ -36,12 +36,10 @@ MOST_CHARS = 200  # most characters of a text option in a request
 def helps() -> dict[str, str]:
     """Returns the help text of each field of `Options`: the string literal below the field in its source."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
-    pairs = zip(body, body[1:], strict=False)
     return {
-        field.target.id: text.value.value
-        for field, text in pairs
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+        ast.unparse(field.target): ast.literal_eval(text.value)
+        for field, text in zip(body, body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
 
 
@@ -72,9 +70,8 @@ def defaults_of(space: str) -> dict[str, Any]:
 
     An option that the space's file computes is left out.
     """
-    defaults: dict[str, Any] = {
-        each.name: each.default for each in dataclasses.fields(Options) if each.name in SETTABLE
-    }
+    defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
+    defaults = {name: defaults[name] for name in SETTABLE}
     path = file_of(space)
     calls = ast.walk(ast.parse(path.read_text())) if path else ()
     called = next((node for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == "Space"), None)
@@ -88,14 +85,8 @@ def defaults_of(space: str) -> dict[str, Any]:
     return {name: value for name, value in defaults.items() if value is not None}
 
 
-def ships(space: object) -> bool:
-    """Returns whether a space is a file of tuner's own `search_spaces/`.
-
-    Args:
-        space: the space as experiment.json has it: `name` or `name:attribute`.
-    """
-    if not isinstance(space, str):
-        return False
+def ships(space: str) -> bool:
+    """Returns whether a space, `name` or `name:attribute`, is a file of tuner's own `search_spaces/`."""
     name, colon, attribute = space.partition(":")
     return name in list_spaces() and (not colon or attribute.isidentifier())
 
@@ -128,7 +119,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
     if not ships(space):
         raise RequestError(
-            f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
+            f"{name} searches {space[:MOST_CHARS]!r}: the service resumes only searches over "
             f"{', '.join(list_spaces())}; if you trust that code, run "
             f"{command('run', '--resume', name, '--results FOLDER')}"
         )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from tuner.errors import RequestError
 from tuner.serve.jobs import cluster as clusters
@@ -29,35 +29,8 @@ class JobState:
     last_line: str = ""
 
 
-class Jobs(Protocol):
-    """The interface to the cluster that runs searches.
-
-    A call may take seconds. It raises RequestError if the cluster does not answer.
-
-    Attributes:
-        address: the address of a running cluster; empty = this machine only.
-    """
-
-    address: str
-
-    def nodes(self) -> list[dict[str, float]]:
-        """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
-
-    def submit(self, job: str, arguments: list[str]) -> None:
-        """Starts `tuner.run` with these arguments as a job with the id `job`."""
-
-    def job_state(self, job: str) -> JobState:
-        """Returns the state of the job."""
-
-    def stop(self, job: str) -> None:
-        """Stops the job as Ctrl-C does, so that the search can be resumed; returns at once."""
-
-    def close(self) -> None:
-        """Ends the cluster that the service started; the caller ensures that no search runs."""
-
-
 class RayJobs:
-    """Implements `Jobs` with Ray's Jobs API.
+    """Ray's Jobs API. A call may take seconds; it raises RequestError if the cluster does not answer.
 
     Args:
         address: the dashboard of a running cluster (`http://host:8265`), or any other address that
@@ -71,7 +44,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None
 
     def nodes(self) -> list[dict[str, float]]:
-        """Implements `Jobs.nodes`."""
+        """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
         if not self.address:
             from tuner.engine.local.machine import local_cluster
 
@@ -83,10 +56,11 @@ class RayJobs:
 
         with self._trying("list its nodes", RayStateApiException):
             alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])
-        return max([node.resources_total for node in alive], launchable(), key=_size)
+        there, more = [node.resources_total for node in alive], launchable()
+        return max(there, more, key=lambda nodes: sum(node.get("CPU", 0) + node.get("GPU", 0) for node in nodes))
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """Implements `Jobs.submit`."""
+        """Starts `tuner.run` with these arguments as a job with the id `job`."""
         client = self._connected(start=True)
         assert client
         # The command names Python by its path, because the PATH of a Ray job may lead to a Python without ray. `exec`
@@ -101,7 +75,7 @@ class RayJobs:
                     raise
 
     def job_state(self, job: str) -> JobState:
-        """Implements `Jobs.job_state`."""
+        """Returns the state of a job; it is lost if its cluster is gone."""
         client = self._connected(start=False)
         if client is None:
             return JobState("lost")
@@ -120,14 +94,14 @@ class RayJobs:
         return JobState("ended", details.driver_exit_code, lines[-1] if lines else "")
 
     def stop(self, job: str) -> None:
-        """Implements `Jobs.stop`."""
+        """Stops a job as Ctrl-C does, so that the search can be resumed; returns at once."""
         client = self._connected(start=False)
         if client is not None:
             with self._trying(f"stop {job}"):
                 client.stop_job(job)
 
     def close(self) -> None:
-        """Implements `Jobs.close`; a cluster of `--address` is not ended, because the service did not start it."""
+        """Ends the service's own cluster; the caller ensures that no search runs there."""
         own = self._own or clusters.find(self._state)
         if own and not self.address:
             own.end()
@@ -155,34 +129,23 @@ class RayJobs:
 
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Context manager that turns Ray's errors, and those of the types `more`, into RequestErrors of one line.
-
-        Errors of the library requests are OSErrors, so they are caught too.
-        """
-        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)
+        """Turns Ray's errors, and those of the types `more`, into RequestErrors of one line."""
         try:
             yield
-        except kinds as error:
+        except (RuntimeError, ValueError, OSError, *more) as error:  # those of the library requests are OSErrors
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
             message = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
             raise RequestError(f"{where} could not {what}: {message}") from error
 
 
-def _size(nodes: list[dict[str, float]]) -> float:
-    return sum(node.get(name, 0.0) for node in nodes for name in ("CPU", "GPU"))
-
-
 def missing() -> str:
     """Returns why this installation cannot run jobs; an empty text if it can."""
     # Ray's dashboard contains the Jobs API and needs these packages; without them it starts a stub that accepts no job.
-    lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
+    needed = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")
+    lacking = [name for name in needed if importlib.util.find_spec(name) is None]
     if not lacking:
         return ""
     return (
         f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): begin the command with "
         f"`uv run --extra cluster`, or without uv: pip install -e '.[cluster]' -c constraints.txt"
     )
-
-
-def _installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None

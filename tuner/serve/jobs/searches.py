@@ -1,84 +1,116 @@
-"""Handles requests to start, stop or resume a search: checks them with the command line's code and queues them.
+"""The searches that the service was asked to run: checks and queues them, starts them as jobs, records how they end.
 
-The whole state is in files, so the next service continues with the queue and with the searches that still run.
+Each search is a file, so the next service continues with the queue and with the searches that still run.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import load_experiment
+from tuner.record.storage.files import write_atomically
 from tuner.record.texts import command
-from tuner.serve.access.state import lock_state
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
-from tuner.serve.jobs.dispatcher import Dispatcher
 from tuner.serve.jobs.options import resume_arguments, start_arguments
-from tuner.serve.jobs.queue import ACTIVE, Queue, Search
-from tuner.serve.jobs.ray_jobs import Jobs
+from tuner.serve.jobs.queue import ACTIVE, Phase, Search, read_queue, startable
+from tuner.serve.jobs.ray_jobs import JobState, RayJobs
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
 MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch
 NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
-
-Check = Callable[[list[str]], dict[str, Any]]
+PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
+AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
+IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
+STARTS_RAY = "waiting for Ray to accept the search"
+STARTS_SEARCH = "waiting for the search to load its space and data"
 
 
 class Searches:
-    """The searches that this service was asked to run; `dispatcher` runs them.
+    """The searches that this service was asked to run; thread-safe. A background thread, `open`, runs them.
+
+    A search goes from queued to submitted, and then to done, stopped or failed.
 
     Args:
         results: the folder that searches write to.
         state: the service's own folder (`tuner.serve.access.state`).
         jobs: the cluster that runs the searches.
         chosen: arguments of `tuner.run` for every search, set by the user who started the service.
-        check: checks arguments and returns the experiment's fields.
+
+    Raises:
+        RequestError: another service starts the searches of this folder, or the state folder is not writable.
     """
 
-    def __init__(
-        self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked_options
-    ) -> None:
-        self._results, self._jobs, self._check = results.absolute(), jobs, check
+    def __init__(self, results: Path, state: Path, jobs: RayJobs, chosen: list[str]) -> None:
+        self._results, self._jobs = results.absolute(), jobs
         self._chosen = [f"--results={self._results}", *chosen]
-        self._lock_file = lock_state(state)
-        self._queue = Queue(state / "queue")
+        self._one_service = FileLock(state / "lock")
+        try:
+            self._one_service.acquire(blocking=False)
+        except Timeout:
+            raise RequestError(
+                "another tuner.serve starts the searches of this folder; send the request there"
+            ) from None
+        except OSError as error:
+            raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
+        self._folder = state / "queue"
+        self._lock = threading.Lock()  # guards the two fields below
+        self._searches = {search.name: search for search in read_queue(self._folder)}
+        self._reserved: set[str] = set()
         self._checks = threading.BoundedSemaphore(MOST_CHECKS)
-        self._checking: set[str] = set()
-        self.dispatcher = Dispatcher(self._queue, self._results, jobs, self._chosen)
+        self._wake, self._ending = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="searches", daemon=True)
+
+    def open(self) -> None:
+        """Starts the thread, which watches the jobs of an earlier service and starts the queued searches."""
+        self._thread.start()
 
     def close(self) -> list[str]:
-        """Closes the dispatcher; returns the names of the searches that still run."""
-        left = self.dispatcher.close()
-        os.close(self._lock_file)
+        """Stops the thread and returns the names of the searches that still run.
+
+        These searches continue without the service. If there are none, the service's own cluster is ended.
+        """
+        self._ending.set()
+        self._wake.set()
+        if self._thread.ident:
+            self._thread.join()
+        left = [search.name for search in self._in(*ACTIVE)]
+        if not left:
+            self._jobs.close()
+        self._one_service.release()
         return left
 
     def get(self, name: str) -> Search | None:
         """Returns the search of that name that this or an earlier service was asked to run; None if there is none."""
-        with self._queue.lock:
-            return self._queue.get(name)
+        with self._lock:
+            return self._searches.get(name)
 
     def all(self) -> list[Search]:
         """Returns the searches that this service and earlier ones were asked to run, the earliest request first."""
-        with self._queue.lock:
-            return list(self._queue)
+        with self._lock:
+            return sorted(self._searches.values(), key=lambda search: search.since)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def start(self, asked: BaseModel) -> Search:
         """Queues a new search; raises RequestError if the request, a `Start`, is wrong."""
         fields = asked.model_dump()
         name = fields["name"] or self._free_name(fields["space"])
         with self.reserved(name):
-            asked = asked.model_copy(update={"name": name})
-            return self._ask(name, start_arguments(asked), asked, resumed=False)
+            return self._ask(name, start_arguments(asked.model_copy(update={"name": name})))
 
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
@@ -91,51 +123,33 @@ class Searches:
                     f"{name} reads its data from {saved.data_dir}, which only its folder names: start tuner.serve with "
                     f"--data-dir, or run {command('run', '--resume', name)}"
                 )
-            return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
+            return self._ask(name, resume_arguments(name, saved.space, asked))
 
     def stop(self, name: str) -> Search:
         """Removes a queued search, or stops a running one as Ctrl-C does; returns at once. Refuses any other search."""
-        with self._queue.lock:
-            search = self._queue.get(name)
+        with self._lock:
+            search = self._searches.get(name)
             if search and search.phase == "queued":
-                self._queue.remove(name)
+                self._remove(name)
                 return replace(search, phase="stopped", message="removed from the queue")
             if search and search.phase in ACTIVE:
-                self.dispatcher.wake()
-                return self._queue.put(replace(search, phase="stopping"))
+                self._wake.set()
+                return self._put(replace(search, phase="stopping"))
         if search is None:
             raise Refused(409, f"{name} was not started by this service; press Ctrl-C where it runs")
         raise Refused(409, f"{name} is not running, so there is nothing to stop")
 
     def forget(self, name: str) -> None:
         """Removes a search that has ended from those that this service was asked to run."""
-        with self._queue.lock:
-            self._queue.remove(name)
+        with self._lock:
+            self._remove(name)
 
     def rename(self, old: str, new: str) -> None:
         """Gives a search that has ended another name, so that its last state and message are kept."""
-        with self._queue.lock:
-            search = self._queue.get(old)
-            if search:
-                self._queue.put(replace(search, name=new, options={**search.options, "name": new}))
-                self._queue.remove(old)
-
-    def _ask(self, name: str, arguments: list[str], asked: BaseModel, resumed: bool) -> Search:
-        if not self._checks.acquire(blocking=False):
-            raise Refused(503, f"{MOST_CHECKS} requests are being checked, the limit; try again in a few seconds")
-        try:
-            options = self._check(
-                [*arguments, *self._chosen, "--address=", *([ELSEWHERE] if self._jobs.address else [])]
-            )
-        finally:
-            self._checks.release()
-        with self._queue.lock:
-            if len(self._queue.phase("queued")) >= MOST_WAITING:
-                raise Refused(503, f"{MOST_WAITING} searches are queued, which is the limit; stop one")
-            fields = asked.model_dump(exclude_none=True)
-            search = self._queue.put(Search(name, options, fields, time.time(), resumed=resumed))
-        self.dispatcher.wake()
-        return search
+        with self._lock:
+            if search := self._searches.get(old):
+                self._put(replace(search, name=new, options={**search.options, "name": new}))
+                self._remove(old)
 
     @contextmanager
     def reserved(self, name: str) -> Iterator[None]:
@@ -144,22 +158,124 @@ class Searches:
         Raises:
             Refused: the name is reserved already, or its search is queued or running.
         """
-        with self._queue.lock:
-            search = self._queue.get(name)
-            if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):
+        with self._lock:
+            search = self._searches.get(name)
+            if name in self._reserved or (search and search.phase in ("queued", *ACTIVE)):
                 raise Refused(409, f"{name} is queued or running; stop it first, or take another name")
-            self._checking.add(name)
+            self._reserved.add(name)
         try:
             yield
         finally:
-            with self._queue.lock:
-                self._checking.discard(name)
+            with self._lock:
+                self._reserved.discard(name)
+
+    def _ask(self, name: str, arguments: list[str]) -> Search:
+        if not self._checks.acquire(blocking=False):
+            raise Refused(503, f"{MOST_CHECKS} requests are being checked, the limit; try again in a few seconds")
+        try:
+            elsewhere = [ELSEWHERE] if self._jobs.address else []
+            options = checked_options([*arguments, *self._chosen, "--address=", *elsewhere])
+        finally:
+            self._checks.release()
+        if len(self._in("queued")) >= MOST_WAITING:
+            raise Refused(503, f"{MOST_WAITING} searches are queued, which is the limit; stop one")
+        with self._lock:
+            search = self._put(Search(name, options, arguments, time.time()))
+        self._wake.set()
+        return search
 
     def _free_name(self, space: str) -> str:
-        base, number = f"{space}-{time.strftime('%Y%m%d-%H%M%S')}", 1
-        with self._queue.lock:
-            while True:
-                name = base if number == 1 else f"{base}-{number}"
-                if not (self._queue.get(name) or name in self._checking or (self._results / name).exists()):
-                    return name
-                number += 1
+        base = f"{space}-{time.strftime('%Y%m%d-%H%M%S')}"
+        with self._lock:
+            taken = self._searches.keys() | self._reserved
+            names = chain([base], (f"{base}-{number}" for number in count(2)))
+            return next(name for name in names if name not in taken and not (self._results / name).exists())
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def _in(self, *phases: Phase) -> list[Search]:
+        return [search for search in self.all() if search.phase in phases]
+
+    def _put(self, search: Search) -> Search:
+        """Saves a search; the caller holds the lock."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(self._folder / f"{search.name}.json", json.dumps(asdict(search), indent=1) + "\n")
+        self._searches[search.name] = search
+        return search
+
+    def _remove(self, name: str) -> None:
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        self._searches.pop(name, None)
+
+    def _change(self, search: Search, **fields: Any) -> Search | None:
+        """Changes fields of a search; returns None, and changes nothing, if a request has changed it meanwhile."""
+        with self._lock:
+            is_same = self._searches.get(search.name) == search
+            return self._put(replace(search, **fields)) if is_same else None
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        busy = time.monotonic()
+        while not self._ending.is_set():
+            pause_s = PAUSE_S
+            try:
+                if self.step():
+                    busy = time.monotonic()
+                else:
+                    pause_s = PAUSE_S * 10
+                    if time.monotonic() - busy > IDLE_S:
+                        self._jobs.close()
+                        busy = float("inf")  # the cluster is closed only once, until there is a search again
+            except Exception as error:  # an unforeseen error must not stop the thread for the other searches
+                message, pause_s = str(error), AFTER_ERROR_S
+                if not isinstance(error, RequestError):
+                    traceback.print_exc()
+                    message = f"the service failed ({type(error).__name__}); see its output"
+                for search in self._in("queued"):  # each shows why no search can start
+                    self._change(search, message=message)
+            self._wake.wait(pause_s)
+            self._wake.clear()
+
+    def step(self) -> bool:
+        """Records which jobs have ended, stops and starts searches; returns whether any search still runs or waits."""
+        for search in self._in(*ACTIVE):
+            if search.phase == "stopping":
+                self._jobs.stop(search.job)
+            self._note(search, self._jobs.job_state(search.job))
+        waiting, running = self._in("queued"), self._in(*ACTIVE)
+        for search, problem in startable(waiting, running, self._jobs.nodes(), self._jobs.address) if waiting else ():
+            if problem:
+                self._change(search, phase="failed", message=problem)
+            else:
+                self._submit(search)
+        return bool(waiting or running)
+
+    def _note(self, search: Search, ended: JobState) -> None:
+        if ended.state == "active":
+            return
+        if ended.state == "stopped" or ended.exit_code == 130:
+            self._change(search, phase="stopped", message="stopped")
+        elif ended.state == "lost" and search.phase == "stopping":
+            self._change(search, phase="stopped", message="stopped; its cluster is gone")
+        elif ended.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
+            self._change(search, phase="queued", job="", message="")  # nothing was trained: waits for the next cluster
+        elif ended.state == "lost":
+            self._change(search, phase="failed", message="the cluster that it ran on is gone; resume it")
+        elif ended.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
+            self._change(search, phase="done", message="")
+        else:
+            message = ended.last_line.removeprefix("tuner: error: ") or f"ended with exit code {ended.exit_code}"
+            self._change(search, phase="failed", message=message)
+
+    def _submit(self, search: Search) -> None:
+        job = f"{search.name}-{int(search.since * 1000)}"  # the same at a retry, so that Ray refuses a second job
+        submitted = self._change(search, phase="submitted", job=job, message=STARTS_RAY, submitted=time.time())
+        if submitted is None:
+            return
+        try:
+            self._jobs.submit(job, [*search.arguments, *self._chosen])
+        except Exception as error:
+            self._change(submitted, phase="queued", job="", message=str(error), submitted=0.0)
+            raise
+        self._change(submitted, message=STARTS_SEARCH)

@@ -8,7 +8,6 @@ import re
 import stat
 import threading
 import time
-from bisect import bisect_left
 from pathlib import Path
 
 from tuner.errors import RequestError
@@ -16,8 +15,7 @@ from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
 from tuner.record.storage.files import share
-from tuner.serve.reading.budget import MemoryBudget
-from tuner.serve.reading.experiment_reader import ExperimentReader, Last, View
+from tuner.serve.reading.experiment_reader import ExperimentReader, Last, MemoryBudget, View
 from tuner.serve.reading.summary import Summary
 from tuner.spec.experiment import NAMES
 
@@ -42,7 +40,6 @@ class ResultsReader:
         self._readers = threading.Semaphore(MOST_READERS)
         self._listing = threading.Lock()
         self._listed: tuple[float, list[Summary]] = -1.0, []  # start time of the last list, and the list
-        self._first = ""  # the experiment that the next list reads first
 
     def summaries(self) -> list[Summary]:
         """Returns the summaries of all experiments, the most recently started one first.
@@ -58,46 +55,26 @@ class ResultsReader:
             return self._listed[1]
 
     def _all(self) -> list[Summary]:
+        def was_read(name: str) -> bool:
+            reader = self._experiments.get(name)
+            return reader is not None and reader.last is not None
+
         try:
-            names = sorted(os.listdir(self.root))
+            names = sorted(os.listdir(self.root), key=was_read)  # within LIST_S, the others are read first
         except OSError as error:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
-        self._drop_gone(names)
-        until = time.monotonic() + LIST_S
-        place, summaries, late = bisect_left(names, self._first), [], ""
-        for name in (*names[place:], *names[:place]):
-            if not late and time.monotonic() > until:
-                late = name
-            summaries.append(self._unread(name) if late else self._summary(name, until))
-        self._first = late
-        return sorted((s for s in summaries if s), key=lambda s: (s.started or 0, s.name), reverse=True)
-
-    def _drop_gone(self, names: list[str]) -> None:
-        """Drops from memory the records of experiments whose folders were deleted."""
         with self._lock:
             for gone in self._experiments.keys() - set(names):
                 self._memory.settle(self._experiments.pop(gone), 0)
-
-    def _unread(self, name: str) -> Summary | None:
-        """Returns the last summary without reading files.
-
-        If there is none, returns one with the state `reading`, or None if the folder has no experiment.json.
-        """
-        reader = self._experiments.get(name)
-        if reader and reader.last:
-            return reader.last.summary
-        there = _is_name(name) and os.path.lexists(self.root / name / FILE)
-        return (
-            Summary(name, state="reading", notice="other experiments are being read; send the request again")
-            if there
-            else None
-        )
+        until = time.monotonic() + LIST_S
+        summaries = [summary for name in names if (summary := self._summary(name, until))]
+        return sorted(summaries, key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def read_newest(self) -> None:
         """Reads the experiment that was written last, so that the first page of it need not wait for its journal."""
-        with contextlib.suppress(RequestError, OSError):
-            written = {each.name: _written(Path(each)) for each in os.scandir(self.root)}
-            self.view(max(written, key=written.__getitem__, default=""))
+        with contextlib.suppress(RequestError, OSError, ValueError):  # ValueError: there is none
+            newest = max(self.root.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
+            self.view(newest.parent.name)
 
     def unchanged(self, name: str) -> Summary | None:
         """Returns the last summary if the experiment's files have not changed since; None if they must be read.
@@ -128,14 +105,6 @@ class ResultsReader:
             raise RequestError(last.summary.error)
         return last.view
 
-    def journal(self, name: str) -> Path:
-        """Returns the path of the experiment's journal; the file may not exist yet.
-
-        Raises:
-            NotThere: there is no experiment of that name.
-        """
-        return self.folder(name) / "journal.jsonl"
-
     def folder(self, name: str) -> Path:
         """Checks an experiment's name and returns its folder; refuses links.
 
@@ -163,33 +132,25 @@ class ResultsReader:
         if last and last.is_enough:
             return last
         if not self._readers.acquire(blocking=False):
-            raise NotYet(
-                f"{MOST_READERS} other requests are reading experiments, which is the limit; send the request again"
-            )
+            raise NotYet(f"{MOST_READERS} requests are reading experiments, which is the limit; send the request again")
         try:
             return reader.read(until)
         finally:
             self._readers.release()
 
     def _summary(self, name: str, until: float) -> Summary | None:
+        """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""
         reader = self._experiments.get(name)
         try:
             self.folder(name)
             last = reader.known() if reader else None
+            if last is None and time.monotonic() > until:
+                raise NotYet("other experiments are being read; send the request again")
             return (last or self._look(name, min(until, time.monotonic() + EACH_S))).summary
         except NotThere:
             return None
         except NotYet as error:
-            before = reader.last.summary if reader and reader.last else None
-            return before or Summary(name, state="reading", notice=str(error))
-
-
-def _written(folder: Path) -> float:
-    """Returns the time at which an experiment's journal was last written; 0 if the folder has none."""
-    try:
-        return os.lstat(folder / "journal.jsonl").st_mtime
-    except OSError:
-        return 0.0
+            return reader.last.summary if reader and reader.last else Summary(name, state="reading", notice=str(error))
 
 
 def _is_name(name: str) -> bool:

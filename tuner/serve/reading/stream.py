@@ -1,6 +1,6 @@
-"""Sends a journal as server-sent events. Each line is one event.
+"""Sends a journal as server-sent events. Each line is one event, whose id is the line's number.
 
-The event's id is the line's number, so a client that reconnects continues after the last line that it received.
+So a client that reconnects continues after the last line that it received.
 
 FastAPI can make the stream from a route that yields events, but it passes each event through two queues. That takes
 100 us per event; here an event takes 5 us. With FastAPI's stream, a journal of 100,000 lines would take 10 s of the
@@ -19,8 +19,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from tuner.record.storage.files import open_in
 
 # Polling, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
-PAUSE_S = 0.5  # seconds to the next check after lines were sent: a busy journal's lines are sent twice a second
-LOOK_S = 0.05  # seconds to the next check of a quiet journal, if one stream is open: a page shows a new line at once
+PAUSE_S = 0.2  # seconds between two checks of a journal
 HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
 # MOST_LINES: sending 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES alone would allow 4 million empty lines
@@ -31,46 +30,36 @@ MOST_LINES = 20_000  # lines sent per read
 class Place(NamedTuple):
     """The position up to which a journal has been read: `offset` bytes, which are `number` complete lines."""
 
-    offset: int
-    number: int
+    offset: int = 0
+    number: int = 0
 
 
 async def event_frames(
-    journal: Path,
-    after: int,
-    stopping: Callable[[], bool],
-    pause_s: float = PAUSE_S,
-    num_streams: Callable[[], int] = lambda: 1,
+    journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = PAUSE_S
 ) -> AsyncIterator[bytes]:
     """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.
 
     It continues after `experiment_finished`, because a search may be resumed. It ends if the journal shrinks, cannot be
     read or has a line of CHUNK_BYTES; the client then reconnects.
-
-    Args:
-        num_streams: returns how many streams are open; together they check files 20 times a second, and each one at
-            least every `pause_s`.
     """
     yield format_sse_event(retry=2000)
-    place, quiet_s, pause = Place(0, 0), 0.0, pause_s
+    place, quiet_s = Place(), 0.0
     while not stopping():
-        read = await asyncio.to_thread(read_on, journal, place)
+        read = await asyncio.to_thread(read_on, journal, place, after)
         if read is None:
             return
-        frames, place = await asyncio.to_thread(framed, read, place, after)
+        frames, reached = read
         if frames or quiet_s >= HEARTBEAT_S:
             quiet_s = 0.0
             yield frames or KEEPALIVE_COMMENT
-        if read:
-            pause = pause_s
-        else:
-            quiet_s += pause
-            await asyncio.sleep(pause)
-            pause = min(pause_s, LOOK_S * num_streams())
+        if reached == place:
+            quiet_s += pause_s
+            await asyncio.sleep(pause_s)
+        place = reached
 
 
-def read_on(journal: Path, place: Place) -> list[bytes] | None:
-    """Returns the journal's next complete lines, at most MOST_LINES and CHUNK_BYTES; an empty list if none is new.
+def read_on(journal: Path, place: Place, after: int = 0) -> tuple[bytes, Place] | None:
+    """Returns the events of the next complete lines, without those of the journal's first `after`, and the next place.
 
     Returns None if the event stream must end: the journal shrank, a line is too long, or the file cannot be read.
     """
@@ -81,23 +70,18 @@ def read_on(journal: Path, place: Place) -> list[bytes] | None:
             file.seek(place.offset)
             data = file.read(CHUNK_BYTES)
     except FileNotFoundError:
-        return [] if place.offset == 0 else None
+        return (b"", place) if place.offset == 0 else None
     except OSError:  # not a regular file, or not readable
         return None
     # Bytes after the last line end are read again at the next check, because they may be half of a line.
     *lines, rest = data.split(b"\n", MOST_LINES)
-    return None if len(rest) == CHUNK_BYTES else lines
+    if len(rest) == CHUNK_BYTES:
+        return None
+    numbered = enumerate(lines, place.number + 1)
+    frames = b"".join(_event(number, line) for number, line in numbered if number > after)
+    return frames, Place(place.offset + len(data) - len(rest), place.number + len(lines))
 
 
-def framed(lines: list[bytes], place: Place, after: int) -> tuple[bytes, Place]:
-    """Returns the events for lines read at `place`, without the journal's first `after` lines, and the next place."""
-    frames = b"".join(frame(number, line) for number, line in enumerate(lines, place.number + 1) if number > after)
-    return frames, Place(place.offset + sum(len(line) + 1 for line in lines), place.number + len(lines))
-
-
-def frame(number: int, line: bytes) -> bytes:
-    """Formats one server-sent event.
-
-    Carriage returns become spaces, because they would split the event's data. Only a damaged journal contains them.
-    """
+def _event(number: int, line: bytes) -> bytes:
+    # A carriage return, which only a damaged journal contains, would split the event's data.
     return format_sse_event(data_str=line.decode(errors="replace").replace("\r", " "), id=str(number))

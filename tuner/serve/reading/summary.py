@@ -33,6 +33,12 @@ class Summary:
     if it cannot be audited. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be
     read. If the experiment's files cannot be read, `error` says why, `state` is damaged, and of the other fields only
     the name and those of notes.json are set. The state `reading` means that the files have not been read yet.
+
+    The last fields are what the service knows about the search's job. `state` may then also be queued, starting or
+    stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop, resume.
+    `waits_for` says what a queued or starting search waits for, and `waits_since` since when, in unix seconds.
+    `not_resumed` says why this service cannot resume or extend the search, `same_epochs` why its epochs per trial
+    cannot change.
     """
 
     name: str
@@ -68,32 +74,21 @@ class Summary:
     notes: str = ""
     archived: bool = False
     notes_error: str = ""
+    message: str = ""
+    actions: list[str] = field(default_factory=list)
+    waits_for: str = ""
+    waits_since: float | None = None
+    not_resumed: str = ""
+    same_epochs: str = ""
 
 
-UNRECORDED: dict[str, Any] = {
-    "space": "Ray Tune folder",
-    "searcher": "not recorded",
-    "scheduler": "not recorded",
-}
+UNRECORDED: dict[str, Any] = {"space": "Ray Tune folder", "searcher": "not recorded", "scheduler": "not recorded"}
 
 
 def options_summary(experiment: Experiment) -> Summary:
     """Returns a summary with an experiment's options only, without its progress or results."""
     shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
     return Summary(**{name: getattr(experiment, name) for name in shared}, length=experiment.max_epochs)
-
-
-def summarised(record: ExperimentRecord, folding: Folding) -> Summary:
-    """Returns the summary of a record.
-
-    Raises:
-        RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
-    """
-    summary = _summary_of(record, folding)
-    if len(text_of(summary)) > MOST_SUMMARY:
-        folder = record.experiment.folder
-        raise RequestError(f"{folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
-    return summary
 
 
 def with_notes(summary: Summary, folder: Path) -> Summary:
@@ -105,10 +100,15 @@ def with_notes(summary: Summary, folder: Path) -> Summary:
     return replace(summary, tags=notes.tags, notes=notes.notes, archived=notes.archived)
 
 
-def _summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
+def summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
+    """Returns the summary of a record.
+
+    Raises:
+        RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
+    """
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
-    return replace(
+    summary = replace(
         options_summary(e),
         length=record.rules.max_epochs,
         grace_period=record.rules.grace_period,
@@ -130,6 +130,9 @@ def _summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
         outcome=outcome_of(record),
         audit=audit_command(record),
     )
+    if len(text_of(summary)) > MOST_SUMMARY:
+        raise RequestError(f"{e.folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
+    return summary
 
 
 def _took_s(record: ExperimentRecord) -> float:

@@ -6,7 +6,7 @@ export type Config = { [name: string]: unknown };
 
 export interface BestRow { trial: string; epoch: number; value: Num; config: Config }
 
-export interface Shown {
+export interface Summary {
   name: string; error: string; space: string; state: string; killed: boolean; searcher: string; scheduler: string;
   metric: string; mode: string; num_samples: number; max_epochs: number; length: number; grace_period: number;
   reduction_factor: number; brackets: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
@@ -47,13 +47,13 @@ export interface Verdict {
 }
 
 export interface Changes {
-  summary: Shown; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
+  summary: Summary; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
   value_choices: string[]; value_default: string;
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
   verdict: Verdict;
 }
 
-export interface Experiments { results: string; total: number; experiments: Shown[]; left_out: number }
+export interface Experiments { results: string; total: number; experiments: Summary[]; left_out: number }
 
 export interface Log { name: string; size_bytes: number; tail: string }
 

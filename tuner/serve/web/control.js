@@ -152,7 +152,7 @@ export async function act(form, status, progress, work, done = "") {
 
 const CHECKING = "checking the request: a process imports the space";
 
-/** @param {import("./api.js").Shown} summary */
+/** @param {import("./api.js").Summary} summary */
 export function showControl(summary) {
   tellWait();
   const actions = session.mayStart ? summary.actions : [], mayResume = actions.includes("resume");

@@ -9,7 +9,7 @@ import { ALL_ROWS } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").Figure} Figure */
-/** @typedef {import("./api.js").Shown} Shown */
+/** @typedef {import("./api.js").Summary} Summary */
 
 export { BUSY };
 export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "timeline", "usage"];
@@ -211,7 +211,7 @@ export class Experiment {
     }, 150);
   }
 
-  /** @param {Shown} summary */
+  /** @param {Summary} summary */
   #pollLater(summary) {
     clearTimeout(this.#poll);
     if (this.isClosed || !BUSY.includes(summary.state)) return;
@@ -219,10 +219,10 @@ export class Experiment {
     this.#poll = setTimeout(() => (document.hidden ? this.#pollLater(summary) : attempt(() => this.#ask(summary))), pause);
   }
 
-  /** @param {Shown} before */
+  /** @param {Summary} before */
   async #ask(before) {
     try {
-      /** @type {Shown} */
+      /** @type {Summary} */
       const now = await get(this.path);
       const seen = this.loaded?.summary ?? before;
       const isSame = now.state === seen.state && now.message === seen.message && now.lines <= seen.lines

@@ -112,7 +112,7 @@ function verdict(o) {
     `(recorded: ${o.epochs_recorded}; ${change}); ${best}.${again}`;
 }
 
-/** @param {import("./api.js").Shown} summary */
+/** @param {import("./api.js").Summary} summary */
 function prepareWhatIf(summary) {
   if (rulesOf === summary.name) return;
   rulesOf = summary.name;

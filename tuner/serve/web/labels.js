@@ -6,7 +6,7 @@ import { at, attempt, bytes, set } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { get, pathOf, post, remove } from "./service.js";
 
-/** @typedef {import("./api.js").Shown} Shown */
+/** @typedef {import("./api.js").Summary} Summary */
 
 const notesForm = at("notes-form", HTMLFormElement), renameForm = at("rename-form", HTMLFormElement);
 const deleteForm = at("delete-form", HTMLFormElement), dialog = at("delete-dialog", HTMLDialogElement);
@@ -15,7 +15,7 @@ const typed = at("typed-name", HTMLInputElement), newName = at("new-name", HTMLI
 let filled = ""; // the experiment and labels that the form shows
 let offered = ""; // the experiment and state whose files are offered
 
-/** @param {Shown} summary */
+/** @param {Summary} summary */
 export function showLabels(summary) {
   const { name } = summary, isHere = session.isSignedIn;
   set(at("tags"), summary.tags.length ? `Tags: ${summary.tags.join(", ")}` : "");

@@ -8,23 +8,23 @@ import { fill } from "./grid.js";
 import { get } from "./service.js";
 import { ending, isWithoutAnswer, state } from "./tables.js";
 
-/** @typedef {import("./api.js").Shown} Shown */
+/** @typedef {import("./api.js").Summary} Summary */
 
 const LIST_MS = 3000; // between two loads of the list while a search is under way, and else:
 const QUIET_LIST_MS = 10000;
 /** @type {number | undefined} */
 let listTimer;
-/** @type {Shown[]} */
+/** @type {Summary[]} */
 let loaded = [];
 
 /** A row's state, and for how long it has waited.
- * @param {Shown} e */
+ * @param {Summary} e */
 const stateText = (e) => (e.error ? "unreadable"
   : e.waits_since ? `${e.state}, ${duration(Math.max(0, Date.now() / 1000 - e.waits_since))}` : state(e));
-/** @param {Shown} e */
+/** @param {Summary} e */
 const remark = (e) => [e.error || e.notes_error, e.state === "reading" ? e.notice : "", e.message, e.notes].filter(Boolean).join("; ");
 
-/** @type {import("./grid.js").Column<Shown>[]} */
+/** @type {import("./grid.js").Column<Summary>[]} */
 const EXPERIMENTS = [
   { head: "compare", tick: TICKS },
   { head: "name", value: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },

@@ -61,7 +61,7 @@ function draw(loaded, figures) {
   drawPinned(loaded);
 }
 
-/** @param {import("./api.js").Shown} summary */
+/** @param {import("./api.js").Summary} summary */
 function summarised(summary) {
   const counts = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);

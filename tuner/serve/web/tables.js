@@ -4,7 +4,7 @@
 import { addressOf, readAddress } from "./address.js";
 import { duration, flat, number, trialDuration } from "./dom.js";
 
-/** @typedef {import("./api.js").Shown} Shown */
+/** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
 /** @typedef {import("./api.js").RungRow} RungRow */
 /** @typedef {import("./api.js").DecisionRow} DecisionRow */
@@ -19,23 +19,23 @@ const MOST_PARAMETERS = 100; // that have a column; one more column has the othe
 const link = (row) => addressOf(readAddress().name, row.trial);
 
 /** Whether the search has ended, and its request was wrong or it has no result.
- * @param {Shown} summary */
+ * @param {Summary} summary */
 export const isWithoutAnswer = ({ state, outcome }) =>
   ["finished", "failed"].includes(state) && ["refused", "failed"].includes(outcome);
 
 /** Returns the state, or how the search ended where that says more: without an answer, or out of time.
- * @param {Shown} summary */
+ * @param {Summary} summary */
 export const ending = (summary) =>
   isWithoutAnswer(summary) || summary.outcome === "out of time" ? summary.outcome : summary.state;
 
-/** @param {Shown} summary */
+/** @param {Summary} summary */
 export function state(summary) {
   const silent = Date.now() / 1000 - (summary.updated ?? 0);
   return summary.state === "running" && silent > 600 ? `running? no event for ${duration(silent)}` : ending(summary);
 }
 
 /** Returns searcher and scheduler; only one of them if both are equal, for example "not recorded".
- * @param {Shown} e */
+ * @param {Summary} e */
 export const rules = (e) => [...new Set([e.searcher, e.scheduler])];
 
 /** @type {Column<RungRow>[]} */

@@ -1,0 +1,158 @@
+"""Combines, for each experiment, its files with the searches that this service was asked to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query
+
+from tuner.errors import RequestError
+from tuner.record.results import ExperimentRecord
+from tuner.serve.answers import Refused
+from tuner.serve.jobs.options import Resume, resume_arguments
+from tuner.serve.jobs.queue import ACTIVE, Search
+from tuner.serve.jobs.searches import Searches
+from tuner.serve.reading.experiment_reader import View
+from tuner.serve.reading.results_reader import NotThere, ResultsReader
+from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
+from tuner.spec.experiment import fixed_epochs
+from tuner.views.figures import values as value_choices
+
+Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
+REFUSED_AGAIN = "the search would be refused again; start a new one"
+
+
+class ServedExperiments:
+    """All experiments of the service.
+
+    Args:
+        asked: the searches that this service was asked to run; None if it cannot start any.
+        problem: why it cannot, if `asked` is None.
+    """
+
+    def __init__(self, reader: ResultsReader, asked: Searches | None, problem: str = "") -> None:
+        self.reader, self.asked, self.problem = reader, asked, problem
+
+    @property
+    def searches(self) -> Searches:
+        """The object that starts searches; raises Refused if the service cannot start any."""
+        if self.asked is None:
+            raise Refused(503, self.problem)
+        return self.asked
+
+    def search(self, name: str) -> Search | None:
+        """Returns the search of that name that this service was asked to run; None if there is none."""
+        return self.asked.get(name) if self.asked else None
+
+    def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Summary]]:
+        """Returns the number of experiments, and lazily the rows of `limit` of them from `offset` on.
+
+        Experiments that wait to be started come first, then the others from newest to oldest.
+        """
+        asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
+        there = self.reader.summaries()
+        names = {summary.name for summary in there}
+        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
+        rows = islice(chain(waiting, there), offset, offset + limit)
+        return len(waiting) + len(there), (with_job(row, asked.get(row.name)) for row in rows)
+
+    def folder(self, name: str) -> Path | None:
+        """Returns an experiment's folder; None if a search of that name was requested and has no folder yet.
+
+        Raises:
+            NotThere: there is no experiment of that name, or it is a link.
+        """
+        try:
+            return self.reader.folder(name)
+        except NotThere:
+            if self.search(name) is None:
+                raise
+            return None
+
+    def view(self, name: str, until: float | None = None) -> View:
+        """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.
+
+        Raises:
+            NotThere: there is no experiment of that name. Other errors are those of `ResultsReader.view`.
+        """
+        search = self.search(name)
+        if search is None or self.folder(name):
+            return self.reader.view(name, until)
+        summary = _pending(search)
+        return View(ExperimentRecord(search.experiment, {}, (), summary.state), summary)
+
+    def one(self, name: str) -> Summary:
+        """Returns an experiment's summary with the state of its job; raises the errors of `view`."""
+        return with_job(self.view(name).summary, self.search(name))
+
+    @contextmanager
+    def idle(self, *names: str) -> Iterator[None]:
+        """Reserves the names while the `with` block runs, so that this service starts no search of these names.
+
+        Raises:
+            Refused: a search of one of these names is queued or running.
+        """
+        with ExitStack() as stack:
+            for name in names if self.asked else ():
+                stack.enter_context(self.searches.reserved(name))
+            yield
+
+
+def with_job(summary: Summary, search: Search | None) -> Summary:
+    """Returns an experiment's summary, with its state corrected by the state of its job."""
+    state, message, waits_for, waits_since = summary.state, "", "", None
+    phase = search.phase if search else ""
+    if search and phase == "queued":
+        state, message = "queued", search.message or "waiting for free resources"
+        waits_for, waits_since = message, search.since
+    elif phase == "stopping":
+        state = "stopping"
+    elif search and phase == "submitted":
+        # The search has started once its journal was written after the request. It stays "running" until its job
+        # ends, because the driver prints the answer after the end of the journal.
+        state = "running" if (summary.updated or 0) > search.since else "starting"
+        if state == "starting":
+            waits_for, waits_since = search.message, search.submitted or search.since
+    elif search and phase in ("stopped", "failed"):
+        # The job ended without writing an end to its journal, so the state in the journal is out of date.
+        if state in ("running", "queued") or summary.killed:
+            state = "interrupted" if phase == "stopped" else "failed"
+        message = search.message if phase == "failed" else ""
+    there = summary.started is not None or summary.lines > 0
+    if phase in ("queued", *ACTIVE):
+        actions = ["stop"] if state != "stopping" else []
+    else:
+        actions = ["resume"] if there and summary.outcome != "refused" else []
+    return replace(
+        summary,
+        state=state,
+        message=message,
+        actions=actions,
+        waits_for=waits_for,
+        waits_since=waits_since,
+        not_resumed=_not_resumed(summary) if there else "",
+        same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
+    )
+
+
+def _not_resumed(summary: Summary) -> str:
+    """Returns why the service does not resume a search; empty if it does."""
+    if summary.space == UNRECORDED["space"]:
+        return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
+    if summary.outcome == "refused":
+        return REFUSED_AGAIN
+    try:
+        resume_arguments(summary.name, summary.space, Resume())
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+def _pending(search: Search) -> Summary:
+    """Returns the summary of a search that has no folder yet."""
+    return replace(options_summary(search.experiment), name=search.name, state="queued")
