@@ -1,13 +1,11 @@
 """The dashboard's API over journals written here: what it answers, and whom it refuses."""
 
-import itertools
 import json
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -17,7 +15,6 @@ from fastapi.testclient import TestClient
 
 from tests.serve.conftest import TOKEN, begin, client_of, serving
 from tuner.errors import RequestError
-from tuner.record.events import sealed
 from tuner.record.journal import Journal
 from tuner.record.results import Following, load
 from tuner.record.storage.lock import only_driver
@@ -144,55 +141,6 @@ def test_all_failed_has_no_best_and_says_the_error(client, results):
     journal.write("trial_ended", "0", status="failed", reason="boom")
     assert get(client, "/broken")["best"] is None and set(get(client, "/broken/figures")) == {"timeline"}
     assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
-
-
-@pytest.mark.parametrize(
-    "damage", ["not json\n", '{"time": 1}\n', '{"time": 1, "event": "trial_started", "trial": "9"}\n']
-)
-def test_a_damaged_journal_is_named_and_hides_no_other(client, results, damage):
-    begin(results, "bad").close()
-    with open(results / "bad" / "journal.jsonl", "a") as file:
-        file.write(damage)
-    answer = client.get("/api/experiments/bad")
-    assert answer.status_code == 422 and "bad" in answer.json()["error"]
-    rows = {row["name"]: row for row in get(client, "")["experiments"]}
-    assert rows["bad"]["error"] and not rows["demo"]["error"]
-
-
-def write_trials(results, name, count):
-    """An experiment of trials with ten reports each."""
-    journal = begin(results, name, num_samples=count, max_epochs=10)
-    lines = []
-    for n in range(count):
-        trial = {"time": n, "trial": f"{n:05}"}
-        start_of = {"event": "trial_started", "config": {"lr": n / 1e3}, "resources": {}, "node": "n"}
-        lines += [{**trial, **start_of}]
-        lines += [{**trial, "event": "report", "epoch": e, "metrics": {"loss": n / e}} for e in range(1, 11)]
-    with open(results / name / "journal.jsonl", "ab") as file:
-        file.writelines(sealed(json.dumps(line).encode()) for line in lines)
-    journal.close()
-
-
-def num_calls(action):
-    """How many functions this process and the threads that it starts call for an action: a cost without a clock."""
-    calls = itertools.count()
-    for watch in (threading.setprofile, sys.setprofile):
-        watch(lambda frame, event, argument: next(calls) if event in ("call", "c_call") else None)
-    try:
-        action()
-    finally:
-        sys.setprofile(None), threading.setprofile(None)
-    return next(calls)
-
-
-@pytest.mark.parametrize("part", ["", "/trials", "/rungs", "/figures"])
-def test_the_cost_of_an_answer_grows_no_faster_than_its_trials(client, results, part):
-    costs = []
-    for count in (100, 400):
-        write_trials(results, f"of{count}", count)
-        get(client, f"/of{count}")
-        costs.append(num_calls(lambda name=f"of{count}": get(client, f"/{name}{part}")))
-    assert costs[1] < 5 * costs[0]
 
 
 # --- changes --------------------------------------------------------------------------------------------------------

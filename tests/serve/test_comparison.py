@@ -76,15 +76,6 @@ def test_a_missing_or_damaged_experiment_is_a_row_that_says_so(ask):
     assert ask("name=gone")["figures"] == {}
 
 
-def test_an_experiment_keeps_its_look_in_all_figures_and_beside_a_missing_one(ask):
-    found = ask("name=gone&name=a&name=b")
-    look = {row["name"]: row["color"] for row in found["experiments"]}
-    for figure in found["figures"].values():
-        assert {trace["meta"]: trace["line"]["color"] for trace in figure["data"]} == {
-            name: look[name] for name in "ab"
-        }
-
-
 def test_other_metrics_and_modes_have_figures_of_their_own(ask):
     found = ask("name=a&name=c&name=b")
     groups = [{"metric": "loss", "mode": "min", "names": ["a", "b"]}, {"metric": "loss", "mode": "max", "names": ["c"]}]
@@ -144,11 +135,6 @@ def test_what_takes_long_to_read_follows_in_later_requests(ask, app, monkeypatch
         "b": "finished",
         "c": "reading",
     }
-
-
-def test_few_comparisons_stay_in_memory(ask, monkeypatch):
-    monkeypatch.setattr(comparison, "MOST_KEPT", 1)
-    assert ask("name=a&name=b") == ask("name=a&name=b")
 
 
 def test_hostile_options_and_ranges_are_cut(ask, results):

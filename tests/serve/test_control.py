@@ -61,13 +61,10 @@ def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
     assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waiting for free resources")
 
 
-def test_a_name_is_made_where_none_is_given(service):
+def test_the_pair_of_a_request_that_names_none_is_chosen_as_by_the_command(service):
     first, second = start(service)["name"], start(service)["name"]
     assert first.startswith("quadratic-") and first != second
-
-
-def test_the_pair_of_a_request_that_names_none_is_chosen_as_by_the_command(service):
-    options = service.searches.get(start(service)["name"]).options
+    options = service.searches.get(first).options
     assert (options["searcher"], options["scheduler"], options["reduction_factor"]) == ("random", "asha", 3)
     properties = service.anyone.get("/api/openapi.json").json()["components"]["schemas"]["Start"]["properties"]
     for name in ("searcher", "scheduler"):
@@ -225,17 +222,6 @@ def test_the_queue_survives_a_restart(service):
 def test_one_service_at_a_time_starts_searches_of_a_folder(service):
     with pytest.raises(RequestError, match="another tuner.serve"):
         Searches(service.results, state_folder(service.results), service.jobs, [])
-
-
-def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
-    start(service, name="a")
-    service.jobs.down = "no Ray here"
-    with pytest.raises(RequestError, match="no Ray here"):
-        service.searches.step()
-    assert service.owner.get(f"{ALL}/a").json()["message"] == "no Ray here"
-    service.jobs.down = ""
-    service.searches.step()
-    assert state(service, "a")[0] == "starting"
 
 
 def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):

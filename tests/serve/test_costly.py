@@ -15,10 +15,9 @@ import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
 from tuner.record.saved_experiment import COPY, FILE, digest
-from tuner.serve.analysis.worker import MOST_WAITING, AnalysisWorker
+from tuner.serve.analysis.insight import MOST_WAITING, AnalysisWorker
 
 FIFO = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}
-JOURNAL = 1 << 30
 
 
 class Asked:
@@ -66,7 +65,7 @@ def endless(tmp_path):
 
 
 def test_one_process_answers_stays_and_ends_with_the_service(small):
-    before, worker = children(), AnalysisWorker(JOURNAL)
+    before, worker = children(), AnalysisWorker()
     assert children() == before  # the first request starts it
     status, answer = asked(worker, small)
     (process,) = children() - before
@@ -83,7 +82,7 @@ def test_one_process_answers_stays_and_ends_with_the_service(small):
     ("most_s", "most_memory", "text"), [(10.0, 16 << 30, "more than 10 s"), (60.0, 400 << 20, "400 MiB of memory")]
 )
 def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, most_s, most_memory, text):
-    before, worker = children(), AnalysisWorker(JOURNAL, most_s, most_memory)
+    before, worker = children(), AnalysisWorker(most_s, most_memory)
     status, answer = asked(worker, endless)
     assert status == 503 and text in answer["error"] and children() <= before
     assert asked(worker, small)[0] == 200
@@ -91,7 +90,7 @@ def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, m
 
 @pytest.mark.parametrize("cause", ["client", "service"])
 def test_it_ends_when_its_client_goes_away_or_the_service_ends(endless, cause):
-    before, worker, gone = children(), AnalysisWorker(JOURNAL, most_s=60.0, most_memory=16 << 30), threading.Event()
+    before, worker, gone = children(), AnalysisWorker(most_s=60.0, most_memory=16 << 30), threading.Event()
 
     def end_when_started():
         while not children() - before:
@@ -105,7 +104,7 @@ def test_it_ends_when_its_client_goes_away_or_the_service_ends(endless, cause):
 
 
 def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
-    worker, gone = AnalysisWorker(JOURNAL, most_s=600.0, most_memory=16 << 30), threading.Event()
+    worker, gone = AnalysisWorker(most_s=600.0, most_memory=16 << 30), threading.Event()
 
     def one(_):
         answer = asyncio.run(worker.ask(Asked(gone), endless, "what-if", FIFO, lambda: False))

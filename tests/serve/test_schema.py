@@ -1,22 +1,17 @@
-"""schemathesis asks each route for what its schema allows and forbids, alone and in sequences in which one answer names
-what the next request asks for, and finds no answer that the schema has not."""
+"""schemathesis asks each route for what its schema allows and forbids, and finds no answer that the schema has not."""
 
-import contextlib
 import itertools
 
 import pytest
 from fuzzing import TIERS
 from hypothesis import Phase, given
-from hypothesis.errors import Flaky, Unsatisfiable
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.errors import Unsatisfiable
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
 from tuner.serve.reading import stream  # noqa: E402
-
-STEPS = 8  # requests of a sequence at most
 
 
 @pytest.fixture
@@ -83,46 +78,3 @@ def test_every_answer_is_one_that_the_schema_describes(schema, service, tier):
             assert mode.is_negative, operation.label  # nothing of it could be wrong: any text is a name
     labels = {operation.label for operation in operations}
     assert len(labels) >= 12 and "POST /api/experiments" in labels
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_what_one_answer_names_can_be_asked_for_next(schema, service, tier):
-    asked, wrong = set(), []
-
-    class Sequence(schema.as_state_machine()):
-        def setup(self):
-            for search in service.searches.all():
-                service.searches.forget(search.name)
-
-        def get_call_kwargs(self, case):
-            return {"headers": headers_of(service)}
-
-        def validate_response(self, response, case, additional_checks=(), **kwargs):
-            asked.add((case.method, case.path, response.status_code))
-            try:
-                case.validate_response(response, excluded_checks=excluded(case))
-            except Exception as error:
-                wrong.append(error)
-                raise
-
-    few = tier.settings("sequences", stateful_step_count=STEPS)
-    with contextlib.suppress(Flaky):  # what schemathesis has learnt of the links decides which it takes next
-        run_state_machine_as_test(Sequence, settings=few)
-    assert not wrong, wrong[0]
-    assert ("GET", "/api/experiments", 200) in asked
-
-
-def test_a_started_search_is_stopped_by_the_name_in_its_answer(schema, service):
-    """Random sequences seldom start a search: most bodies are refused."""
-
-    def ask(method, path, status, **parts):
-        case = schema[path][method].Case(**parts)
-        answer = case.call_and_validate(headers=headers_of(service), excluded_checks=excluded(case))
-        assert answer.status_code == status
-        return answer.json()
-
-    started = ask("POST", "/api/experiments", 202, body={"space": "quadratic"}, media_type="application/json")
-    named = {"path_parameters": {"name": started["name"]}}
-    stop = "/api/experiments/{name}/stop"
-    assert ask("POST", stop, 202, **named)["name"] == started["name"]
-    assert ask("POST", stop, 404, **named)  # it had not begun, so nothing of it is left

@@ -60,12 +60,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def serve(args: argparse.Namespace, environment_token: str) -> None:
-    """Serves until a signal arrives.
-
-    Raises:
-        RequestError: the results folder cannot be created, the address cannot be bound, or the token is too short, or
-            missing beyond loopback.
-    """
+    """Serves until a signal arrives; raises RequestError if the folder, the address or the token is no good."""
     # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
@@ -104,9 +99,8 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
                 access_log=False,  # an access log would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
                 limit_concurrency=2 * MOST_CLIENTS,  # `Connection` begins to close idle ones at half
-                # By default uvicorn trusts the X-Forwarded-For header of any local program. A forged address would
-                # get around the limit on wrong tokens, which are counted by address. So the header is ignored unless
-                # the user names trusted proxies.
+                # By default uvicorn trusts X-Forwarded-For of any local program. A forged address would get around
+                # the limit on wrong tokens, which are counted by address.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
             server = Server(config, close)
@@ -151,10 +145,7 @@ def starter(args: argparse.Namespace, state: Path) -> Searches:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens at the address; raises RequestError if the address cannot be bound.
-
-    If uvicorn bound the address, a failure would only be a log line and exit code 1.
-    """
+    """Returns a socket that listens at the address, or raises RequestError; uvicorn would only log a failure."""
     if not 0 <= port <= 65535:
         raise RequestError(f"--port {port}: must be 0..65535")
     try:
@@ -172,10 +163,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
-    """Returns the text printed at the start: the page's address, the sign-in link and the file with the token.
-
-    A `problem` takes the place of the link. The link's code works once: a saved copy is useless after the sign-in.
-    """
+    """Returns the text printed at the start: the page's address, the sign-in link and the file with the token."""
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"
     what = "to tag, rename and delete experiments" if problem else "to start and stop searches"

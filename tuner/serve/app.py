@@ -151,19 +151,15 @@ def create_app(
     searches: Searches | None = None,
     problem: str = "this service only reads",
 ) -> FastAPI:
-    """Creates the service for a results folder.
+    """Creates the service for a results folder; raises RequestError if `host` is not loopback and there is no token.
 
     `app.state.keys` has the code of the sign-in link. Event streams end once `app.state.stopping()` returns True.
 
     Args:
-        host: the address that the service is bound to. On loopback, every user of this machine may read. All other
-            requests need the token or a session, except those for the sign-in page.
+        host: the address that the service is bound to. On loopback, every user of this machine may read.
         token: empty = a random token; programs then cannot sign in.
         searches: starts the searches; None if none can be started.
         problem: why no search can be started, if `searches` is None.
-
-    Raises:
-        RequestError: `host` is not loopback and there is no token.
     """
     require_token(host, token)
     app = FastAPI(
@@ -279,26 +275,19 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
 
 
 def _errors_as_json(app: FastAPI) -> None:
-    def http(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-    def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        return refusal(422, wrong_field(error.errors()[0]))
-
-    def wrong(_: Request, error: Exception) -> Response:
-        if isinstance(error, Refused):
-            return refusal(error.status, str(error))
+    def failed(_: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            return refusal(422, wrong_field(error.errors()[0]))
+        if isinstance(error, HTTPException):
+            return JSONResponse({"error": error.detail}, error.status_code, error.headers)
         if isinstance(error, NotYet):
             return later(str(error))
-        # Status 422 is for wrong requests and damaged folders; 500 is for faults of the service itself.
-        return refusal(404 if isinstance(error, NotThere) else 422, str(error))
-
-    def unforeseen(_: Request, error: Exception) -> Response:
-        # This handler runs outside the guard middleware, so it sets the guard's headers itself.
+        if isinstance(error, Refused):
+            return refusal(error.status, str(error))
+        if isinstance(error, RequestError):  # a wrong request, or a damaged folder
+            return refusal(404 if isinstance(error, NotThere) else 422, str(error))
+        # A fault of the service itself is answered outside the guard, which would set these headers.
         return JSONResponse({"error": f"the service failed ({type(error).__name__}); see its output"}, 500, HEADERS)
 
-    for kind, handler in {HTTPException: http, RequestValidationError: invalid, RequestError: wrong}.items():
-        app.add_exception_handler(kind, handler)
-    app.add_exception_handler(Exception, unforeseen)
+    for kind in (HTTPException, RequestValidationError, RequestError, Exception):
+        app.add_exception_handler(kind, failed)

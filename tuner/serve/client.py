@@ -22,9 +22,9 @@ MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-A
 
 
 class ServiceError(Exception):
-    """Raised if the service refuses a request. The text is the service's own and says what to do.
+    """Raised if the service refuses a request; the text is the service's own, `status` the HTTP status.
 
-    `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if the service names none.
+    `again_s` is the number of seconds after which to retry, 0 if the service names none.
     """
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
@@ -39,8 +39,7 @@ class Client:
         url: the address that `tuner.serve` prints.
         token: needed for each request that changes something, and for every request to an address beyond loopback; by
             default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
-        timeout_s: how long to wait for the service's next bytes. It is long because the service checks a search
-            before it starts it, and the check imports torch.
+        timeout_s: how long to wait for the service's next bytes; it imports torch to check a search.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -52,10 +51,7 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Returns the experiments' summaries: first those that wait to be started, then from newest to oldest.
-
-        The list has at most 10,000 experiments, and fewer if the response would be too large.
-        """
+        """Returns the experiments' summaries, at most 10,000: those that wait to be started, then the newest first."""
         rows: list[Row] = self._get("/api/experiments")["experiments"]
         return rows
 
@@ -77,10 +73,7 @@ class Client:
         return self._get(_path(name, "/rungs"))
 
     def compare(self, *names: str) -> Row:
-        """Returns a comparison of experiments: costs, figures, and options and parameters with their differences.
-
-        It waits until the service has read all experiments.
-        """
+        """Compares experiments: costs, figures, differences of options and parameters; waits until all are read."""
         query = urlencode({"name": names}, doseq=True)
         while True:
             found = self._get(f"/api/compare?{query}")
@@ -89,10 +82,9 @@ class Client:
             time.sleep(0.5)
 
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
-        """Yields the journal's events except the first `after`, then new ones as they are written.
+        """Yields the journal's events except the first `after`, then new ones, until the service closes the stream.
 
-        The iterator ends when the service closes the stream. To continue, call `events` again with `after` = the number
-        of the journal's events seen so far.
+        To continue, call `events` again with `after` = the number of the journal's events seen so far.
         """
         with self._ask("GET", _path(name, f"/events?after={int(after)}")) as answer:
             for line in answer:
@@ -100,10 +92,7 @@ class Client:
                     yield json.loads(line.removeprefix(b"data: "))
 
     def start(self, space: str, **options: Any) -> Row:
-        """Queues a new search and returns its summary.
-
-        The options are those of the command line: `num_samples=20`, `searcher="optuna"`.
-        """
+        """Queues a new search and returns its summary; options are the command line's: `num_samples=20`."""
         return self._post("/api/experiments", {"space": space, **options})
 
     def stop(self, name: str) -> Row:
@@ -141,11 +130,7 @@ class Client:
         return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search is neither queued nor starting, running or stopping; returns its summary.
-
-        Raises:
-            TimeoutError: the search is still in one of these states after `timeout_s` seconds.
-        """
+        """Waits until a search is not in a state of BUSY; returns its summary, or raises TimeoutError."""
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:
             if time.monotonic() > until:

@@ -177,8 +177,9 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
         values = values if values in choices else default_of(chosen)
         columns = [one.name for one in drawn]
         begun = Comparison([MetricGroup(*of, names) for of, names in groups.items()], group, choices, values, columns)
-        figures = {clock: figure_text(draw_progress(chosen, clock)) for clock in CLOCKS} if chosen else {}
+        figures: dict[str, bytes] = {}
         if chosen:
+            figures = {clock: figure_text(draw_progress(chosen, clock)) for clock in CLOCKS}
             figures["values"] = figure_text(draw_distributions(chosen, values))
         return answer(
             begun,
@@ -208,7 +209,9 @@ def _row(summary: Summary, compared: Compared, color: str, dash: str, group: int
         best_s=found.seconds if found else None,
         best_trials=found.trials if found else None,
         trials=compared.trials,
-        **{status: compared.counts.get(status, 0) for status in ("completed", "pruned", "failed")},
+        completed=compared.counts.get("completed", 0),
+        pruned=compared.counts.get("pruned", 0),
+        failed=compared.counts.get("failed", 0),
         epochs=compared.epochs,
         took_s=compared.seconds,
         worker_s=compared.worker_s,

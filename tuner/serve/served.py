@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 
@@ -128,16 +128,10 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         actions = ["stop"] if state != "stopping" else []
     else:
         actions = ["resume"] if there and summary.outcome != "refused" else []
-    return replace(
-        summary,
-        state=state,
-        message=message,
-        actions=actions,
-        waits_for=waits_for,
-        waits_since=waits_since,
-        not_resumed=_not_resumed(summary) if there else "",
-        same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
-    )
+    limits = {"not_resumed": _not_resumed(summary) if there else ""}
+    limits |= {"same_epochs": fixed_epochs(summary.scheduler, summary.max_epochs)}
+    waits: dict[str, Any] = {"waits_for": waits_for, "waits_since": waits_since}
+    return replace(summary, state=state, message=message, actions=actions, **waits, **limits)
 
 
 def _not_resumed(summary: Summary) -> str:

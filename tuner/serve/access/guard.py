@@ -1,9 +1,8 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
-the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host
-header has its name, and the guard refuses the request. If it sends a request that changes something, the guard refuses
-that for its Origin header. It also lacks the session's cookie, which browsers send only from pages of this host.
+the service sends no CORS header. After DNS rebinding (its own name resolved to 127.0.0.1) the Host header has its name,
+and the guard refuses the request. The guard also refuses its requests that change something, for their Origin header.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's
@@ -15,7 +14,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -112,7 +111,8 @@ class Guard:
             return refusal(403, f"the Host header is missing or names another machine; {what}")
         asked = HTTPConnection(scope)
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "same-origin")
-        if origin is not None and _netloc(origin) != hosts[0].lower():
+        host = hosts[0].lower()
+        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             return refusal(403, "the Origin header names another site; send the request from this service's page")
         if site not in ("same-origin", "none") and (scope["method"] not in READS or scope["path"].startswith("/api/")):
             return refusal(403, "a page of another site sent this request; send it from this service's page")
@@ -126,10 +126,8 @@ class Guard:
         if not codes:
             return signin_page()
         if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
-            return signin_page(
-                "This link was already used, or belongs to an earlier start of the service. Sign in with the token.",
-                401,
-            )
+            problem = "This link was already used, or belongs to an earlier start of the service."
+            return signin_page(f"{problem} Sign in with the token.", 401)
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
@@ -155,8 +153,7 @@ class Guard:
 def welcome(keys: Keys, secure: bool) -> Response:
     """Opens a session; returns a page that sets the session's cookie and opens the dashboard with the session's key.
 
-    A redirect would not work: if the sign-in link was opened from another site, such as a chat, the browser would not
-    send the SameSite=Strict cookie with the redirected request.
+    With a redirect, a browser would not send the SameSite=Strict cookie if a link on another site led here.
     """
     session = keys.open_session()
     page = f"/#key={keys.key_of(session)}"  # browsers never send what follows #; service.js stores the key
@@ -168,11 +165,9 @@ def welcome(keys: Keys, secure: bool) -> Response:
 
 
 def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | None = None) -> Response:
-    """Returns the sign-in page: a form for the token. The page needs no script.
+    """Returns the sign-in page: a form for the token, without a script; `more` are additional headers.
 
-    Args:
-        problem: a text shown above the form. It is not escaped, so it must never contain text from a request.
-        more: additional headers.
+    `problem`, shown above the form, is not escaped, so it must never contain text from a request.
     """
     form = (
         f'<h1>Sign in</h1><p role="alert">{problem}</p><form method="post" action="/signin"><p><label>Token '
@@ -192,16 +187,6 @@ def _page(body: str) -> str:
     view = '<meta name="viewport" content="width=device-width">'
     look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))
     return f"{head}{view}{look}<main>{body}</main></html>"
-
-
-def _netloc(origin: str) -> str | None:
-    """Returns host and port of an Origin header: `http://box:8800` -> `box:8800`; None if it is not a web origin."""
-    try:
-        parts = urlsplit(origin.lower())
-    except ValueError:
-        return None
-    plain = parts.scheme in ("http", "https") and not (parts.path or parts.query or parts.fragment)
-    return parts.netloc if plain else None
 
 
 def _without_port(host: str) -> str:

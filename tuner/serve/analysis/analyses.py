@@ -1,7 +1,7 @@
 """The expensive analyses, and the child process that computes them: `python -m tuner.serve.analysis.analyses`.
 
-The service (`tuner.serve.analysis.worker`) kills it if a response takes too long or its client disconnects. It exits by
-itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
+The service (`tuner.serve.analysis.insight`) kills it if a response takes too long or its client disconnects. It exits
+by itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
+from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
 from tuner.views.figures.contour import draw_contour
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.whatif import draw_whatif
@@ -71,14 +72,9 @@ ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoot
 
 
 class Analyser:
-    """Computes responses about experiments' folders and keeps the records of the last MOST_FOLLOWED experiments.
+    """Computes responses about experiments' folders and keeps the records of the last MOST_FOLLOWED experiments."""
 
-    Args:
-        most_bytes: the largest journal, in bytes, that is read.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
         self._followed: dict[str, Following] = {}
         # The last importance, because its forests take seconds and a page requests it again.
         self._weighed: tuple[ExperimentRecord | None, dict[str, Any], bytes] = None, {}, b""
@@ -103,7 +99,7 @@ class Analyser:
 
     def _record(self, folder: str) -> ExperimentRecord:
         share(Path(folder).parent)
-        following = self._followed.pop(folder, None) or Following(Path(folder), self._most_bytes)
+        following = self._followed.pop(folder, None) or Following(Path(folder), MOST_JOURNAL_BYTES)
         record = following.load()
         self._followed[folder] = following
         while len(self._followed) > MOST_FOLLOWED:
@@ -119,11 +115,11 @@ def main(argv: list[str]) -> int:
     """Answers the requests from a pipe until it is closed; returns the exit code: 0, or 1 if the memory is used up.
 
     Args:
-        argv: the pipe's file descriptor, and the limits: seconds per response, bytes of memory, bytes of a journal.
+        argv: the pipe's file descriptor, and the limits: seconds per response, bytes of memory.
     """
-    pipe, most_s, most_memory, most_journal = Connection(int(argv[0])), float(argv[1]), int(argv[2]), int(argv[3])
+    pipe, most_s, most_memory = Connection(int(argv[0])), float(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
-    analyser = Analyser(most_journal)
+    analyser = Analyser()
     while True:
         try:
             asked = pipe.recv()

@@ -1,27 +1,117 @@
-"""Read-only routes that analyse one experiment: what-if (a replay), one trial, contour, importance, and the audit."""
+"""Read-only routes that analyse one experiment: what-if (a replay), one trial, contour, importance, and the audit.
+
+Expensive ones run in one child process, one at a time, with limits on time and memory: it can be killed together with
+its memory; a thread cannot. The first request starts the process. It keeps the records that it has read until a request
+exceeds the limits or its client disconnects; then the service kills it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Path, Query, Request
+from fastapi import FastAPI, Query, Request
+from fastapi import Path as PathParameter
 from starlette.responses import Response
 
 from tuner.errors import blamed
-from tuner.record.results import ExperimentRecord
 from tuner.serve.analysis.analyses import ANALYSES, FigureAnswer, WhatIfAnswer
-from tuner.serve.analysis.worker import AnalysisWorker
-from tuner.serve.answers import answer
-from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
+from tuner.serve.answers import BoundedResponse, answer, later, refusal
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
+
+MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
+MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
+MOST_WAITING = 8  # queued requests, including the one that is being computed
+LOOK_S = 0.1  # seconds between two checks whether the client still waits
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts in MOST_MEMORY
+
+
+class AnalysisWorker:
+    """The child process for expensive requests, and their queue."""
+
+    def __init__(self, most_s: float = MOST_S, most_memory: int = MOST_MEMORY) -> None:
+        self._limits = [str(most_s), str(most_memory)]
+        self._most_s = most_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = ThreadPoolExecutor(1, "analysis")  # its queue has the waiting requests
+        self._places = threading.Semaphore(MOST_WAITING)
+
+    async def ask(
+        self, request: Request, folder: Path, analysis: str, choices: dict[str, Any], stopping: Callable[[], bool]
+    ) -> Response:
+        """Computes a response; its status is 503 beyond one of the limits, at shutdown, or after a crash."""
+        if not self._places.acquire(blocking=False):
+            return later(f"{MOST_WAITING} analyses are queued, which is the limit; send the request again")
+        gone = threading.Event()
+        work = self._thread.submit(self._answer, (str(folder), analysis, choices), gone)
+        work.add_done_callback(lambda _: self._places.release())
+        answered = asyncio.wrap_future(work)
+        try:
+            while not (await asyncio.wait([answered], timeout=LOOK_S))[0]:
+                if stopping() or await request.is_disconnected():
+                    gone.set()
+            status, text = await answered
+        except (TimeoutError, EOFError, OSError) as error:
+            return refusal(503, str(error) or "the process of this analysis has ended; send the request again")
+        finally:
+            gone.set()  # ends the work in the thread, also if this task is cancelled at shutdown
+        return BoundedResponse(text, status)
+
+    def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
+        """Sends a request to the process and returns the status and text of its response.
+
+        Raises:
+            TimeoutError: the client has gone, or the time is over. The process is killed; the next request starts one.
+            EOFError, OSError: the process has crashed.
+        """
+        until = time.monotonic() + self._most_s
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        try:
+            self._pipe.send(asked)
+            while not self._pipe.poll(LOOK_S):
+                if gone.is_set():
+                    raise TimeoutError("the client has disconnected, or the service is shutting down")
+                if time.monotonic() > until:
+                    raise TimeoutError(f"this analysis takes more than {self._most_s:g} s, which is the limit")
+            status, text = self._pipe.recv()
+        except (EOFError, OSError):
+            self._end()
+            raise
+        if status == 503:  # the process has used up its memory and exits
+            self._end()
+        return status, text
+
+    def _start(self) -> None:
+        """Starts the process, which exits when the service's end of the pipe is closed; Ctrl-C does not reach it."""
+        self._pipe, childs = Pipe()
+        with childs:
+            command = [sys.executable, "-m", "tuner.serve.analysis.analyses", str(childs.fileno()), *self._limits]
+            nothing, env, kept = subprocess.DEVNULL, os.environ | ONE_THREAD, [childs.fileno()]
+            self._process = subprocess.Popen(command, env=env, stdin=nothing, pass_fds=kept, start_new_session=True)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._pipe.close()
+
 
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
 
@@ -36,13 +126,13 @@ class AuditAnswer:
 
 def add_insight(app: FastAPI, served: ServedExperiments) -> None:
     """Adds the analysis routes to the app."""
-    worker = AnalysisWorker(MOST_JOURNAL_BYTES)
+    worker = AnalysisWorker()
 
     async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
         """Computes an expensive response in the child process, or here if a queued search has no folder yet."""
         folder = await asyncio.to_thread(served.folder, name)
         if folder is None:
-            return await asyncio.to_thread(asked, served, name, lambda record: ANALYSES[analysis](record, **choices))
+            return answer(ANALYSES[analysis](served.view(name).record, **choices))  # its record is empty
         return await worker.ask(request, folder, analysis, choices, lambda: app.state.stopping())
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
@@ -71,37 +161,18 @@ def add_insight(app: FastAPI, served: ServedExperiments) -> None:
         return await worked_out(request, name, "importance", values=values)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
-    def trial_route(name: str, trial: Annotated[str, Path(max_length=200)]) -> Response:
+    def trial_route(name: str, trial: Annotated[str, PathParameter(max_length=200)]) -> Response:
         """Returns one trial: its row, decisions, metrics, the end of its output, and the command that retrains it."""
-
-        def work(record: ExperimentRecord) -> OneTrial:
+        record = served.view(name).record
+        with blamed(name):
             details = one_trial(record, trial)
-            if details is None:
-                raise NotThere(f"{name} has no trial of that id")
-            return details
-
-        return asked(served, name, work, "decisions", "metrics")
+        if details is None:
+            raise NotThere(f"{name} has no trial of that id")
+        return answer(details, decisions=details.decisions, metrics=details.metrics)
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
         """Returns how many of a sample of pruned trials would have beaten the winner, as far as tuner.audit knows."""
-
-        def work(record: ExperimentRecord) -> AuditAnswer:
-            return AuditAnswer(result_of(record), audit_command(record))
-
-        return asked(served, name, work)
-
-
-def asked(served: ServedExperiments, name: str, work: Callable[[ExperimentRecord], Any], *lists: str) -> Response:
-    """Applies `work` to an experiment's record and returns the response.
-
-    Args:
-        lists: fields of the result that are lists and may be cut off.
-
-    Raises:
-        RequestError: the response cannot be computed, for example because the experiment's files are damaged.
-    """
-    record = served.view(name).record
-    with blamed(name):
-        result = work(record)
-        return answer(result, **{each: getattr(result, each) for each in lists})
+        record = served.view(name).record
+        with blamed(name):
+            return answer(AuditAnswer(result_of(record), audit_command(record)))

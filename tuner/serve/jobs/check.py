@@ -1,9 +1,8 @@
 """Checks a search without starting it: `python -m tuner.serve.jobs.check OPTIONS` takes the options of `tuner.run`.
 
 The service runs it in a process of its own, so that the service need not import torch and executes no space's file.
-The check prints the experiment as JSON, with all defaults filled in. For a wrong option it prints the same line as
-`tuner.run` and exits with code 2. With ELSEWHERE as the last argument, the search is for a cluster: the check then does
-not require that a trial fits this machine, because the service itself checks the cluster's nodes.
+The check prints the experiment as JSON with all defaults filled in, or the line of `tuner.run` for a wrong option.
+With ELSEWHERE, a trial need not fit this machine, because the service itself checks the cluster's nodes.
 """
 
 from __future__ import annotations
@@ -46,17 +45,13 @@ def checked_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def experiment_of(argv: list[str]) -> Experiment:
-    """Returns the experiment that these arguments request, with all defaults filled in.
-
-    Raises:
-        RequestError: an argument is wrong; the text is that of `tuner.run`.
-    """
+    """Returns the experiment that these arguments request; raises RequestError, as `tuner.run`, for a wrong one."""
     from tuner import run  # imported here, because the service needs only `checked_options`
     from tuner.tuning.checks.request import checked
     from tuner.tuning.resume.experiment import load_resumed
 
-    here = argv[-1:] != [ELSEWHERE]
-    argv = argv if here else argv[:-1]
+    here = ELSEWHERE not in argv
+    argv = [each for each in argv if each != ELSEWHERE]
     call = run.call_of(argv, run.parse(argv))
     call.dry_run = True
     with ExitStack() as stack:
@@ -64,14 +59,12 @@ def experiment_of(argv: list[str]) -> Experiment:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the experiment to stdout and returns 0, or prints one line to stderr and returns 2."""
     try:
-        experiment = experiment_of(argv)
+        print(json.dumps(dataclasses.asdict(experiment_of(argv))))
+        return 0
     except RequestError as error:
         say(f"tuner: error: {error}", to=sys.stderr)
         return 2
-    print(json.dumps(dataclasses.asdict(experiment)))
-    return 0
 
 
 if __name__ == "__main__":

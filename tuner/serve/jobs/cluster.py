@@ -4,10 +4,8 @@ The cluster outlives the service while a search runs there. The next service fin
 which names the process id of its head. Before the service ends that process, it checks that the process is the head
 which a service started.
 
-A child process with its own Ray for each search would be worse, because the searches would not share the machine. When
-a search of higher priority started beside another on 2 CPUs, the cluster ran 2 trials at once, two child processes 4.
-Child processes would save 7 of 15 s before the first trial, none on a cluster that already runs, and 0.8 GB of memory
-until the idle cluster ends. `--address` needs Ray's jobs anyway, so both ways would have to be kept.
+All searches share one cluster, because child processes with a Ray of their own would not share the machine: beside a
+search of higher priority on 2 CPUs, two child processes ran 4 trials at once.
 """
 
 from __future__ import annotations
@@ -121,8 +119,9 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
         # The cluster runs in its own session: Ctrl-C in the service's terminal ends neither it nor the searches in it.
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        process = subprocess.Popen([*command, _temp_dir(folder)], env=env, start_new_session=True, **streams)
+        command.append(_temp_dir(folder))
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=env, stdin=nothing, stdout=log, stderr=log, start_new_session=True)
     cluster = Cluster(process.pid, psutil.Process(process.pid).create_time(), port, folder, str(token))
     write_atomically(state / "cluster.json", json.dumps(asdict(cluster)))
     until = time.monotonic() + START_S

@@ -92,11 +92,7 @@ def ships(space: str) -> bool:
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
-    """Returns the command line of a new search.
-
-    Raises:
-        RequestError: the space is not a name of `search_spaces/`, or a text is not printable.
-    """
+    """Returns the command line of a new search; raises RequestError for an unknown space or a text as `_arguments`."""
     chosen = asked.model_dump(exclude_none=True)
     space, known = chosen.pop("space"), list_spaces()
     if space not in known:  # a path or a module would let a request run any code
@@ -105,12 +101,9 @@ def start_arguments(asked: BaseModel) -> list[str]:
 
 
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
-    """Returns the command line that resumes a search.
+    """Returns the command line that resumes a search over `space`, as its experiment.json names it.
 
-    `tuner.run` imports the space that is named here. Before any import, it refuses a folder that names another space.
-
-    Args:
-        space: the search's own space, as its experiment.json has it.
+    Before any import, `tuner.run` refuses a folder that names another space.
 
     Raises:
         RequestError: the space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
@@ -129,11 +122,8 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 def _arguments(chosen: dict[str, Any]) -> list[str]:
     """Returns the options as `--name=value`; True gives a bare `--name`, False and an empty text are left out.
 
-    Each option is one word, so that a value with a leading dash is not read as another option.
-
-    Raises:
-        RequestError: a text contains characters that are not printable. A command line cannot contain a zero byte,
-            and control characters could steer a terminal.
+    Each option is one word, so that a value with a leading dash is not read as another option. Raises RequestError for
+    a text that is not printable: a command line has no zero byte, and control characters could steer a terminal.
     """
     for name, value in chosen.items():
         if not str(value).isprintable():

@@ -130,9 +130,10 @@ class RayJobs:
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
         """Turns Ray's errors, and those of the types `more`, into RequestErrors of one line."""
+        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)  # OSError: of library requests
         try:
             yield
-        except (RuntimeError, ValueError, OSError, *more) as error:  # those of the library requests are OSErrors
+        except kinds as error:
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
             message = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
             raise RequestError(f"{where} could not {what}: {message}") from error
