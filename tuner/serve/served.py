@@ -128,10 +128,10 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         actions = ["stop"] if state != "stopping" else []
     else:
         actions = ["resume"] if there and summary.outcome != "refused" else []
-    limits = {"not_resumed": _not_resumed(summary) if there else ""}
-    limits |= {"same_epochs": fixed_epochs(summary.scheduler, summary.max_epochs)}
-    waits: dict[str, Any] = {"waits_for": waits_for, "waits_since": waits_since}
-    return replace(summary, state=state, message=message, actions=actions, **waits, **limits)
+    waits = {"waits_for": waits_for, "waits_since": waits_since}
+    limits = {"same_epochs": fixed_epochs(summary.scheduler, summary.max_epochs)}
+    changed: dict[str, Any] = {"not_resumed": _not_resumed(summary) if there else "", **waits, **limits}
+    return replace(summary, state=state, message=message, actions=actions, **changed)
 
 
 def _not_resumed(summary: Summary) -> str:
