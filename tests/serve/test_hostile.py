@@ -145,7 +145,6 @@ DAMAGED = {
     "a budget of 400 digits": options(time_budget="9" * 400 + "s"),
     "Ray: nested results": ray(result__json=b"[" * 200_000 + b"\n{}\n"),
     "Ray: nested params": ray(params__json=b"[" * 200_000),
-    "Ray: a long cell": ray(progress__csv="training_iteration,a\n1," + "x" * 200_000),
 }
 READABLE = {
     "a metric that is a dict": journal({**REPORT, "metrics": {"loss": {"a": 1}}}),
@@ -178,7 +177,6 @@ READABLE = {
         result__json='{"training_iteration": "x", "timestamp": [], "trial_id": {}, "node_ip": 5}\n'
     ),
     "Ray: a trial elsewhere": ray(result__json='{"training_iteration": 1, "trial_id": "../../x", "loss": 1}\n'),
-    "Ray: a table that is none": ray(progress__csv=b"\x00\xff,\n1,2,3\n"),
 }  # fmt: skip
 
 
