@@ -163,10 +163,10 @@ def test_a_search_that_never_began_is_forgotten(page, acting):
     acting.owner.post("/api/experiments", json={"space": "quadratic", "name": "demo"})
     signed_in(page, acting, "demo")
     expect(page.locator("#manage")).to_be_hidden()
-    acting.searches.dispatcher.step()
+    acting.searches.step()
     (job,) = acting.jobs.submitted
     acting.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
-    acting.searches.dispatcher.step()
+    acting.searches.step()
     page.click("#manage > summary")
     expect(page.locator("#notes-form")).to_be_hidden()
     page.click("#delete")
@@ -246,13 +246,13 @@ def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page,
     expect(page.locator("#message")).to_contain_text("queued: waiting for free resources, ")
     before = page.text_content("#message")
     expect(page.locator("#message")).not_to_have_text(before)  # the seconds go on
-    acting.searches.dispatcher.step()
+    acting.searches.step()
     expect(page.locator("#message")).to_contain_text("starting: waiting for the search to load its space and data, ")
     acting.begin("mine").close()
     expect(page.locator("#message")).to_contain_text("running: waiting for a worker, ")
     (job,) = acting.jobs.submitted
     acting.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
-    acting.searches.dispatcher.step()
+    acting.searches.step()
     expect(page.locator("#message")).to_have_text("no data")
 
 
