@@ -12,8 +12,9 @@ from torch import nn
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices import accelerator
 from tuner.training.devices.memory import release
-from tuner.training.devices.usage import Usage, hold_to_share
+from tuner.training.devices.usage import Usage
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
 
@@ -54,10 +55,10 @@ def test_a_batch_that_does_not_fit_shrinks_and_learns_the_same():
     del whole
     release()
     try:
-        hold_to_share(400 * MIB / torch.cuda.get_device_properties().total_memory)
+        accelerator.here.limit(400 * MIB / torch.cuda.get_device_properties().total_memory)
         shrunk = training(65536).run_epoch()
     finally:
-        hold_to_share(1)
+        accelerator.here.limit(1)
     assert shrunk["micro_batch_size"] < 65536 == expected["micro_batch_size"]
     assert shrunk["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
     assert shrunk["loss"] == pytest.approx(expected["loss"], rel=1e-3)
@@ -84,10 +85,10 @@ def test_a_resumed_training_takes_no_more_memory(tmp_path):
 
 def test_a_share_holds_and_usage_has_the_figures():
     quarter = torch.cuda.get_device_properties().total_memory // 4
-    hold_to_share(0.25)
+    accelerator.here.limit(0.25)
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(quarter + 64 * MIB, dtype=torch.uint8, device="cuda")
-    hold_to_share(1)
+    accelerator.here.limit(1)
     tensor = torch.empty(quarter + 64 * MIB, dtype=torch.uint8, device="cuda")
     read = Usage().read()
     assert read["gpu_memory_peak_bytes"] >= read["gpu_memory_bytes"] >= tensor.numel()

@@ -19,7 +19,7 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator, nvml
 from tuner.training.devices.accelerator import Accelerator
 from tuner.training.devices.memory import release
-from tuner.training.devices.usage import NEEDED, Usage, hold_to_share
+from tuner.training.devices.usage import NEEDED, Usage
 from tuner.training.group import DDPRank
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
@@ -94,7 +94,7 @@ def test_tensors_of_two_devices_are_refused_in_torchs_words(gpus):
 def test_a_trial_beyond_its_share_gets_its_own_error_and_leaves_its_neighbours_memory(gpus):
     neighbour = gpus.folder / "0" / str(os.getppid())
     neighbour.write_text(str(MIB // 2))
-    hold_to_share(0.25)
+    gpus.limit(0.25)
     fits = training()
     assert fits.run_epoch()["micro_batch_size"] == 16
     with pytest.raises(torch.OutOfMemoryError, match="0.25 MiB allowed") as refused:
@@ -115,7 +115,7 @@ def test_a_batch_that_does_not_fit_shrinks_keeps_its_gradients_and_frees_what_th
     del fits
     release()
     assert gpus.allocated[0] == gpus.reserved[0] == 0
-    hold_to_share(0.1)
+    gpus.limit(0.1)
     shrinks = training(**options)
     reports = [figures(shrinks.run_epoch()) for _ in range(2)]
     micro = [report.pop("micro_batch_size") for report in reports]
@@ -220,7 +220,7 @@ def test_a_torch_that_can_use_no_gpu_is_refused_in_one_line(monkeypatch, cuda, h
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", init)
     with pytest.raises(RuntimeError, match=text) as refused:
-        hold_to_share(0.5)
+        Accelerator().limit(0.5)
     assert str(refused.value).endswith("or give --gpus-per-trial 0") and "\n" not in str(refused.value)
 
 

@@ -10,7 +10,7 @@ from tuner.space import Space, Task
 from tuner.training.data import Arrays, Splits
 
 CASES = ["fits"] * 4  # of each setting
-NUM_TRAIN = int(os.environ.get("ON_GPUS_TRAIN", "1000"))  # `on_gpu.py` trains longer on a real device
+NUM_TRAIN = int(os.environ.get("ON_GPUS_TRAIN", "1000"))  # `test_on_gpu.py` trains longer on a real device
 WIDTHS = {"fits": 16, "beyond": 3_000_000, "shrinks": 9000, "poisons": 16}
 
 

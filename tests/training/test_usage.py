@@ -9,7 +9,8 @@ import torch
 
 from tuner.record.report_keys import USAGE
 from tuner.training.devices import usage
-from tuner.training.devices.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage, hold_to_share
+from tuner.training.devices.accelerator import Accelerator
+from tuner.training.devices.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage
 
 MIB = 1 << 20
 
@@ -73,5 +74,5 @@ def test_a_share_is_the_cap_and_a_whole_device_lifts_it(monkeypatch, gpus, fract
     asked = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
-    hold_to_share(gpus)
+    Accelerator().limit(gpus)
     assert asked == [fraction]

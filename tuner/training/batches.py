@@ -41,11 +41,7 @@ class Examples:
         return len(self.part)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
-        """Yields prepared inputs and targets on the device, in the order of the indices; the last batch may be smaller.
-
-        Args:
-            order: the indices of the examples.
-        """
+        """Yields prepared inputs and targets on the device, in the order of the indices; the last may be smaller."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -62,8 +58,8 @@ def examples_of(part: DataSplit, task: Task, device: torch.device) -> Examples:
 class ArrayExamples(Examples):
     """Reads arrays in memory, many examples at once; never writes to the arrays.
 
-    On a CPU, `inputs` and `targets` are views of the arrays. On a GPU they are copies of the stored data, which can be
-    much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
+    A GPU gets a copy of the stored data, which can be much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as
+    stored, and 7.5 GB as floats of 112 x 112.
     """
 
     def __init__(self, part: Arrays, task: Task, device: torch.device) -> None:
@@ -86,9 +82,8 @@ class ArrayExamples(Examples):
 class LoadedExamples(Examples):
     """Reads examples of files or of a dataset batch by batch, ahead of the training.
 
-    At the first batch it starts as many loader processes as torch has threads. They live until `close`. Their number
-    and speed do not change the order of the examples. For a GPU, batches go through pinned memory and are copied while
-    the device computes.
+    At the first batch it starts as many loader processes as torch has threads, which live until `close`. For a GPU,
+    batches go through pinned memory and are copied while the device computes.
     """
 
     def __init__(self, part: Files | Mapped, task: Task, device: torch.device) -> None:
@@ -100,7 +95,6 @@ class LoadedExamples(Examples):
         super().__init__(part, task, device, first)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
-        """Yields prepared inputs and targets on the device; raises a DataError that names an unreadable example."""
         key = zlib.crc32(order.numpy().tobytes())
         self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
         if self.loader is None:

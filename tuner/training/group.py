@@ -106,9 +106,8 @@ class DDPRank:
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Trains and validates one epoch; returns the report of `Training.run_epoch`, and this process's usage.
 
-        Raises:
-            GroupOutOfMemoryError: this process ran out of memory, and a smaller `limit` may help. The other processes
-                may wait for this one in a collective call, so the caller must restart the group.
+        Raises GroupOutOfMemoryError if memory runs out and a smaller `limit` may help. The other processes may wait for
+        this one in a collective call, so the caller must restart the group.
         """
         assert self.training is not None
         fit = self.training.train_fit
@@ -138,13 +137,10 @@ class Group:
 
     A subclass implements `start`, `send`, `finished` and `close`. The next trial may reuse a group (call `begin`
     again), unless a method raised an error; then the caller must end the group.
-
-    Attributes:
-        epoch: number of finished epochs.
     """
 
     def __init__(self, num_workers: int) -> None:
-        self.num_workers, self.epoch = num_workers, 0
+        self.num_workers, self.epoch = num_workers, 0  # finished epochs
         self.spec: TrialSpec | None = None
         self.saved: bytes | None = None
         self.start()

@@ -39,8 +39,7 @@ class Training:
         task: the functions that define the training.
         splits: the data, with a validation part (see `hold_out`). It is only read, so it may lie in shared memory.
         spec: the setting, and how to train it; `run_epoch` does not stop at its `max_epochs`.
-        rank: the number of this process in a ddp trial. A trial's processes must all join the process group first,
-            then build the same training, and train and evaluate together.
+        rank: the number of this process in a ddp trial, whose processes build, train and evaluate together.
         device: the torch device to train on; None = cuda if the trial has GPUs, else cpu.
 
     Raises:
@@ -234,8 +233,7 @@ class Training:
         """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
 
         Args:
-            keep: optimizer options that keep this setting's value. Population-based training copies the state of
-                another trial, but with a new learning rate, for example.
+            keep: optimizer options that keep this setting's value, in population-based training.
         """
         groups = self.optimizer.param_groups
         # A schedule may depend on the number of epochs. If a resume has changed that number, the schedule continues as
@@ -282,16 +280,11 @@ def checked_batch_size(value: object) -> int:
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    False for batch sizes above 8, or without convolutions. Leaves a model with convolutions in eval mode. The choice
-    changes the last bits of the metrics. It does not depend on timing, so that it is the same in every run.
+    The choice changes the last bits of the metrics, and does not depend on timing. False for batch sizes above 8.
 
     Measured with seven small networks at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN
     divided by the time with it (channels last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million
-    multiply-adds per batch, 1.03 to 1.94 from 1.8 million on. The tutorial's LeNet takes 0.41 ms per step without
-    and 0.58 ms with oneDNN at batch size 2, 0.58 and 0.69 ms at 4, 1.15 and 0.90 ms at 8.
-
-    Args:
-        sample: one input of the model, with shape (1, ...).
+    multiply-adds per batch, 1.03 to 1.94 from 1.8 million on.
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]

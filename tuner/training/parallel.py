@@ -89,10 +89,9 @@ class Single:
 class DistributedDataParallel(Single):
     """Trains in several processes with a device each: torch's DistributedDataParallel on parts of each batch.
 
-    All processes draw the same order, and each takes its part of every batch. So an epoch has every example once, in
-    the same batches as with one process. The sizes of the parts differ by at most one example. Each loss is weighted
-    by the size of its part, so that the gradients, which torch averages, are those of the whole batch. A last batch
-    of fewer examples than processes goes to all of them.
+    All processes draw the same order, and each takes its part of every batch, of equal size or one example more or
+    less. Each loss is weighted by the size of its part, so that the gradients, which torch averages, are those of the
+    whole batch. A last batch of fewer examples than processes goes to all of them.
 
     Batch norm normalizes over a process's part. Its running statistics are those of rank 0, as in torch's default, but
     copied once per epoch instead of before each forward pass.

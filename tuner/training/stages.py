@@ -20,11 +20,9 @@ class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
     Args:
-        stages: modules that take and return one tensor. If batches are not split, the last stage may return anything
-            that the loss accepts.
+        stages: modules that take and return one tensor; without a split, the last may return what the loss accepts.
         devices: one device per stage.
-        split_size: how many examples go through a stage at once during training; None = the whole batch. Evaluation
-            never splits.
+        split_size: how many examples go through a stage at once in training (evaluation: all); None = the whole batch.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int | None) -> None:

@@ -36,7 +36,6 @@ from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
-from tuner.training.devices.usage import hold_to_share
 from tuner.training.task import Task, TrialSpec, trial_seed
 
 
@@ -211,7 +210,7 @@ def start_clean(num_threads: int, gpus: float) -> None:
         torch.set_num_threads(num_threads)
     accelerator.here.empty_cache()
     if gpus:
-        hold_to_share(gpus)  # the limit must be set before the model takes GPU memory
+        accelerator.here.limit(gpus)  # the limit must be set before the model takes GPU memory
 
 
 def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:

@@ -1,17 +1,15 @@
 """Computes a batch that does not fit in memory in parts, whose gradients add up to those of the whole batch.
 
-The batch size is a hyperparameter and does not change. Only the micro-batch, the number of examples that go through
-the model at once, is halved when memory runs out. The following holds:
+The batch size is a hyperparameter and stays. Only the micro-batch, the number of examples that go through the model at
+once, is halved when memory runs out. The following holds:
 
 * Gradients and the loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
   normalizes over the micro-batch, and dropout draws a mask for each part.
-* A repeated step starts from the same state of torch's random streams as the failed attempt. So a step that was
-  shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start. The streams of
-  Python and numpy are not restored: saving them takes 34 us (torch's: 1 us) of a small step's 460 us.
+* A repeated step starts from the same torch random streams as the failed attempt. So, bit for bit on a CPU, it equals a
+  step that had its micro-batch from the start. Python's and numpy's streams are not restored: saving them takes 34 us.
 * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
 * Augmentation happens before the first attempt, and is not repeated.
-* If the optimizer's state does not fit, the trial fails, because no smaller micro-batch would help.
-* With ddp, evaluation shrinks as described, but training does not: `Group` restarts all processes with half the size.
+* With ddp, evaluation shrinks so, but for training `Group` restarts all processes with half the size.
 """
 
 from __future__ import annotations
@@ -39,14 +37,11 @@ class MicroBatcher:
     Args:
         what: what the examples are used for; written to the log.
         shrink: whether to halve; if False, the first out-of-memory error is raised.
-
-    Attributes:
-        limit: the most examples at once, at least 1; None = no limit.
     """
 
     def __init__(self, what: str, *, shrink: bool) -> None:
         self.what, self.shrink = what, shrink
-        self.limit: int | None = None
+        self.limit: int | None = None  # the most examples at once, at least 1; None = no limit
 
     def size(self, num_examples: int) -> int:
         """How many of `num_examples` to process at once."""
@@ -55,8 +50,7 @@ class MicroBatcher:
     def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
         """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep.
 
-        Raises:
-            RuntimeError: memory ran out with a single example or with `shrink` False. `work` may raise others.
+        Raises the error if memory runs out with a single example, or with `shrink` False.
         """
         while True:
             size = self.size(num_examples)

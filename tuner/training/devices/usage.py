@@ -1,7 +1,4 @@
-"""Measures the CPU, GPU and memory use of a trial once per epoch, and limits the GPU memory that it may use.
-
-Only `hold_to_share` imports torch, in `accelerator`: a function that trains without torch need not wait for it.
-"""
+"""Measures the CPU, GPU and memory use of a trial once per epoch, without importing torch."""
 
 from __future__ import annotations
 
@@ -79,15 +76,3 @@ class Growth:
         if len(steps) < STEPS or steps[0] < 0 or sum(steps[:-1]) < LEAST_BYTES * (STEPS - 1):
             return {}
         return {self._name: sum(steps) // STEPS}
-
-
-def hold_to_share(gpus: float) -> None:
-    """Limits torch's memory in this process to a share of the current GPU; a share of 1 or more removes the limit.
-
-    The CUDA context takes another 0.3 to 0.6 GB per process. Raises a RuntimeError if torch can use no GPU.
-
-    Args:
-        gpus: the number of GPUs of this process, above 0; may be a fraction.
-    """
-    accelerator.here.check()
-    accelerator.here.limit(gpus)
