@@ -80,17 +80,6 @@ def test_each_strategy_puts_each_part_on_its_own_device_and_learns_as_on_a_cpu(g
     assert figures(restored.run_epoch()) == figures(on_gpus.run_epoch())
 
 
-def test_tensors_of_two_devices_are_refused_in_torchs_words(gpus):
-    trial = training()
-    with pytest.raises(RuntimeError, match="found at least two devices, cpu and cuda:0!"):
-        trial.model(torch.zeros(2, 6))
-    moved = torch.zeros(2, 6).to("cuda:1")
-    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
-        trial.model(moved)
-    with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
-        moved.numpy()
-
-
 def test_a_trial_beyond_its_share_gets_its_own_error_and_leaves_its_neighbours_memory(gpus):
     neighbour = gpus.folder / "0" / str(os.getppid())
     neighbour.write_text(str(MIB // 2))
