@@ -110,8 +110,8 @@ class Controller(TuneController):
     def _had_been_judged(self, trial: SearchTrial) -> bool:
         """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
 
-        The checkpoint is complete, because `tune.report` copies it before it reports. If the scheduler decided at that
-        report to stop or pause the trial, this stops or pauses it and returns True: the trial needs no retry.
+        `tune.report` had copied the checkpoint before. If the scheduler decided at that report to stop or pause the
+        trial, this stops or pauses it and returns True: the trial needs no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)

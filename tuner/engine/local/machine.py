@@ -6,13 +6,6 @@ import os
 import sys
 
 
-def num_cpus() -> int:
-    """Returns the number of CPUs as Ray counts them, which respects a container's CPU quota."""
-    from ray._private.utils import get_num_cpus
-
-    return int(get_num_cpus())
-
-
 def num_gpus() -> int:
     """Returns the number of GPUs that this process may use; CUDA_VISIBLE_DEVICES and similar variables reduce it."""
     from ray._private.accelerators import get_accelerator_manager_for_resource
@@ -34,5 +27,7 @@ def local_cluster() -> dict[str, float]:
     if ray is not None and ray.is_initialized():
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
+    from ray._private.utils import get_num_cpus
+
     # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
-    return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
+    return {"CPU": float(min(int(get_num_cpus()), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
