@@ -22,7 +22,7 @@ from tuner.errors.terminal import fitted, has_colours, is_steerable
 from tuner.record.texts import flat, formatted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
-from tuner.tuning.output.table import Cell, coloured, columns_of, drawn, in_notebook, narrowed, wrapped
+from tuner.tuning.output.table import Cell, coloured, columns_of, drawn, in_notebook, narrowed
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
@@ -103,9 +103,8 @@ class ProgressTable(CLIReporter):
         statuses = Counter(self._statuses(trials))
         line = progress_line(statuses, self._tracker, self._experiment, self._num_settings, self._stopper, done)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
-        notices = filter(None, [*more, self._waiting(num_pending, num_running)])
-        block = [*table, *(part for each in notices for part in fitted(printable(each), width))]
-        block += wrapped(printable(line), width)
+        texts = filter(None, [*more, self._waiting(num_pending, num_running), line])
+        block = [*table, *(part for text in texts for part in fitted(printable(text), width))]
         if self._cell:
             self._cell.show("\n".join(block))
         elif self._in_place:

@@ -48,15 +48,6 @@ def narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
     return [*drawn(columns[:num_shown]), *(fitted(note, width) if note else [])]
 
 
-def wrapped(line: str, width: int) -> list[str]:
-    """Breaks a progress line that is wider than `width`, if possible at its ` | `."""
-    lines = [""]
-    for part in line.split(" | "):
-        joined = f"{lines[-1]} | {part}" if lines[-1] else part
-        lines = [*lines[:-1], joined] if len(joined) <= width or not lines[-1] else [*lines, part]
-    return [each for long in lines for each in fitted(long, width)]
-
-
 def coloured(lines: Sequence[str]) -> list[str]:
     """Colours the statuses in a table, and the best trial in it and in the progress line below it."""
     best = next((match[1] for line in reversed(lines) if (match := BEST.search(line))), "")
