@@ -45,8 +45,7 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     The numbers that the objective reports and returns are the search's metric, whatever its name is. A returned number
     that equals the last reported one is not reported again. The search's scheduler prunes.
 
-    Raises:
-        RequestError: the objective returns several values.
+    Raises a RequestError if the objective returns several values.
     """
     if place := returned_tuple(objective):
         raise RequestError(

@@ -142,11 +142,7 @@ def automatic() -> AbstractContextManager[None]:
 
 
 def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:
-    """Returns the options that the Trainer created its optimizer with.
-
-    They come from the arguments, because the optimizer already has the checkpoint's values. A Trainer's first
-    parameter group has weight decay; the others have none.
-    """
+    """Returns the options of a Trainer's new optimizer; its first parameter group has weight decay, the others none."""
     plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 

@@ -7,6 +7,7 @@ the file's space. Outside of a search, each name does what W&B's own does.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import numbers
@@ -84,11 +85,7 @@ def _report(trial: Trial) -> None:
 
 
 def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports the run's summary for a script that has never logged the metric.
-
-    Raises:
-        ValueError: the summary lacks the metric, too.
-    """
+    """Reports the run's summary for a script that has never logged the metric; it must have the metric."""
     _pending.update(_numbers(dict(run.summary)))
     if trial.metric not in _pending:
         logged = ", ".join(_pending) or "no number"
@@ -103,8 +100,8 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the entries that are numbers, or arrays and tensors of one number."""
     found = {}
     for name, value in data.items():
-        size = getattr(value, "numel", getattr(value, "size", None))
-        value = value.item() if (size() if callable(size) else size) == 1 else value
+        with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
+            value = value.item()  # raises an error for several numbers
         if isinstance(value, numbers.Number):
             found[name] = value
     return found
@@ -141,11 +138,7 @@ def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
 
 
 def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of a sweep's configuration as Ray domains and constants.
-
-    Raises:
-        ValueError: a distribution is unknown, or lacks its bounds.
-    """
+    """Returns a sweep's parameters as domains and constants; ValueError for an unknown distribution or no bounds."""
     return {name: _domain(name, each) for name, each in parameters.items()}
 
 

@@ -148,28 +148,25 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
         return None
 
 
-def readme(folder: Path, space: str, best: Path, epoch: int, *, ended: bool) -> str:
-    """The text of best/README.md: how to load what `best` has, once it is the `best/` of the experiment `folder`."""
-    uses, notes = [], []
-    if (best / MODEL).is_file():
-        uses += ["scores = best.model(best.prepare(inputs))"]
-    if (best / CHECKPOINT).is_dir():
-        uses += ["print(list(best.checkpoint.iterdir()))"]
-        notes += [f"`{CHECKPOINT}/` is the checkpoint that the trial reported at epoch {epoch}, its best."]
-    if (best / FILES).is_dir():
-        uses += ["print(list(best.files.iterdir()))"]
-        notes += [
-            f"`{FILES}/` has what the trial wrote by relative paths, as it was when the trial ended. A file that the "
-            f"trial wrote again after its best epoch, {epoch}, is of the later epoch."
-        ]
-    if uses:
-        given = ", space=space" if is_live(space) else ""
-        load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
-        uses = ["```python", "from tuner import load_best", "", load, *uses, "print(best.config, best.metrics)", "```"]
-    else:
-        why = "trial saved no checkpoint and wrote no file by a relative path" if ended else "search has not ended"
-        notes = [f"The {why}, so there is no model here; `{CONFIG}` has its parameters."]
-    return "\n\n".join(filter(None, [f"# The best trial of {folder.name}", "\n".join(uses), *notes])) + "\n"
+def readme(folder: Path, space: str) -> str:
+    """The text of best/README.md: how to load what `best/` of the experiment `folder` has."""
+    given = ", space=space" if is_live(space) else ""
+    return f"""# The best trial of {folder.name}
+
+`{CONFIG}` has its parameters. If the folder has more, this loads it:
+
+```python
+from tuner import load_best
+
+best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment
+print(best.config, best.metrics)
+scores = best.model(best.prepare(inputs))  # with {MODEL}
+print(best.checkpoint, best.files)  # with the folders {CHECKPOINT}/ and {FILES}/
+```
+
+`{CHECKPOINT}/` is the checkpoint that the trial reported at its best epoch. `{FILES}/` has what the trial wrote by
+relative paths, as it was when the trial ended; a file that it wrote again after its best epoch is of the later epoch.
+"""
 
 
 def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:

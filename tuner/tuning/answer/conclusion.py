@@ -106,7 +106,7 @@ def conclude(
                 _keep(held, MODEL, new)
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
         metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
-        (new / README).write_text(readme(folder, loaded_space.name, new, report.epoch, ended=ended), "utf-8")
+        (new / README).write_text(readme(folder, loaded_space.name), "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
     if report.checkpoint and (ended or splits is not None) and not is_loadable(best):

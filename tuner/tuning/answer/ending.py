@@ -50,11 +50,7 @@ class Done:
 
 
 def save_answer(request: Request, outcome: Outcome, resources: Resources) -> Done:
-    """Writes trials.csv, `best/` and then report.html.
-
-    Raises:
-        RequestError: the files cannot be written. After an interrupt, this is only logged.
-    """
+    """Writes trials.csv, `best/` and then report.html; a RequestError if it cannot, which an interrupt only logs."""
     experiment, folder = request.experiment, request.experiment.folder
     record, answer = load(folder), None
     try:

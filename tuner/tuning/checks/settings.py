@@ -9,7 +9,7 @@ from tuner.spec import domains, parameters
 from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.tuning.checks.advice import CheckFailed, Config
-from tuner.tuning.searchers.sampling import seeded
+from tuner.tuning.searchers.sampling import variants
 
 LOW, HIGH = 0.0, 1.0  # the ends of a range, as `domains.from_unit` names them
 
@@ -27,8 +27,11 @@ def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
         named = [("the largest values", high)]
     settings = []
     for number, (name, config) in enumerate([("the smallest values", low), *named]):
-        with seeded(seed, number):
-            settings.append((name, _computed(config)))
+        try:
+            settings.append((name, variants(config, seed, number)[0]))
+        except Exception as error:  # from a function of tune.sample_from
+            why = f"raises {with_place(error)}"
+            raise CheckFailed("a tune.sample_from of the params", why, tried=config) from error
     return settings
 
 
@@ -53,7 +56,7 @@ def _alternatives(value: Any, end: float) -> list[Any]:
         is_numeric = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in values)
         return sorted({min(values), max(values)}) if is_numeric else values
     if kind == "sample_from":
-        return [value]  # `_computed` calls it
+        return [value]  # `variants` calls it
     if kind == "normal":
         return [float(value.sampler.mean)]
     return [domains.from_unit(value, each) for each in ((LOW, HIGH) if "randint" in kind else (end,))]
@@ -64,17 +67,6 @@ def _difference(first: Config, config: Config) -> str:
     before = {name: repr(value) for name, value in domains.leaves(first)}
     changed = [f"{name}={shown(each)}" for name, each in domains.leaves(config) if before.get(name) != repr(each)]
     return ", ".join(changed) or "an empty dictionary"
-
-
-def _computed(config: Config) -> Config:
-    """Returns the config with the values that the functions of `tune.sample_from` compute."""
-    from ray.tune.search.variant_generator import generate_variants
-
-    try:
-        drawn: Config = next(spec["config"] for _, spec in generate_variants({"config": config}))
-    except Exception as error:  # from the user's function
-        raise CheckFailed("a tune.sample_from of the params", f"raises {with_place(error)}", tried=config) from error
-    return drawn
 
 
 def shown(value: Any) -> str:

@@ -223,8 +223,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
     """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed or diverged, why.
 
-    Args:
-        first: the trial whose line has the same error; it is named instead of the error.
+    `first` is the trial whose line has the same error; it is named instead of the error.
     """
     trial = tracker.trials[trial_id]
     if trial.status == "failed":

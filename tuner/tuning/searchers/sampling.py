@@ -54,12 +54,12 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
             placed = parameters.place(space.declared, point)
         except ValueError as error:
             raise RequestError(f"--point {error}") from None
-        drawn = _drawn(space.encoded, experiment.seed, number, 6)[0]
+        drawn = variants(space.encoded, experiment.seed, number, 6)[0]
         settings.append(dict(domains.leaves(drawn)) | placed)
     return settings
 
 
-def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
+def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
     """Draws a random setting for each point of the params' `tune.grid_search`; a single one if they have none."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
@@ -113,7 +113,7 @@ class RandomSearcher(OwnSearcher):
     def _next(self, number: int) -> Setting:
         sample, point = divmod(number, self._per_sample)
         # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
-        drawn = _drawn(self._space.declared, self._seed, sample)[point]
+        drawn = variants(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
 
 
@@ -161,7 +161,7 @@ class RefineSearcher(OwnSearcher):
         if flat is None and self._neighbours:
             flat = next(self._neighbours, None)  # None: all neighbours have been tried
         if flat is None:
-            flat = dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
+            flat = dict(domains.leaves(variants(self._space.encoded, self._seed, self._proposed)[0]))
         self._proposed += 1
         self._tried[trial_id] = flat
         self._running.add(trial_id)
