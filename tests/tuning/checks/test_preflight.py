@@ -16,7 +16,7 @@ from tuner.spec import patience
 from tuner.training.data import Arrays, Splits, hold_out
 from tuner.tuning import session
 from tuner.tuning.checks import data as checked_data
-from tuner.tuning.checks.settings import settings_of
+from tuner.tuning.checks.preflight import settings_of
 
 HEAD = """
 import threading
