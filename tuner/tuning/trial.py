@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Number
@@ -64,29 +64,18 @@ class TrialSetup:
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialSetup) -> None:
     """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
-    import torch
-
     from tuner.training.loop import Training
 
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     begin_reports()
     training = Training(task, splits, spec)
-    best = math.inf
-    with checkpointed() as path:
-        if path:
-            # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
-            saved = torch.load(path, weights_only=True, map_location="cpu")
-            training.load_state_dict(saved["training"], keep=spec.mutable)
-            best = saved["best"]
-            del saved
-
-    def save(best: float, path: Path) -> None:
-        write_state({"training": training.state_dict(), "best": best}, path)
-
+    state, best = saved_state()
+    if state:
+        training.restore(state, keep=spec.mutable)
     # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
     with contextlib.closing(training):
-        run_epochs(training, save, best, setup)
+        run_epochs(training, best, setup)
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
@@ -95,26 +84,17 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     Args:
         shared: a Ray reference to (task, splits), in a tuple so that Ray passes the reference, not the object.
     """
-    import torch
-
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
     start_clean(num_threads=1, gpus=0)  # this process only waits; the workers use the resources
     begin_reports()
-    state, best = None, math.inf
-    with checkpointed() as path:
-        if path:
-            state = path.read_bytes()
-            best = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
+    state, best = saved_state()
     group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
-
-    def save(best: float, path: Path) -> None:
-        path.write_bytes(group.state(best=best))
 
     try:
         group.begin(spec, state)
-        run_epochs(group, save, best, setup)
+        run_epochs(group, best, setup)
     except Exception:
         group.close()
         raise
@@ -124,12 +104,11 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     keep(group)
 
 
-def run_epochs(training: Any, save: Callable[[float, Path], None], best: float, setup: TrialSetup) -> None:
+def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
     """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
 
     Args:
         training: a `Training`, or the group of workers that trains.
-        save: `save(best, path)` writes the state and the best value so far to a file.
         best: this trial's best value so far, with a sign such that smaller is better.
     """
     sign = sign_of(setup.mode)
@@ -139,7 +118,7 @@ def run_epochs(training: Any, save: Callable[[float, Path], None], best: float, 
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
+        patiently(report_of, report, partial(training.state, best=best) if math.isfinite(value) else None)
 
 
 NOT_REACHED = (
@@ -213,13 +192,13 @@ def start_clean(num_threads: int, gpus: float) -> None:
         accelerator.here.limit(gpus)  # the limit must be set before the model takes GPU memory
 
 
-def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
-    """Reports an epoch, with a checkpoint of the state that `save` writes, if it is given."""
-    if save is None:
+def report_of(report: dict[str, Any], state_of: Callable[[], bytes] | None) -> None:
+    """Reports an epoch, with a checkpoint of the state that `state_of` returns, if it is given."""
+    if state_of is None:
         tune.report(report)
         return
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-        save(Path(folder) / STATE)
+        (Path(folder) / STATE).write_bytes(state_of())
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
@@ -249,27 +228,14 @@ def storage_trouble(error: OSError | RuntimeError) -> bool:
     return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder
 
 
-def write_state(state: dict[str, Any], path: Path) -> None:
-    """Writes a training's state to a file; raises an OSError if the disk does not take it."""
+def saved_state() -> tuple[bytes | None, float]:
+    """Returns the state from which the trial resumes, and its best value so far; None and infinity at epoch 0."""
     import torch
 
-    try:
-        # With a path, torch raises the same RuntimeError for a full disk and for a path that can never be written. With
-        # an open file, it keeps the OSError as the context of the RuntimeError. Both take the same time.
-        with open(path, "wb") as file:
-            torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from None
-        raise
-
-
-@contextlib.contextmanager
-def checkpointed() -> Iterator[Path | None]:
-    """Yields the path of the state from which the trial resumes; None if the trial starts at epoch 0."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
-        yield None
-        return
+        return None, math.inf
     with checkpoint.as_directory() as folder:
-        yield Path(folder) / STATE
+        path = Path(folder) / STATE
+        best: float = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
+        return path.read_bytes(), best
