@@ -56,34 +56,21 @@ def test_a_killed_search_ends_as_the_unbroken_one(tmp_path, search):
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("more", [["--wandb", "disabled"], [*DDP, "--wandb", "offline"]], ids=["single", "ddp and W&B"])
 def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice, more):
-    process = start([*COMMAND[:-2], *SLOW, *more, "--results", str(tmp_path), "--name", "x"])
-    wait_for(lambda: (tmp_path / "x" / "journal.jsonl").exists() and reports(tmp_path / "x") >= 2)
-    started = time.monotonic()
-    os.kill(process.pid, number)
+    process = begun(tmp_path, [*COMMAND[:-2], *SLOW, *more])
     if twice:
-        time.sleep(0.05)
         os.kill(process.pid, number)
-    assert process.wait(30) == 130
-    assert time.monotonic() - started < 15
-    wait_for(lambda: not left_of(process), 15)
-    subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
-    assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
+        time.sleep(0.05)
+    assert_ends(process, number)
+    assert statuses_of_resumed(tmp_path) <= {"completed", "pruned"}
 
 
 @pytest.mark.slow
 def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("EPOCH_S", "3600")
-    whole = ["--space", str(SPACES / "hours.py"), "--scheduler", "fifo"]
-    process = start([*COMMAND, *whole, "--results", str(tmp_path), "--name", "x"])
-    wait_for(lambda: (tmp_path / "x" / "journal.jsonl").exists() and reports(tmp_path / "x") >= 1)
-    started = time.monotonic()
-    os.kill(process.pid, signal.SIGINT)
-    assert process.wait(30) == 130
-    assert time.monotonic() - started < 15
-    wait_for(lambda: not left_of(process), 15)
+    process = begun(tmp_path, [*COMMAND, "--space", str(SPACES / "hours.py"), "--scheduler", "fifo"], least=1)
+    assert_ends(process, signal.SIGINT)
     monkeypatch.delenv("EPOCH_S")
-    subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
-    assert {trial.status for trial in load(tmp_path / "x").trials} == {"completed"}
+    assert statuses_of_resumed(tmp_path) == {"completed"}
 
 
 @pytest.fixture
@@ -99,19 +86,16 @@ def small_disk(tmp_path):
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
     output = tmp_path / "output"
     with output.open("w") as file:
-        process = start([*COMMAND, *SLOW, "--results", str(small_disk), "--name", "x"], stderr=file)
+        process = begun(small_disk, [*COMMAND, *SLOW], stderr=file)
     folder = small_disk / "x"
-    wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
     fill(small_disk / "filler")
     wait_for(lambda: re.search("No space left on device.*; the search waits until it can be wr", output.read_text()))
     wait_for(lambda: stands_still(folder, small_disk))
     assert process.poll() is None
     if not freed:
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(15) == 130, output.read_text()
+        assert_ends(process, signal.SIGTERM)
         ends = [event for event in read(folder / "journal.jsonl") if event["event"] in ("trial_failed", "trial_ended")]
         assert not [event for event in ends if event["event"] == "trial_failed"], ends
-        wait_for(lambda: not left_of(process), 15)
     (small_disk / "filler").unlink()
     if not freed:
         process = start([*COMMAND, "--resume", "x", "--results", str(small_disk)])
@@ -124,16 +108,13 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     output, folder = tmp_path / "output", tmp_path / "x"
     with output.open("w") as file:
-        process = start([*COMMAND, *SLOW, "--results", str(tmp_path), "--name", "x"], stderr=file)
-    wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
+        process = begun(tmp_path, [*COMMAND, *SLOW], stderr=file)
     folder.rename(tmp_path / "away")
     wait_for(lambda: "the search waits until it can be written to" in output.read_text())
     time.sleep(3)
     assert process.poll() is None and not folder.exists()
     if not back:
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(15) == 130
-        wait_for(lambda: not left_of(process), 15)
+        assert_ends(process, signal.SIGINT)
     (tmp_path / "away").rename(folder)
     if not back:
         process = start([*COMMAND, "--resume", "x", "--results", str(tmp_path)])
@@ -205,6 +186,25 @@ def fill(path):
             with contextlib.suppress(OSError):
                 while True:
                     file.write(b"x" * size)
+
+
+def begun(results, command, least=2, **streams):
+    """The command's search `x`, which has reported so many epochs."""
+    process = start([*command, "--results", str(results), "--name", "x"], **streams)
+    wait_for(lambda: (results / "x" / "journal.jsonl").exists() and reports(results / "x") >= least)
+    return process
+
+
+def assert_ends(process, number):
+    """A signal ends the search within 15 s, and all its processes."""
+    os.kill(process.pid, number)
+    assert process.wait(15) == 130
+    wait_for(lambda: not left_of(process), 15)
+
+
+def statuses_of_resumed(results):
+    subprocess.run([*COMMAND, "--resume", "x", "--results", str(results)], check=True, capture_output=True)
+    return {trial.status for trial in load(results / "x").trials}
 
 
 def reports(folder):
