@@ -79,7 +79,7 @@ def search(
     with in_python():
         if table not in TABLES:
             raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
-        given, options = _with_the_tuners(space, options)
+        given, options = _space_and_options(space, options)
         if not isinstance(resume, str):
             raise RequestError(f'resume {resume!r}: must be the name of an experiment, or "latest"')
         call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table)
@@ -139,7 +139,7 @@ def in_python() -> Iterator[None]:
             raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
 
 
-def _with_the_tuners(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
+def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
     """Returns the space and options of a search; takes both from a `tune.Tuner`, but `options` take precedence."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")

@@ -106,13 +106,13 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
 
 
 def started(
-    here: dict[str, float], num_processes: int, imports: Sequence[str], told: Callable[[str], None]
+    here: dict[str, float], num_processes: int, imports: Sequence[str], on_stage: Callable[[str], None]
 ) -> ExitStack:
     """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it.
 
     Args:
         here: the CPUs and GPUs of this machine.
-        told: called with what the start waits for.
+        on_stage: called with what the start waits for.
 
     Raises:
         RequestError: Ray does not start; the text has the reason, and the line of Ray's logs that names it.
@@ -123,7 +123,7 @@ def started(
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(alone.session_folder())
-                stack.enter_context(local_node(told))
+                stack.enter_context(local_node(on_stage))
                 stack.callback(ray.shutdown)
                 with alone.on_loopback(), kept_from_ray():
                     ray.init(

@@ -50,7 +50,7 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
-        self.searcher, self._asked = searcher.searcher, searcher
+        self.searcher, self._seeded = searcher.searcher, searcher
         self._num_settings, self._experiment, self._journal = searcher.num_settings, experiment, journal
         self._concurrent, self._keep = concurrent, keep
         self._alive: dict[str, Trial] = {}
@@ -74,7 +74,7 @@ class Proposals(SearchAlgorithm):
     def num_left(self) -> int:
         """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
-        return 0 if self._asked.exhausted else self._num_settings - self._asked.num_proposed + recorded
+        return 0 if self._seeded.exhausted else self._num_settings - self._seeded.num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
@@ -89,19 +89,19 @@ class Proposals(SearchAlgorithm):
             return None
         if self.is_exhausted():
             return None
-        trial_id = f"{self._asked.num_proposed:05d}"
-        setting = self._asked.suggest(trial_id)
+        trial_id = f"{self._seeded.num_proposed:05d}"
+        setting = self._seeded.suggest(trial_id)
         if setting is None:
             return None
         self._journal.write("trial_suggested", trial_id, config=setting)
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._asked.report(trial_id, result)
+        self._seeded.report(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
-        self._asked.complete(trial_id, result, error)
+        self._seeded.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
         """Whether no trial will need another worker: none is new and none is paused. Ray then ends idle workers."""
@@ -109,10 +109,10 @@ class Proposals(SearchAlgorithm):
 
     def is_exhausted(self) -> bool:
         """Whether Ray has received all trials of this search."""
-        return not self._recorded and (self._asked.exhausted or self._asked.num_proposed >= self._num_settings)
+        return not self._recorded and (self._seeded.exhausted or self._seeded.num_proposed >= self._num_settings)
 
     def set_finished(self) -> None:
-        self._asked.exhausted = True
+        self._seeded.exhausted = True
         self._recorded.clear()
 
     # The methods below keep this object out of Ray's snapshots: the journal has its state.
@@ -133,7 +133,7 @@ class Proposals(SearchAlgorithm):
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
         """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
-        setting = as_recorded(self._asked.suggest(trial_id), recorded)
+        setting = as_recorded(self._seeded.suggest(trial_id), recorded)
         if plain(setting) != recorded:
             raise RequestError(
                 f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, but now seed "

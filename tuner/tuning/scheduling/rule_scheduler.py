@@ -34,11 +34,11 @@ class RuleScheduler(SearchScheduler):
         self._saved: set[str] = set()  # trials that have saved a checkpoint
         self._active: dict[str, Trial] = {}  # unfinished trials that neither wait nor were promoted
         self._waiting: dict[str, Trial] = {}
-        self._next: dict[str, Trial] = {}  # promoted trials that have not reported since, in the order of promotion
+        self._promoted: dict[str, Trial] = {}  # promoted trials that have not reported since, in the order of promotion
 
     def places(self, concurrent: int) -> int:
         """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
-        num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._next.values())
+        num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._promoted.values())
         return concurrent - num_promoted
 
     def close(self, stage: ReplayController, trial: Trial) -> None:
@@ -106,13 +106,13 @@ class RuleScheduler(SearchScheduler):
         """Returns a promoted trial, else a pending one; closes the search if no trial is left to run."""
         if self._is_idle(tune_controller):
             self._apply(tune_controller, self._rule.idle())
-        ready = (trial for trial in self._next.values() if trial.status in (Trial.PAUSED, Trial.PENDING))
+        ready = (trial for trial in self._promoted.values() if trial.status in (Trial.PAUSED, Trial.PENDING))
         pending = (trial for trial in self._active.values() if trial.status == Trial.PENDING)
         return next(ready, None) or next(pending, None)
 
     def _is_idle(self, tune_controller: Any) -> bool:
         """Whether all unfinished trials wait and no setting is left."""
-        if self._active or self._next or not self._waiting:
+        if self._active or self._promoted or not self._waiting:
             return False
         # A waiting trial that is not PAUSED yet still saves its checkpoint.
         paused = all(trial.status == Trial.PAUSED for trial in self._waiting.values())
@@ -128,14 +128,14 @@ class RuleScheduler(SearchScheduler):
                 self._stop(*at, decision)
                 tune_controller.stop_trial(trial)
                 continue
-            self._move(trial, self._next)
+            self._move(trial, self._promoted)
             self._journal_decision(*at, decision)
             if self._name == "bohb":
                 tune_controller.search_alg.searcher.on_unpause(trial.trial_id)
 
     def _move(self, trial: Trial, to: dict[str, Trial] | None) -> bool:
         """Moves a trial to one of the three groups, or removes it; returns whether it was in one."""
-        known = [trials for trials in (self._active, self._waiting, self._next) if trial.trial_id in trials]
+        known = [trials for trials in (self._active, self._waiting, self._promoted) if trial.trial_id in trials]
         for trials in known:
             if trials is not to:
                 del trials[trial.trial_id]
