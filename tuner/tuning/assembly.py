@@ -21,6 +21,7 @@ from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.events import Event
 from tuner.record.journal import Journal, JournalWriter
+from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
@@ -59,24 +60,16 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     tracker = Tracker(experiment, history)
     journal.listener = tracker.hear
     journal.blocked = stopper.blocked
-    nodes = Nodes(
-        resources,
-        experiment.max_concurrent_trials,
-        follow=bool(experiment.address),
-        priority=experiment.priority,
-    )
+    here = not experiment.address
+    nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
     searcher = build_searcher(experiment, loaded_space.space, history)
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     writer = JournalWriter(journal)
-    option, resumed = metric_option(loaded_space, experiment.metric), bool(history)
-    scheduler: SearchScheduler
-    if pbt:
-        scheduler = PopulationScheduler(
-            experiment, writer, stopper, resumed, metric_option=option, space=loaded_space.space
-        )
-    else:
-        scheduler = RuleScheduler(experiment, writer, stopper, resumed, nodes.concurrent, option)
+    common = experiment, writer, stopper, metric_option(loaded_space, experiment.metric), bool(history)
+    scheduler: SearchScheduler = (
+        PopulationScheduler(*common, space=loaded_space.space) if pbt else RuleScheduler(*common, nodes.concurrent)
+    )
     keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
@@ -87,10 +80,10 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         replayed=lambda own: Replay(own, scheduler, writer, experiment, history, loaded_space.sha256).run(),
     )
     files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
-    retries = Retries(experiment.max_failures, history, here=not experiment.address)
+    retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
     # limits it: to one more than the number of trials that may run at once.
-    all_may_wait = pbt or experiment.address
+    all_may_wait = pbt or not here
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
@@ -115,10 +108,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             verbose=1,
         ),
     )
-    controller = installed(
-        nodes, not experiment.address, retries, experiment.trial_timeout_s, stopper.waiting, scheduler.on_failure
-    )
-    return Assembly(tuner, controller, stopper)
+    timeout_s = experiment.trial_timeout_s
+    return Assembly(tuner, installed(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure), stopper)
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
@@ -159,10 +150,7 @@ def left_s(experiment: Experiment, history: list[Event]) -> float | None:
     """Returns the seconds of the time budget that earlier sessions have not used; None = no limit."""
     if experiment.time_budget_s is None:
         return None
-    used = since = 0.0
+    folding = Folding()
     for event in history:
-        if event["event"] in ("experiment_started", "experiment_resumed"):
-            since = event["time"]
-        used += event["time"] - since
-        since = event["time"]
-    return max(0.0, experiment.time_budget_s - used)
+        folding.add(event)
+    return max(0.0, experiment.time_budget_s - folding.took_s)

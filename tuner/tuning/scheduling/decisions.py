@@ -47,8 +47,8 @@ class SearchScheduler(TrialScheduler):
     A subclass overrides `_add`, `_ask`, `_remove` and `_choose`.
 
     Args:
-        concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
         metric_option: the name of the option or argument that chose the metric, for error texts.
+        concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
 
     Attributes:
         ends: trial -> how it ends, from the decision or failure that ends it until its `trial_ended` event.
@@ -61,9 +61,9 @@ class SearchScheduler(TrialScheduler):
         experiment: Experiment,
         journal: JournalWriter,
         stopper: SearchStopper,
+        metric_option: str = "",
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,
-        metric_option: str = "",
     ) -> None:
         super().__init__()
         super().set_search_properties(experiment.metric, experiment.mode)
