@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -121,31 +122,30 @@ class HyperBand(Rule):
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
-        """Stops the trials at the last rung. A paused trial leaves the bracket at once, as in Ray.
-
-        The trial that has just reported leaves when it has ended.
-        """
+        """Stops the trials at the last rung. As in Ray, the one that has just reported leaves when it has ended."""
         last = [trial for trial in bracket.live if trial not in bracket.stopped]
-        stop = RuleDecision("stop", f"its bracket has ended at rung {bracket.rung}", *bracket.place)
-        decided = [(trial, stop._replace(recorded=len(last) - 1)) for trial in last]
+        reason = f"its bracket has ended at rung {bracket.rung}"
         for trial in last:
             if trial == reported:
                 bracket.stopped.add(trial)
             else:
                 bracket.leave(trial)
-        return decided
+        return [(trial, RuleDecision("stop", reason, *bracket.place, recorded=len(last) - 1)) for trial in last]
 
 
+@dataclass
 class _Bracket:
     """A bracket of HyperBand: its maximum number of trials, its next rung's epoch, and its number of halvings left."""
 
-    def __init__(self, band: int, number: int, size: int, rung: int, halvings: int) -> None:
-        self.band, self.number = band, number
-        self.size, self.rung, self.halvings = size, rung, halvings
-        self.live: dict[int, float] = {}  # running or paused trial -> its value at the rung, smaller is better
-        self.was_full = False  # also after a halving
-        self.waiting: set[int] = set()  # live trials that have reached the rung
-        self.stopped: set[int] = set()  # live trials that stop at the last rung, until they have ended
+    band: int
+    number: int
+    size: int
+    rung: int
+    halvings: int
+    live: dict[int, float] = field(default_factory=dict)  # running or paused trial -> its loss at the rung
+    waiting: set[int] = field(default_factory=set)  # live trials that have reached the rung
+    stopped: set[int] = field(default_factory=set)  # live trials that stop at the last rung, until they have ended
+    was_full: bool = False  # also after a halving
 
     @property
     def place(self) -> tuple[int, int, int]:
