@@ -66,11 +66,14 @@ def test_the_folder_holds_what_the_contract_says(search_here):
     }  # fmt: skip
 
 
-def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys):
+@pytest.mark.parametrize("options", [[], ["--precision", "bf16", "--num-samples", "3", "--max-epochs", "2"]], ids=str)
+def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys, options):
     from tuner import train
 
-    ran = search_here("tiny.py")
-    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+    ran = search_here("tiny.py", *options)
+    config = ran.folder / "best" / "config.json"
+    assert json.loads(config.read_text())["precision"] == ("bf16" if options else "fp32")
+    assert train.main([str(config)]) == 0
     trial, report = ran.record.best()
     output = capsys.readouterr().out
     assert f"loss {formatted(report.metrics['loss'])}" in output
@@ -99,21 +102,6 @@ def in_trouble(search, tmp_path, troubles):
 
 def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
     ran, by_trouble, ends = in_trouble(search_here, tmp_path, IN_ITS_FUNCTION)
-    assert_trouble_is_told(ran, by_trouble, ends)
-
-
-def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
-    ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
-    assert_output_is_cut(ran, by_trouble["prints"])
-    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
-
-
-def assert_output_is_cut(ran, trial):
-    printed = ran.folder / "ray" / trial.id / "stdout"
-    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
-
-
-def assert_trouble_is_told(ran, by_trouble, ends):
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
     assert ends["nan"][0] == "pruned" and "loss is nan at epoch 2" in ends["nan"][1]
     assert ends["inf"][0] == "pruned" and "loss is inf at epoch 2" in ends["inf"][1]
@@ -121,6 +109,13 @@ def assert_trouble_is_told(ran, by_trouble, ends):
     assert ends["silent"] == ("failed", "ended without a report: its function must call tune.report at least once")
     rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
     assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
+
+
+def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
+    ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
+    printed = ran.folder / "ray" / by_trouble["prints"].id / "stdout"
+    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
+    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
 
 
 def test_workers_are_reused(search):
@@ -208,17 +203,6 @@ def test_without_shrinking_the_trial_fails_as_out_of_memory(search_here):
     assert {trial.config["most"]: trial.status for trial in ran.record.trials} == {4: "failed", 1000: "completed"}
     failed = [event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed"]
     assert [event["kind"] for event in failed] == ["oom"] and "2.00 GiB" in failed[0]["error"]
-
-
-def test_a_search_in_bf16_and_its_winner_trained_again(search_here, capsys):
-    from tuner import train
-
-    ran = search_here("tiny.py", "--precision", "bf16", "--num-samples", "3", "--max-epochs", "2")
-    assert ran.code == 0
-    path = ran.folder / "best" / "config.json"
-    assert json.loads(path.read_text())["precision"] == "bf16"
-    assert train.main([str(path)]) == 0
-    assert f"loss {formatted(ran.record.best()[1].metrics['loss'])}" in capsys.readouterr().out
 
 
 def test_a_space_searches_precision(search_here, tmp_path):
