@@ -50,14 +50,10 @@ class Answer:
 class Handle:
     """What the controller asks of an actor itself."""
 
-    get_current_ip_pid = Answer(("127.0.0.1", 1))
     get_auto_filled_metrics = Answer({})
 
-
-class HandleHere(Handle):
-    """Of an actor in this process: its node has Ray's own address."""
-
-    get_current_ip_pid = property(lambda self: Answer((ray.util.get_node_ip_address(), 1)))
+    def __init__(self, ip="127.0.0.1"):
+        self.get_current_ip_pid = Answer((ip, 1))
 
 
 class Worker:
@@ -206,7 +202,7 @@ class InThisProcess(Workerless):
 
     _folder = None  # the working folder of the trial
 
-    handle = property(lambda self: HandleHere())
+    handle = property(lambda self: Handle(ray.util.get_node_ip_address()))
 
     def started(self, cls, kwargs):
         kwargs = sent(kwargs)
