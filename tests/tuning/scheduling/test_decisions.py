@@ -159,6 +159,16 @@ def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     )
 
 
+def test_paused_trials_are_decided_on_by_a_metric_that_their_reports_nest(tmp_path):
+    """Ray keeps a report as it was made: {"val": {"loss": 0.5}} for the metric val/loss."""
+    search = Halving(tmp_path / "j", metric="val/loss")
+    for number in range(3, 8):
+        search.report(number, 2, **{"val/loss": float(number)})
+        search.stage.trials[f"{number:05d}"].last_result = {"training_iteration": 2, "val": {"loss": float(number)}}
+    promoted = [(d["trial"], d["value"]) for d in search.decisions() if d["action"] == "continue"]
+    assert promoted == [("00004", 4.0), ("00003", 3.0)]
+
+
 def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
     search = Halving(tmp_path / "j")
     num = len(search.halve())

@@ -7,7 +7,6 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from tuner.engine.controller.replay_controller import ReplayController
-from tuner.record.events import plain
 from tuner.rules.by_name import rule_of
 from tuner.rules.own_length import OwnLength, of_length
 from tuner.rules.rule import Decisions, RuleDecision
@@ -32,6 +31,7 @@ class RuleScheduler(SearchScheduler):
         self._rule = rule_of(self._experiment, self._experiment.brackets)
         self._pauses = self._name != "asha-promotion"  # whether a report has decided that asha-promotion pauses
         self._saved: set[str] = set()  # trials that have saved a checkpoint
+        self._last: dict[str, tuple[int, float]] = {}  # unfinished trial -> epoch and value of its last report
         self._active: dict[str, Trial] = {}  # unfinished trials that neither wait nor were promoted
         self._waiting: dict[str, Trial] = {}
         self._promoted: dict[str, Trial] = {}  # promoted trials that have not reported since, in the order of promotion
@@ -66,6 +66,7 @@ class RuleScheduler(SearchScheduler):
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Journals and returns the rule's decision; stops or promotes the paused trials on which it decides, too."""
         trial_id, number, epoch, value = trial.trial_id, int(trial.trial_id), result[EPOCH], result[self.metric]
+        self._last[trial_id] = epoch, value
         if result.get("checkpoint_dir_name") is not None:
             self._saved.add(trial_id)
         self._move(trial, self._active)
@@ -122,7 +123,7 @@ class RuleScheduler(SearchScheduler):
         """Stops the waiting trials that the rule stops, and lets the others continue when a place is free."""
         for number, decision in decided:
             trial = self._waiting[f"{number:05d}"]
-            at = trial.trial_id, trial.last_result[EPOCH], plain(trial.last_result[self.metric])
+            at = trial.trial_id, *self._last[trial.trial_id]
             if decision.action == "stop":
                 self._move(trial, None)
                 self._stop(*at, decision)
@@ -144,5 +145,6 @@ class RuleScheduler(SearchScheduler):
         return bool(known)
 
     def _remove(self, tune_controller: Any, trial: Trial, epoch: int, value: float | None) -> None:
+        self._last.pop(trial.trial_id, None)
         if self._move(trial, None):  # a trial that the rule stopped while it waited has left it already
             self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epoch, value))
