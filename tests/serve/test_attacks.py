@@ -1,6 +1,5 @@
 """What the service must refuse of whoever has no token, comes from elsewhere, or sends too much."""
 
-import asyncio
 import json
 import os
 import stat
@@ -11,7 +10,7 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from tuner.errors import RequestError
-from tuner.serve.access.guard import KEY, MOST_BYTES, Guard
+from tuner.serve.access.guard import KEY, MOST_BYTES
 from tuner.serve.access.keys import SESSION_S, Keys, Wait
 from tuner.serve.access.state import LEAST_CHARS, TOKEN, TOKEN_FILE, secret_file, token_from_environment
 from tuner.serve.app import create_app
@@ -264,20 +263,6 @@ def test_pythons_reader_of_cookies_is_never_asked(service, far, monkeypatch, met
         kept = {"Cookie": f"{hostile}{keys.cookie}={secret}; b=2", KEY: keys.key_of(secret), **own}
         assert client.request(method, path, headers=kept).status_code in (200, 204)
         assert client.request("GET", "/api/session", headers=kept).status_code in (200, 401)
-
-
-def test_no_cookie_reaches_what_is_behind_the_guard():
-    keys, seen = Keys("x" * 40), []
-
-    async def app(scope, receive, send):
-        seen.append(scope["headers"])
-
-    secret = keys.open_session()
-    headers = [(b"host", b"localhost"), (KEY.lower().encode(), keys.key_of(secret).encode())]
-    headers += [(b"cookie", b"a=1;  %s=%s" % (keys.cookie.encode(), secret.encode()))]
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [*headers, (b"origin", b"http://localhost")]}
-    asyncio.run(Guard(app, keys, loopback=True)(scope, None, None))
-    assert [name for name, _ in seen[0]] == [b"host", b"x-tuner-key", b"origin"]
 
 
 def test_a_session_ends_after_twelve_hours():

@@ -162,25 +162,6 @@ def test_answers_that_nobody_reads_keep_nobody_out():
         assert is_open(unread[-1])
 
 
-def test_tasks_of_clients_that_went_are_bounded():
-    release, started = threading.Event(), []
-
-    async def slow(scope, receive, send):
-        started.append(scope["path"])
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        while not release.is_set():
-            await asyncio.sleep(0.01)
-
-    with serving(slow, most=5, lifespan="off") as service:
-        for _ in range(40):  # asks and goes
-            with service.connect(GET) as gone, contextlib.suppress(TimeoutError):
-                gone.settimeout(0.05)
-                gone.recv(1000)
-        release.set()
-        assert len(started) <= 10
-
-
 def test_headers_that_dribble_in_are_cut_off(app):
     with serving(app, timeout_keep_alive=1) as service:
         first, second = service.connect(), service.connect(GET)

@@ -120,10 +120,7 @@ class Comparisons:
     def of(self, name: str, until: float) -> tuple[Summary, Compared]:
         """Returns an experiment's summary and what is compared of it; reads the record only if its files changed.
 
-        Raises:
-            NotThere: there is no experiment of that name.
-            NotYet: the time is over before it is read.
-            RequestError: its files are damaged.
+        Raises the errors of `ServedExperiments.view`; NotYet also if the time `until` is over.
         """
         unchanged = self._served.reader.unchanged(name) if self._served.folder(name) else None
         kept = self._kept.get(name)

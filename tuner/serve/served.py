@@ -62,11 +62,7 @@ class ServedExperiments:
         return len(waiting) + len(there), (with_job(row, asked.get(row.name)) for row in rows)
 
     def folder(self, name: str) -> Path | None:
-        """Returns an experiment's folder; None if a search of that name was requested and has no folder yet.
-
-        Raises:
-            NotThere: there is no experiment of that name, or it is a link.
-        """
+        """Returns an experiment's folder; None if its search was requested and has none yet; else raises NotThere."""
         try:
             return self.reader.folder(name)
         except NotThere:
@@ -75,11 +71,7 @@ class ServedExperiments:
             return None
 
     def view(self, name: str, until: float | None = None) -> View:
-        """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.
-
-        Raises:
-            NotThere: there is no experiment of that name. Other errors are those of `ResultsReader.view`.
-        """
+        """Returns a view as `ResultsReader.view` does; its record is empty if a requested search has no folder yet."""
         search = self.search(name)
         if search is None or self.folder(name):
             return self.reader.view(name, until)
@@ -92,11 +84,7 @@ class ServedExperiments:
 
     @contextmanager
     def idle(self, *names: str) -> Iterator[None]:
-        """Reserves the names while the `with` block runs, so that this service starts no search of these names.
-
-        Raises:
-            Refused: a search of one of these names is queued or running.
-        """
+        """Reserves names while the `with` block runs; raises Refused if a search of one of them waits or runs."""
         with ExitStack() as stack:
             for name in names if self.asked else ():
                 stack.enter_context(self.searches.reserved(name))

@@ -94,11 +94,7 @@ class Keys:
         return session_secret
 
     def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
-        """Returns whether a request has the right token, and whether it has the secret of an open session.
-
-        Raises:
-            Wait: the token is wrong, and too many wrong ones were tried in the minute before.
-        """
+        """Returns whether a request has the right token, and the secret of an open session; raises as `is_token`."""
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
         # Starlette decodes headers as latin-1, but the token may contain other characters, so its bytes are compared.
         by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))

@@ -25,9 +25,7 @@ CHECK_S = 120.0
 def checked_options(arguments: list[str]) -> dict[str, Any]:
     """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
 
-    Raises:
-        RequestError: an argument is wrong; the text is that of `tuner.run`.
-        Refused: the check failed or took more than CHECK_S.
+    Raises RequestError, in the words of `tuner.run`, for a wrong one, and Refused if the check fails or takes CHECK_S.
     """
     command = [sys.executable, "-m", "tuner.serve.jobs.check", *arguments]
     try:

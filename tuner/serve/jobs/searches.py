@@ -153,10 +153,9 @@ class Searches:
 
     @contextmanager
     def reserved(self, name: str) -> Iterator[None]:
-        """Reserves a name for one request: nothing else starts, resumes, renames or deletes a search of that name.
+        """Reserves a name for one request that starts, resumes, renames or deletes a search of that name.
 
-        Raises:
-            Refused: the name is reserved already, or its search is queued or running.
+        Raises Refused if the name is reserved already, or its search is queued or running.
         """
         with self._lock:
             search = self._searches.get(name)

@@ -43,11 +43,7 @@ class View:
     _drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def figure(self, name: FigureName, values: str = "") -> bytes:
-        """Returns a figure as JSON; empty if it has no data.
-
-        Args:
-            values: which value of each trial a figure of COMPARING compares (`tuner.views.figures.values`).
-        """
+        """Returns a figure as JSON, empty if it has no data; `values` is the choice of a figure of COMPARING."""
         with blamed(self.summary.name):
             choice = chosen(self.record, values) if name in COMPARING else ""
             text = self._drawn.get((name, choice))

@@ -80,9 +80,6 @@ class ResultsReader:
         """Returns the last summary if the experiment's files have not changed since; None if they must be read.
 
         It is the same object as long as they do not change, also after the record was dropped.
-
-        Raises:
-            NotThere: there is no experiment of that name.
         """
         self.folder(name)
         reader = self._experiments.get(name)
@@ -90,10 +87,7 @@ class ResultsReader:
         return last.summary if last else None
 
     def view(self, name: str, until: float | None = None) -> View:
-        """Returns the current record and summary of an experiment.
-
-        Args:
-            until: the time (`time.monotonic`) after which to stop reading; None = after VIEW_S.
+        """Returns an experiment's record and summary; stops reading at `until` (`time.monotonic`), or after VIEW_S.
 
         Raises:
             NotThere: there is no experiment of that name.
@@ -106,13 +100,9 @@ class ResultsReader:
         return last.view
 
     def folder(self, name: str) -> Path:
-        """Checks an experiment's name and returns its folder; refuses links.
+        """Returns a folder; raises NotThere if there is no such experiment, or it or one of its two files is a link.
 
-        Neither the folder nor its experiment.json or journal.jsonl may be a link. A link that is created after this
-        check is not followed either, because `files.share` makes readers refuse links.
-
-        Raises:
-            NotThere: the name is not valid, there is no such experiment, or the folder or one of these files is a link.
+        A link that is created after this check is not followed either, because `files.share` makes readers refuse it.
         """
         folder = self.root / name if _is_name(name) else None
         if folder is None or not _is_experiment(folder):
