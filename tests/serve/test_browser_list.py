@@ -208,7 +208,7 @@ def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
     page.click("#resume-button")
     expect(page.locator("#summary")).to_contain_text("queued")
     search = acting.searches.get("demo")
-    assert search.asked == {"num_samples": 12, "max_epochs": 54}
+    assert search.arguments[2:] == ["--num-samples=12", "--max-epochs=54"]
     page.goto(f"{acting.url}#fixed")
     expect(page.locator("#not-extended")).to_contain_text("built for 27 epochs")
     expect(page.locator("#more-epochs")).to_be_disabled()
