@@ -8,8 +8,8 @@ import pytest
 from test_figures import decided, record, trial
 
 from tuner.report import main
-from tuner.views.alternatives import alternative_rows
 from tuner.views.report import page, write_report
+from tuner.views.whatif import alternative_rows
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
 
 def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
     assert alternative_rows(record()) == []
-    monkeypatch.setattr("tuner.views.alternatives.MOST_REPORTS", 3)
+    monkeypatch.setattr("tuner.views.whatif.MOST_REPORTS", 3)
     assert alternative_rows(searched) == []
 
 

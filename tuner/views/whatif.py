@@ -17,11 +17,12 @@ from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
-from tuner.views.simulation import Fate, Simulation, num_epochs
+from tuner.views.simulation import Fate, Simulation, epochs_beyond, num_epochs
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 MOST_BRACKETS = 8
+MOST_REPORTS = 30_000  # of one replay for report.html's table; 10,000 take 0.25 s
 
 
 @dataclass(frozen=True)
@@ -181,3 +182,63 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
 
 def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
     return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
+
+
+@dataclass(frozen=True)
+class AlternativeRow:
+    """A row of report.html: what one set of rules stops, trains and saves, and whether it keeps the best trial.
+
+    `stopped` and `epochs` are ranges if the search pruned curves that these rules would have trained further. `saved`
+    is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
+    """
+
+    scheduler: str
+    grace_period: int | None
+    reduction_factor: float | None
+    stopped: str
+    epochs: str
+    saved: str
+    best_trial: str
+
+
+def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
+    """Returns one row per set of stopping rules, the search's own first if they are known and can be replayed.
+
+    The list is empty if no trial has a finite value, or if a replay of the search would have more than MOST_REPORTS
+    reports.
+    """
+    own = record.rules
+    beyond = sum(epochs_beyond(trial, own) for trial in record.trials)
+    if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
+        return []
+    grace, factor = own.grace_period, own.reduction_factor
+    first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []
+    asha = [("asha", g, f) for f in dict.fromkeys((factor, 2.0, 3.0, 4.0)) for g in (grace, 2 * grace)]
+    others = [("asha-promotion", grace, factor), ("median", grace, factor), ("hyperband", grace, 3.0)]
+    rows = []
+    for scheduler, *rules in dict.fromkeys([*first, *asha, *others, ("fifo", grace, factor)]):
+        try:
+            rows.append(_row(what_if(record, scheduler, *rules, own.brackets if scheduler == own.scheduler else 1)))
+        except RequestError:
+            continue  # a search refuses these rules too, for example a grace period beyond the last epoch
+    return rows
+
+
+def _row(outcome: WhatIf) -> AlternativeRow:
+    asha = outcome.scheduler in ("asha", "asha-promotion")
+    lost = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
+    saved = [100 * (1 - epochs / outcome.epochs_recorded) for epochs in (outcome.epochs.most, outcome.epochs.least)]
+    least, most = (f"{share:.0f}" for share in saved)
+    return AlternativeRow(
+        scheduler=outcome.scheduler + (" (the search's own)" if outcome.same else ""),
+        grace_period=outcome.grace_period if asha or outcome.scheduler == "median" else None,
+        reduction_factor=outcome.reduction_factor if asha or outcome.scheduler == "hyperband" else None,
+        stopped=_range_text(outcome.stopped),
+        epochs=_range_text(outcome.epochs),
+        saved=f"{least} %" if least == most else f"{least} to {most} %",
+        best_trial=lost,
+    )
+
+
+def _range_text(span: Range) -> str:
+    return str(span.least) if span.least == span.most else f"{span.least} to {span.most}"
