@@ -13,10 +13,6 @@ pytestmark = pytest.mark.browser
 LONG = 60_000  # ms: two busy cores start Ray in 10 to 30 s
 
 
-def x_range(page):
-    return page.evaluate("document.getElementById('curves').layout.xaxis.range.map(Number)")
-
-
 def place(page, epoch, value):
     """Where in the window the curves show a point."""
     return page.evaluate(
@@ -27,13 +23,22 @@ def place(page, epoch, value):
     )
 
 
-def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
-    journal = write_experiment(real.results)
-    page.goto(f"{real.url}#demo")
+def test_curves_hover_filter_a_zoom_that_updates_keep_and_a_setting_that_is_text(page, viewer):
+    journal = write_experiment(viewer.results)
+    page.goto(f"{viewer.url}#demo")
     expect(rows(page, "trials")).to_have_count(6)
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
     page.mouse.move(*place(page, 3, 2.0))  # trial 0 reports 2.0 at epoch 3
     expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
+    expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
+    assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
+    page.focus("#trial-filter")
+    for _ in range(5):
+        page.keyboard.press("Tab")  # ?, CSV, JSON, the table, which scrolls, then its first head
+    for order, first in (("ascending", "00000"), ("descending", "00005"), (None, "00000")):
+        page.keyboard.press("Enter")
+        expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
+        assert page.get_attribute("#trials th", "aria-sort") == order
     page.fill("#trial-filter", "00003")
     expect(rows(page, "trials")).to_have_count(1)
     page.evaluate("Plotly.relayout('curves', {'xaxis.range': [1.5, 2.5]})")
@@ -41,7 +46,8 @@ def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     add_trial(journal, 6)
     journal.close()
     expect(page.locator("#trial-count")).to_have_text("1 of 7")
-    assert x_range(page) == [1.5, 2.5] and page.evaluate("window.scrollY") == 300
+    x_range = page.evaluate("document.getElementById('curves').layout.xaxis.range.map(Number)")
+    assert x_range == [1.5, 2.5] and page.evaluate("window.scrollY") == 300
     assert page.input_value("#trial-filter") == "00003"
 
 
@@ -68,9 +74,9 @@ def test_a_figure_gets_the_width_of_its_place_again(page, viewer, kind):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(page, real):
-    journal = write_experiment(real.results)
-    page.goto(f"{real.url}#demo")
+def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(page, viewer):
+    journal = write_experiment(viewer.results)
+    page.goto(f"{viewer.url}#demo")
     expect(page.locator("#live")).to_have_text("live")
     expect(page.locator("#timeline-section")).to_be_visible()
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
@@ -96,9 +102,9 @@ def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(p
     )
 
 
-def test_other_rules_are_tried_on_the_recorded_curves(page, real):
-    write_experiment(real.results).close()
-    page.goto(f"{real.url}#demo")
+def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_address(page, viewer):
+    write_experiment(viewer.results).close()
+    page.goto(f"{viewer.url}#demo")
     page.click("#whatif-section > summary")
     expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
     expect(rows(page, "fates")).to_have_count(5)
@@ -112,14 +118,9 @@ def test_other_rules_are_tried_on_the_recorded_curves(page, real):
     expect(page.locator("#whatif-count")).to_have_text("")  # nothing of the earlier answer is left
     expect(page.locator("#whatif-text")).to_be_hidden()
     expect(page.locator("#whatif")).to_be_hidden()
-
-
-def test_one_trial_opens_has_an_address_and_closes_by_escape(page, real):
-    write_experiment(real.results).close()
-    page.goto(f"{real.url}#demo")
     page.click("#trials >> text=00003")
     expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
-    assert page.url == f"{real.url}#demo/00003"
+    assert page.url == f"{viewer.url}#demo/00003"
     expect(rows(page, "trial-decisions")).to_have_count(1)
     page.wait_for_function("document.getElementById('trial-figure').data?.length > 0")
     expect(page.locator("#trial-retrain")).to_contain_text("--trial 00003")
@@ -127,39 +128,19 @@ def test_one_trial_opens_has_an_address_and_closes_by_escape(page, real):
     expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
     page.keyboard.press("Escape")
     expect(page.locator("#trial")).to_be_hidden()
-    page.wait_for_url(f"{real.url}#demo")
+    page.wait_for_url(f"{viewer.url}#demo")
 
 
-def test_rows_are_sorted_by_the_keyboard_alone(page, real):
-    write_experiment(real.results).close()
-    page.goto(f"{real.url}#demo")
-    expect(rows(page, "trials")).to_have_count(6)
-    page.focus("#trial-filter")
-    for _ in range(5):
-        page.keyboard.press("Tab")  # ?, CSV, JSON, the table, which scrolls, then its first head
-    for order, first in (("ascending", "00000"), ("descending", "00005"), (None, "00000")):
-        page.keyboard.press("Enter")
-        expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
-        assert page.get_attribute("#trials th", "aria-sort") == order
-
-
-def test_markup_in_a_setting_is_text(page, real):
-    write_experiment(real.results).close()
-    page.goto(f"{real.url}#demo")
-    expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
-    assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
-
-
-def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, real):
-    page.goto(real.url)
+def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, acting):
+    page.goto(acting.url)
     expect(page.locator("#signin")).to_be_visible()
     expect(page.locator("#start")).to_be_hidden()
     page.click("#signin")
     page.fill("input[name=token]", "not the token at all")
     page.click("button")
     expect(page.get_by_role("alert")).to_have_text("That is not the token.")
-    page.goto(real.link)
-    page.wait_for_url(real.url)
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
     expect(page.locator("#start")).to_be_visible()
     expect(page.locator("#signin")).to_be_hidden()
     assert page.evaluate("document.cookie") == ""  # no script reads the session
@@ -193,29 +174,22 @@ def elsewhere():
         server.shutdown()
 
 
-def test_a_page_elsewhere_cannot_act(page, real, elsewhere):
-    page.goto(real.link)
-    page.wait_for_url(real.url)
+def test_a_page_elsewhere_cannot_act_nor_a_program_that_got_the_cookie(page, acting, elsewhere):
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
     page.goto(elsewhere)
     script = """url => { const form = document.createElement('form'); document.documentElement.append(form);
         form.method = 'POST'; form.enctype = 'text/plain'; form.action = url; form.submit(); }"""
     with page.expect_navigation() as went:
-        page.evaluate(script, f"{real.url}api/experiments")
+        page.evaluate(script, f"{acting.url}api/experiments")
     # A cookie has no port: to the browser both pages are of one site, so it sends the session along.
     assert "tuner" in went.value.request.all_headers()["cookie"]
     assert went.value.status == 403 and "the Origin header names another site" in page.content()
-    assert real.client.experiments() == []
-
-
-def test_a_program_elsewhere_that_got_the_cookie_cannot_act(page, real, elsewhere):
-    """A cookie has no port, and the program behind a page sets what headers it likes."""
-    page.goto(real.link)
-    page.wait_for_url(real.url)
-    page.goto(elsewhere)
-    stolen = {"Cookie": next(filter(None, Elsewhere.cookies)), "Origin": real.url.rstrip("/")}
+    # The program behind a page sets what headers it likes.
+    stolen = {"Cookie": next(filter(None, Elsewhere.cookies)), "Origin": acting.url.rstrip("/")}
     assert "tuner" in stolen["Cookie"]
-    answer = httpx.post(f"{real.url}api/experiments", json={"space": "quadratic"}, headers=stolen, trust_env=False)
-    assert answer.status_code == 401 and real.client.experiments() == []
+    answer = httpx.post(f"{acting.url}api/experiments", json={"space": "quadratic"}, headers=stolen, trust_env=False)
+    assert answer.status_code == 401 and acting.owner.get("/api/experiments").json()["experiments"] == []
 
 
 def test_a_search_is_started_watched_stopped_and_resumed(page, real):
@@ -248,15 +222,15 @@ def test_a_search_is_started_watched_stopped_and_resumed(page, real):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_reads_and_starts(page, real, scheme):
-    write_experiment(real.results).close()
+def test_a_phone_reads_and_starts(page, acting, scheme):
+    write_experiment(acting.results).close()
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 400, "height": 800})
-    page.goto(real.link)
-    page.wait_for_url(real.url)
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
     page.click("#start > summary")
     for where, table, count in (("", "experiments", 1), ("#demo", "trials", 6)):
-        page.goto(real.url + where)
+        page.goto(acting.url + where)
         expect(rows(page, table)).to_have_count(count)
         if where:
             page.locator("#timeline-section").scroll_into_view_if_needed()  # figures are drawn close to the screen

@@ -38,7 +38,7 @@ def test_selected_pinned_and_hidden_trials_stay_after_a_reload_and_are_shown_aga
     expect(rows(page, "trials")).to_have_count(6)
 
 
-def test_a_pinned_trial_keeps_its_colour_while_a_trial_is_selected(page, viewer):
+def test_a_pinned_trial_keeps_its_colour_and_a_saved_image_has_the_selected_trials(page, viewer):
     write_experiment(viewer.results).close()
     opened(page, viewer, address="#demo?pin=00000&pin=00001")
     page.locator("#pinned_curves").scroll_into_view_if_needed()
@@ -51,6 +51,16 @@ def test_a_pinned_trial_keeps_its_colour_while_a_trial_is_selected(page, viewer)
     colors = page.evaluate(COLORS, "pinned_curves")
     assert "213,94,0" in colors and "28,36,48" not in colors
     assert page.evaluate(COVERED.replace("=== 255", "=== 184"), "pinned_curves") < 1000
+    page.locator("#curves").scroll_into_view_if_needed()
+    page.wait_for_function(f"({COVERED})('curves') > 0")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="save as SVG: figure curves").click()
+    assert 'href="data:image/png' in download.value.path().read_text().partition('class="layer-above"')[2]
+    row(page, "00002").focus()
+    page.keyboard.press("ArrowDown")
+    cells = row(page, "00003").locator("td")  # the focus is seen on each
+    shadows = cells.evaluate_all("all => all.map((each) => getComputedStyle(each).boxShadow)")
+    assert all(len(re.findall("inset", shadow)) >= 2 for shadow in shadows)
 
 
 def test_a_figure_says_which_selected_trials_it_leaves_out(page, viewer):
@@ -66,19 +76,6 @@ def test_a_figure_says_which_selected_trials_it_leaves_out(page, viewer):
     page.locator("#slices").scroll_into_view_if_needed()
     expect(page.locator("#slices-missing")).to_contain_text("Not drawn here: 1 of the selected trials.")
     expect(page.locator("#slices-section .images")).to_be_visible()
-
-
-def test_a_saved_image_has_the_selected_trials(page, viewer):
-    write_experiment(viewer.results).close()
-    opened(page, viewer)
-    row(page, "00003").focus()
-    page.keyboard.press("Space")
-    page.locator("#curves").scroll_into_view_if_needed()
-    page.wait_for_function(f"({COVERED})('curves') > 0")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="save as SVG: figure curves").click()
-    text = download.value.path().read_text()
-    assert 'href="data:image/png' in text.partition('class="layer-above"')[2]
 
 
 def test_a_request_is_sent_once_while_it_is_checked(page, acting):
@@ -106,15 +103,6 @@ def test_a_request_is_sent_once_while_it_is_checked(page, acting):
     assert len(sent) == 2
 
 
-def test_at_200_percent_the_bars_leave_the_page_its_height(page, viewer):
-    write_experiment(viewer.results).close()
-    page.set_viewport_size({"width": 640, "height": 400})
-    opened(page, viewer)
-    bars = page.evaluate("['nav', '#selection'].map((bar) => document.querySelector(bar).offsetHeight)")
-    assert sum(bars) <= 400 / 5 and max(bars) < 45
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-
-
 def test_placeholders_are_whole_and_every_table_has_a_filter_and_downloads(page, viewer):
     write_experiment(viewer.results).close()
     opened(page, viewer)
@@ -130,6 +118,10 @@ def test_placeholders_are_whole_and_every_table_has_a_filter_and_downloads(page,
     assert page.locator("[data-table=rungs] button").all_text_contents() == ["?", "CSV", "JSON"]
     page.fill("#rung-filter", "rung:7")
     expect(page.locator("#rung-count")).to_have_text("0 of 1")
+    page.set_viewport_size({"width": 640, "height": 400})  # at 200 percent, the bars leave the page its height
+    bars = page.evaluate("['nav', '#selection'].map((bar) => document.querySelector(bar).offsetHeight)")
+    assert sum(bars) <= 400 / 5 and max(bars) < 45
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
 def test_paper_says_how_many_rows_it_has(page, viewer):
@@ -143,14 +135,3 @@ def test_paper_says_how_many_rows_it_has(page, viewer):
     page.emulate_media(media="print")
     expect(page.locator("#trials caption")).to_contain_text("500 of 600 rows are printed.")
     expect(page.locator("#rungs caption")).to_be_hidden()
-
-
-def test_the_focus_is_seen_on_every_cell_of_a_row(page, viewer):
-    write_experiment(viewer.results).close()
-    opened(page, viewer)
-    row(page, "00002").focus()
-    page.keyboard.press("ArrowDown")
-    shadows = (
-        row(page, "00003").locator("td").evaluate_all("all => all.map((each) => getComputedStyle(each).boxShadow)")
-    )
-    assert all(len(re.findall("inset", shadow)) >= 2 for shadow in shadows)

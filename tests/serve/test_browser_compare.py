@@ -66,7 +66,7 @@ def test_other_metrics_are_said_and_chosen(page, searches):
     drawn(page, "compare-epochs", 2)
 
 
-def test_the_legend_hides_an_experiment_in_all_figures(page, searches):
+def test_the_legend_hides_an_experiment_a_saved_figure_has_it_and_a_line_leads_to_its_trial(page, searches):
     page.goto(f"{searches.url}{LINK}")
     drawn(page, "compare-values", 2)
     button = page.locator("#compare-legend button", has_text="a")
@@ -77,11 +77,11 @@ def test_the_legend_hides_an_experiment_in_all_figures(page, searches):
         page.wait_for_function(
             "id => String(document.getElementById(id).data.map((t) => t.visible)) === 'false,true'", arg=figure
         )
-
-
-def test_a_click_on_a_line_opens_the_trial(page, searches):
-    page.goto(f"{searches.url}{LINK}")
-    drawn(page, "compare-epochs", 2)
+    button.click()
+    with page.expect_download() as download:
+        page.click("[aria-label='save as SVG: figure compare-epochs']")
+    svg = download.value.path().read_text()
+    assert 'class="legendtext"' in svg and ">b</text>" in svg
     figure = page.locator("#compare-epochs")
     figure.scroll_into_view_if_needed()
     x, y, trial = page.evaluate("""() => {
@@ -111,15 +111,6 @@ def test_tables_show_what_differs_and_all_on_request(page, searches):
         "b",
     ]
     assert saved[0]["trials"] == 30 and saved[0]["duration"] > 1
-
-
-def test_a_saved_figure_has_a_legend(page, searches):
-    page.goto(f"{searches.url}{LINK}")
-    drawn(page, "compare-epochs", 2)
-    with page.expect_download() as download:
-        page.click("[aria-label='save as SVG: figure compare-epochs']")
-    svg = download.value.path().read_text()
-    assert 'class="legendtext"' in svg and ">b</text>" in svg
 
 
 def test_each_figure_has_a_text_and_the_page_fits_a_narrow_screen(page, searches):

@@ -175,29 +175,25 @@ def test_a_search_that_never_began_is_forgotten(page, acting):
     expect(page.locator("#list-status")).to_have_text("demo is deleted.")
 
 
-def test_a_running_search_offers_neither_rename_nor_deletion(page, acting):
-    write_experiment(acting.results).close()
-    signed_in(page, acting, "demo")
+def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(page, acting):
+    ended(acting)
+    ended(acting, "fixed", scheduler="hyperband")
+    ended(acting, "own", space="my/space.py")
+    write_experiment(acting.results, "running").close()
+    page.route("**/api/openapi.json", lambda route: None)  # the start form, but not the list, waits for this answer
+    signed_in(page, acting)
+    expect(page.locator("#list h1")).to_be_visible()
+    expect(page.locator("#start")).to_be_hidden()
+    page.goto(f"{acting.url}#running")
     page.click("#manage > summary")
     expect(page.locator("#rename")).to_be_disabled()
     expect(page.locator("#delete")).to_be_disabled()
-
-
-def test_the_best_model_is_saved_from_the_page(page, acting):
-    ended(acting)
     page.goto(f"{acting.url}#demo")
     expect(page.locator("#best-files li")).to_have_count(3)
     with page.expect_download() as download:
         page.click("#best-files >> text=model.pt")
     assert download.value.suggested_filename == "demo-model.pt"
     assert download.value.path().read_bytes() == b"m" * 700_000
-
-
-def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
-    ended(acting)
-    ended(acting, "fixed", scheduler="hyperband")
-    ended(acting, "own", space="my/space.py")
-    signed_in(page, acting, "demo")
     expect(page.locator("#resume-button")).to_have_text("Extend")
     assert page.get_attribute("#more-samples", "placeholder") == "10"
     assert page.get_attribute("#more-epochs", "placeholder") == "27"
@@ -215,13 +211,6 @@ def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
     page.goto(f"{acting.url}#own")
     expect(page.locator("#not-extended")).to_contain_text("the service resumes only searches over")
     expect(page.locator("#control")).to_be_hidden()
-
-
-def test_the_list_does_not_wait_for_the_start_form(page, acting):
-    page.route("**/api/openapi.json", lambda route: None)  # the form needs this answer, which never comes
-    signed_in(page, acting)
-    expect(page.locator("#list h1")).to_be_visible()
-    expect(page.locator("#start")).to_be_hidden()
 
 
 def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page, acting):

@@ -73,7 +73,7 @@ def test_a_click_in_any_figure_selects_in_all_of_them_and_in_tables(page, viewer
     assert page.evaluate(COVERED, "curves") == 0
 
 
-def test_shift_and_control_add_and_remove_and_the_line_of_the_best_value_leads_to_its_trial(page, viewer):
+def test_shift_and_control_add_and_remove_a_line_leads_to_its_trial_and_a_drag_selects(page, viewer):
     write_experiment(viewer.results).close()
     opened(page, viewer)
     page.mouse.click(*place(page, "curves", "00003"))
@@ -90,10 +90,9 @@ def test_shift_and_control_add_and_remove_and_the_line_of_the_best_value_leads_t
     page.mouse.click((x0 + x1) / 2, y0 + 4)  # on the line between two points
     assert selected(page) == ["00000"]
 
-
-def test_a_drag_selects_the_lines_and_points_in_it(page, viewer):
-    write_experiment(viewer.results).close()
-    opened(page, viewer, "parallel")
+    page.locator("#parallel").scroll_into_view_if_needed()  # a drag selects the lines and points in it
+    page.wait_for_function(DRAWN, arg="parallel")
+    page.wait_for_timeout(300)
     (x, low), (_, high) = place(page, "parallel", "00002"), place(page, "parallel", "00004")
     page.mouse.move(x - 8, low + 8)
     page.mouse.down()
@@ -142,7 +141,7 @@ def test_rows_are_selected_pinned_hidden_and_opened_by_keys(page, viewer):
     expect(page.locator("#selection-help")).to_contain_text("pins the row's trial")
 
 
-def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
+def test_hidden_trials_leave_figures_images_and_tables_and_come_back(page, viewer):
     write_experiment(viewer.results).close()
     opened(page, viewer)
     drawn = """name => [...new Set((document.getElementById(name).data ?? []).flatMap((each) => each.customdata ?? []))]
@@ -166,10 +165,11 @@ def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
     expect(rows(page, "trials")).to_have_count(1)
     assert selected(page) == ["00003"]
 
-
-def test_hidden_lines_leave_parallel_coordinates_and_their_image_and_come_back(page, viewer):
-    write_experiment(viewer.results).close()
-    opened(page, viewer, "parallel")
+    page.keyboard.press("Escape")
+    page.click("#hidden-show")
+    page.locator("#parallel").scroll_into_view_if_needed()
+    page.wait_for_function(DRAWN, arg="parallel")
+    page.wait_for_timeout(300)
     webgl = page.locator("#parallel .gl-canvas").first
     assert page.evaluate(PAINTED, "parallel") == 0
     expect(webgl).to_be_visible()

@@ -1,7 +1,7 @@
 """What the page leaves out to be fast, in chromium: each test counts requests or drawings, none asserts a time."""
 
 import pytest
-from browsing import add_trial, expect, rows, write_experiment
+from browsing import expect, rows, write_experiment
 
 from tests.views.test_compare import write_search
 
@@ -15,9 +15,10 @@ COUNT = """async (act) => { const all = window.drawings = [], react = Plotly.rea
   return [...all]; }"""
 
 
-def test_the_rows_are_requested_before_plotly_has_loaded(page, viewer):
+def test_the_rows_and_one_figure_are_requested_before_plotly_has_loaded(page, viewer):
     write_experiment(viewer.results).close()
-    held = []
+    held, asked = [], []
+    page.on("request", lambda request: asked.append(request.url))
     page.route("**/plotly.min.js", lambda route: held.append(route))
     with page.expect_response("**/changes?*") as answer:
         page.goto(f"{viewer.url}#demo", wait_until="commit")
@@ -25,50 +26,22 @@ def test_the_rows_are_requested_before_plotly_has_loaded(page, viewer):
     assert page.evaluate("typeof Plotly") == "undefined"
     held[0].continue_()
     expect(rows(page, "trials")).to_have_count(6)
-
-
-def test_the_first_request_has_one_figure_and_the_second_has_the_others(page, viewer):
-    write_experiment(viewer.results).close()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{viewer.url}#demo")
     expect(page.locator("#timeline-section")).to_be_visible()
     assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == [1, 7]
 
 
-def test_an_update_brings_the_rows_before_the_figures(page, viewer):
-    journal = write_experiment(viewer.results)
-    page.goto(f"{viewer.url}#demo")
-    expect(page.locator("#timeline-section")).to_be_visible()
-    expect(page.locator("#live")).to_have_text("live")
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    add_trial(journal, 6)
-    expect(rows(page, "trials")).to_have_count(7)
-    page.wait_for_function("() => document.getElementById('curves').data.some((t) => t.customdata?.includes('00006'))")
-    assert ["figures=" in url for url in asked if "/changes?" in url][:2] == [False, True]
-
-
 def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for_paper(page, viewer):
     write_experiment(viewer.results).close()
+    page.goto(f"{viewer.url}#demo//timeline")  # a link to a section waits for its figure
+    page.wait_for_function(DRAWN, arg="timeline")
+    expect(page.locator("#timeline-section h2")).to_be_focused()
+    page.goto("about:blank")
     page.goto(f"{viewer.url}#demo")
     expect(page.locator("#timeline-section")).to_be_visible()
     page.wait_for_function(DRAWN, arg="curves")
-    assert not page.evaluate(DRAWN, "timeline")
-    page.locator("#timeline").scroll_into_view_if_needed()
-    page.wait_for_function(DRAWN, arg="timeline")
-    page.reload()
-    expect(page.locator("#timeline-section")).to_be_visible()
-    assert not page.evaluate(DRAWN, "slices")
+    assert not page.evaluate(DRAWN, "timeline") and not page.evaluate(DRAWN, "slices")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(DRAWN, "slices")
-
-
-def test_a_link_to_a_section_waits_for_its_figure(page, viewer):
-    write_experiment(viewer.results).close()
-    page.goto(f"{viewer.url}#demo//timeline")
-    page.wait_for_function(DRAWN, arg="timeline")
-    expect(page.locator("#timeline-section h2")).to_be_focused()
 
 
 def test_hiding_a_trial_draws_the_figures_on_the_screen_first(page, viewer):

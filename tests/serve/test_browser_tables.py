@@ -100,31 +100,21 @@ def test_a_filter_finds_what_its_grammar_says(page, viewer):
     found = page.evaluate(FOUND, [["trial", "status", "lr", "rung", "reason"], table, list(cases)])
     assert dict(zip(cases, [each[0] for each in found], strict=True)) == cases
     assert {each[1] for each in found} == {""}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("lrr<1", "no column lrr; columns: trial, lr"),
-        ("lr<", "its value is missing"),
-        ("<3", "its column is missing"),
-        ("lr<1e-2x", "1e-2x is not a number"),
-        ('lr:"a', "a quote has no partner"),
-        ("http://there", "no column http"),
-    ],
-)
-def test_an_error_in_a_filter_says_what_to_write(page, viewer, text, said):
-    page.goto(viewer.url)
-    assert said in page.evaluate(FOUND, [["trial", "lr"], [{"trial": "00001", "lr": 1}], [text]])[0]
-
-
-def test_words_that_look_like_a_column_and_its_value_get_a_hint(page, viewer):
-    page.goto(viewer.url)
     [[found, hint]] = page.evaluate(FOUND, [["trial", "rung"], [{"trial": "00004", "rung": 1}], ["rung 4"]])
     assert found == [] and "rung:4" in hint
+    errors = {
+        "lrr<1": "no column lrr; columns: trial, lr",
+        "lr<": "its value is missing",
+        "<3": "its column is missing",
+        "lr<1e-2x": "1e-2x is not a number",
+        'lr:"a': "a quote has no partner",
+        "http://there": "no column http",
+    }
+    said = page.evaluate(FOUND, [["trial", "lr"], [{"trial": "00001", "lr": 1}], list(errors)])
+    assert all(part in text for part, text in zip(errors.values(), said, strict=True)), said
 
 
-def test_each_parameter_is_a_column_and_a_missing_value_is_empty(page, viewer):
+def test_each_parameter_is_a_column_and_an_error_in_a_filter_is_said_beside_it(page, viewer):
     write_settings(viewer.results).close()
     page.goto(f"{viewer.url}#demo")
     expect(rows(page, "trials")).to_have_count(4)
@@ -142,11 +132,6 @@ def test_each_parameter_is_a_column_and_a_missing_value_is_empty(page, viewer):
     page.fill("#trial-filter", "lr<0.05 status:completed parameter_status:mine")
     expect(page.locator("#trial-count")).to_have_text("1 of 4")
     assert column(page, "trials", "trial") == ["00002"]
-
-
-def test_an_error_in_a_filter_is_said_beside_it_and_hides_no_row(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
     problem = page.locator("#trial-filter-problem")
     page.fill("#trial-filter", "lrr<0.05")
     expect(problem).to_contain_text("no column lrr; columns: trial, status,")
@@ -161,23 +146,16 @@ def test_an_error_in_a_filter_is_said_beside_it_and_hides_no_row(page, viewer):
     expect(problem).to_contain_text("Did you mean rung:2?")
     page.fill("#trial-filter", "")
     expect(problem).to_have_text("")
-
-
-def test_the_grammar_is_explained_by_the_keyboard_alone(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "trials")).to_have_count(4)
-    page.focus("#trial-filter")
+    page.focus("#trial-filter")  # the grammar is explained by the keyboard alone
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#trial-filter-help")).to_contain_text("reason~diverged")
-    asker = page.get_by_role("button", name="how to filter trials")
-    expect(asker).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_role("button", name="how to filter trials")).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("Enter")
     expect(page.locator("#trial-filter-help")).to_be_hidden()
 
 
-def test_saved_rows_are_those_of_the_table(page, viewer):
+def test_saved_rows_are_those_of_the_table_and_the_words_are_the_fields_own(page, viewer):
     write_settings(viewer.results).close()
     page.goto(f"{viewer.url}#demo")
     expect(rows(page, "trials")).to_have_count(4)
@@ -195,6 +173,17 @@ def test_saved_rows_are_those_of_the_table(page, viewer):
     own = json.loads(text)
     assert [row["trial"] for row in own] == ["00000", "00002", "00003"] and own[0]["opt/momentum"] == 0.9
     assert own[1]["=1+1"] == "=2+2" and own[1]["opt/name"] is None and list(own[0]) == heads(page, "trials")
+    expect(rows(page, "decisions")).to_have_count(6)  # a completed trial is neither red nor called stopped
+    page.fill("#decision-filter", "trial:00000")
+    assert sorted(column(page, "decisions", "outcome")) == ["completed", "continued"]
+    page.fill("#decision-filter", "trial:00001")
+    assert column(page, "decisions", "outcome") == ["pruned"] and column(page, "decisions", "compared with") == ["1"]
+    assert page.locator("#decisions .stop, #decisions .failed").count() == 0
+    assert heads(page, "rungs")[3:6] == ["reached", "continued", "pruned"]
+    assert heads(page, "rungs")[8:] == ["last cutoff used", "cutoff with all results", "would survive today"]
+    for text in ("Replay with other pruning rules", "Were good trials pruned?"):
+        expect(page.locator("summary", has_text=text)).to_have_count(1)
+    assert "promoted" not in page.inner_text("main#one")
 
 
 def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, viewer):
@@ -217,17 +206,6 @@ def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, vi
     expect(rows(page, "trials")).to_have_count(100)
     _, text = saved(page, "[data-table=trials] >> text=CSV")
     assert len(text.splitlines()) == 701 and text.splitlines()[1].startswith('"00699"')
-
-
-def test_a_completed_trial_is_neither_red_nor_called_stopped(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "decisions")).to_have_count(6)
-    page.fill("#decision-filter", "trial:00000")
-    assert sorted(column(page, "decisions", "outcome")) == ["completed", "continued"]
-    page.fill("#decision-filter", "trial:00001")
-    assert column(page, "decisions", "outcome") == ["pruned"] and column(page, "decisions", "compared with") == ["1"]
-    assert page.locator("#decisions .stop, #decisions .failed").count() == 0
 
 
 def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_update_keeps_them(page, viewer):
@@ -257,20 +235,6 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     expect(rows(page, "trials")).to_have_count(6)
     assert page.evaluate(f"[window.scrollY, {box}.scrollTop]") == [0, 0]
     assert page.input_value("#trial-filter") == "" and page.locator("#trials th[aria-sort]").count() == 0
-
-
-def test_figures_that_are_drawn_once_they_are_scrolled_to_already_have_their_place(page, viewer):
-    write_experiment(viewer.results).close()
-    page.set_viewport_size({"width": 1280, "height": 300})
-    page.goto(f"{viewer.url}#demo")
-    expect(page.locator("#timeline-section")).to_be_visible()
-    assert page.locator("#timeline .main-svg").count() == 0
-    top = "document.getElementById('trials-section').offsetTop"
-    before = page.evaluate(top)
-    for name in ("curves", "history", "parallel", "slices", "timeline"):
-        page.locator(f"#{name}").scroll_into_view_if_needed()
-        expect(page.locator(f"#{name} .main-svg").first).to_be_attached()
-    assert page.evaluate(top) == before
 
 
 def test_links_lead_to_each_section_that_is_shown(page, viewer):
@@ -304,10 +268,21 @@ def test_links_lead_to_each_section_that_is_shown(page, viewer):
     )
 
 
-def test_a_figure_is_saved_as_png_and_svg(page, viewer):
+def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_word_of_the_browser(page, viewer):
     write_settings(viewer.results).close()
+    said = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.set_viewport_size({"width": 1280, "height": 300})
     page.goto(f"{viewer.url}#demo")
-    page.wait_for_function("document.getElementById('curves').data?.length > 0")
+    expect(page.locator("#timeline-section")).to_be_visible()
+    assert page.locator("#timeline .main-svg").count() == 0
+    top = "document.getElementById('trials-section').offsetTop"
+    before = page.evaluate(top)
+    for name in ("curves", "history", "parallel", "slices", "timeline"):
+        page.locator(f"#{name}").scroll_into_view_if_needed()
+        page.wait_for_function("name => document.getElementById(name).data?.length > 0", arg=name)
+        expect(page.locator(f"#{name} .main-svg").first).to_be_attached()
+    assert page.evaluate(top) == before
     for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
         with page.expect_download() as download:
             page.focus(f"[aria-label='save as {kind}: figure curves']")
@@ -317,28 +292,7 @@ def test_a_figure_is_saved_as_png_and_svg(page, viewer):
         with page.expect_download() as download:
             page.click(f"#curves [data-title='save as {kind}']", force=True)
         assert download.value.path().read_bytes().startswith(start)
-
-
-def test_the_browser_reports_nothing_about_the_page(page, viewer):
-    write_settings(viewer.results).close()
-    said = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.goto(f"{viewer.url}#demo")
-    for name in ("curves", "history", "parallel", "slices", "timeline"):
-        page.locator(f"#{name}").scroll_into_view_if_needed()
-        page.wait_for_function("name => document.getElementById(name).data?.length > 0", arg=name)
     page.locator("#curves").hover()
     page.click("#trials >> text=00002")
     page.wait_for_function("document.getElementById('trial-figure').data?.length > 0")
     assert said == []
-
-
-def test_the_words_are_the_fields_own(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "rungs")).to_have_count(1)
-    assert heads(page, "rungs")[3:6] == ["reached", "continued", "pruned"]
-    assert heads(page, "rungs")[8:] == ["last cutoff used", "cutoff with all results", "would survive today"]
-    for text in ("Replay with other pruning rules", "Were good trials pruned?"):
-        expect(page.locator("summary", has_text=text)).to_have_count(1)
-    assert "promoted" not in page.inner_text("main#one")

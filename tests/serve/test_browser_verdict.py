@@ -25,21 +25,13 @@ def write_pruned(results, name="demo", trials=12):
     return journal
 
 
-def write_refused(results, name="refused"):
-    journal = write_experiment(results, name)
-    journal.write(
-        "experiment_finished", state="failed", reason="--metric los: it reports loss; give that", refused=True
-    )
-    return journal
-
-
 def point(page, term):
     return page.locator("#verdict dt", has_text=re.compile(f"^{term}$")).locator("+ dd")
 
 
-def test_the_verdict_stands_on_top_and_its_close_calls_open_their_trial(page, real):
-    journal = write_pruned(real.results)
-    page.goto(f"{real.url}#demo")
+def test_the_verdict_stands_on_top_and_its_close_calls_open_their_trial(page, viewer):
+    journal = write_pruned(viewer.results)
+    page.goto(f"{viewer.url}#demo")
     expect(page.locator("#verdict-ended")).to_contain_text("The search is running: 18 of 18 trials have ended.")
     expect(point(page, "pruned")).to_have_text("12 of 18 trials, by asha.")
     expect(point(page, "saved")).to_contain_text("About 36 of 72 epochs (50 %)")
@@ -56,16 +48,19 @@ def test_the_verdict_stands_on_top_and_its_close_calls_open_their_trial(page, re
     expect(page.locator("#trial-name")).to_have_text("Trial 00100: pruned")
 
 
-def test_a_refused_search_is_red_on_the_page_and_in_the_list(page, real):
-    write_refused(real.results).close()
+def test_a_refused_search_is_red_on_the_page_and_in_the_list(page, viewer):
+    journal = write_experiment(viewer.results, "refused")
+    reason = "--metric los: it reports loss; give that"
+    journal.write("experiment_finished", state="failed", reason=reason, refused=True)
+    journal.close()
     red = "e => getComputedStyle(e).color"
-    page.goto(real.url)
+    page.goto(viewer.url)
     cell = page.locator("#experiments td", has_text="refused").last
     expect(cell).to_have_text("refused")
     assert cell.evaluate(red) == "rgb(192, 57, 43)"
     best = page.locator("#experiments th").all_text_contents().index("best")
     expect(page.locator("#experiments tbody td").nth(best)).to_have_text("")
-    page.goto(f"{real.url}#refused")
+    page.goto(f"{viewer.url}#refused")
     ended = page.locator("#verdict-ended")
     expect(ended).to_have_text("The search was refused: --metric los: it reports loss; give that.")
     assert ended.evaluate(red) == "rgb(192, 57, 43)"
@@ -75,11 +70,11 @@ def test_a_refused_search_is_red_on_the_page_and_in_the_list(page, real):
 
 
 @pytest.mark.parametrize("kind", ["page", "report"])
-def test_all_of_it_is_printed_light_and_within_the_paper(page, real, kind, tmp_path):
-    write_pruned(real.results).close()
-    path = write_report(load(real.results / "demo"))
+def test_all_of_it_is_printed_light_and_within_the_paper(page, viewer, kind, tmp_path):
+    write_pruned(viewer.results).close()
+    path = write_report(load(viewer.results / "demo"))
     page.emulate_media(color_scheme="dark")
-    page.goto(f"{real.url}#demo" if kind == "page" else path.as_uri())
+    page.goto(f"{viewer.url}#demo" if kind == "page" else path.as_uri())
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.emulate_media(media="print", color_scheme="dark")
