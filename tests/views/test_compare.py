@@ -127,10 +127,6 @@ def test_a_distribution_is_that_of_the_trials_values(tmp_path, mode):
         assert compared.distributions[choice].median == pytest.approx(statistics.median(values.values()))
 
 
-def test_curves_and_distributions_of_many_trials_are_thinned_and_keep_their_ends():
-    assert thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and thinned([1, 2], 5) == [1, 2]
-
-
 def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
     folder = tmp_path / "long"
     write_search(tmp_path, "long", trials=3)
@@ -143,6 +139,7 @@ def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
     compared = compared_of(load(folder), 1001.0)
     assert len(compared.steps) == MOST_STEPS and len(compared.distributions["best"].values) == MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]
+    assert thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and thinned([1, 2], 5) == [1, 2]
     assert compared.distributions["best"].shares[-1] == 1 and compared.distributions["best"].size == 1000
 
 
@@ -162,10 +159,14 @@ def test_options_and_ranges_that_differ_are_marked(tmp_path):
     assert parameters["batch"].values == ["always 8"] * 2
 
 
-def test_pruned_trials_are_compared_at_an_epoch_that_all_searches_reached(tmp_path):
+def test_figures_say_what_they_show_and_pruned_trials_are_compared_at_an_epoch_that_all_reached(tmp_path):
     write_search(tmp_path, "one", 1)
     write_search(tmp_path, "two", 2, epochs=2)
     drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
+    best = min(drawn, key=lambda each: each.compared.steps[-1].value)
+    text = draw_progress(drawn, "epochs")["layout"]["meta"]["text"]
+    assert text.startswith(f"Best loss by epochs trained by all trials: {best.name} {best.compared.best:.5g} (trial ")
+    assert "two median" in draw_distributions(drawn, "best")["layout"]["meta"]["text"]
     assert choices_of(drawn)[0] == "best" and default_of(drawn) == choices_of(drawn)[-1] != "best"
     unpruned = [
         each._replace(compared=each.compared.__class__(**{**vars(each.compared), "has_pruned": False}))
@@ -183,16 +184,6 @@ def test_a_search_without_values_is_left_out_of_the_figures(tmp_path):
     assert [trace["meta"] for trace in draw_distributions(drawn, "best")["data"]] == ["one"]
     for figure in (draw_progress(drawn[1:], "seconds"), draw_distributions(drawn[1:], "best")):
         assert figure["data"] == [] and figure["layout"]["meta"]["text"]
-
-
-def test_figures_say_in_words_what_they_show(tmp_path):
-    write_search(tmp_path, "one", 1)
-    write_search(tmp_path, "two", 2)
-    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
-    best = min(drawn, key=lambda each: each.compared.steps[-1].value)
-    text = draw_progress(drawn, "epochs")["layout"]["meta"]["text"]
-    assert text.startswith(f"Best loss by epochs trained by all trials: {best.name} {best.compared.best:.5g} (trial ")
-    assert "two median" in draw_distributions(drawn, "best")["layout"]["meta"]["text"]
 
 
 # Machado, Oliveira and Fernandes (2009): how readers without one kind of cones see linear RGB.
@@ -226,11 +217,8 @@ def test_colour_blind_readers_can_tell_the_colours_apart(sight):
     assert min(math.dist(*pair) for pair in itertools.combinations(seen, 2)) > 34
 
 
-def test_each_experiment_has_a_look_of_its_own():
+def test_each_experiment_has_a_look_of_its_own_which_stands_out_from_a_white_and_a_dark_page():
     assert len({look_of(place) for place in range(MOST_COMPARED)}) == MOST_COMPARED >= 20
-
-
-def test_each_colour_stands_out_from_a_white_and_a_dark_page():
     for color in COLORS:
         red, green, blue = linear(color)
         light = 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -44,12 +44,8 @@ def test_the_best_value_is_traced_back_through_the_copies():
     (best,) = (trace for trace in figure["data"] if trace["meta"] == "best")
     assert best["customdata"] == ["00000", "00000", "00001", "00001"]
     assert "goes back to 00001" in figure["layout"]["meta"]["text"]
-
-
-def test_only_population_based_training_has_a_lineage():
-    whole = population()
-    assert "lineage" in all_figures(whole)
-    assert "lineage" not in all_figures(record(*whole.trials, scheduler="asha"))
+    assert "lineage" in all_figures(population())
+    assert "lineage" not in all_figures(record(*population().trials, scheduler="asha"))
 
 
 def test_epochs_that_were_trained_again_are_counted_apart():

@@ -10,7 +10,6 @@ from tuner.record.journal import Journal
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import KILLED, ExperimentRecord, load
 from tuner.record.saved_experiment import save_experiment
-from tuner.rules.hyperband import HyperBand
 from tuner.spec.experiment import Experiment
 from tuner.views.commands import audit_command, extend_command, resume_command
 from tuner.views.compare import compared_of
@@ -228,59 +227,15 @@ def test_a_refused_search_names_no_best_trial_anywhere_and_is_not_resumed():
 
 
 def test_hyperband_that_could_not_prune_says_why_and_what_to_change():
-    rules = {"scheduler": "hyperband", "max_epochs": 9, "reduction_factor": 3}
-    for number, said in ((2, True), (3, True), (4, False)):  # slots; the first bracket has room for three trials
-        one = simulated(number, **rules)
-        verdict = verdict_of(one)
-        assert any(t.status == "pruned" for t in one.trials) != said
-        assert bool(verdict.about("warning")) == said
-        assert any("--scheduler asha" in step.command for step in verdict.steps) == said
-        assert any("hyperband pruned nothing" in line for line in ending_lines(one)) == said
-    assert "let 4 or more trials run at once" in verdict_of(simulated(3, **rules)).about("warning")
-    assert "prunes none and has room for 3 trials" in verdict_of(simulated(2, num=3, **rules)).about("warning")
-
-
-def simulated(slots, num=12, **options):
-    """A search by the rule of HyperBand, with so many slots."""
-    one = record(num_samples=num, **options)
-    rule = HyperBand(one.experiment)
-    epochs, decisions, status = dict.fromkeys(range(num), 0), {n: [] for n in range(num)}, {}
-    waiting, paused = list(range(num)), set()
-
-    def settle(decided):
-        for t, judged in decided:
-            paused.discard(t)
-            decisions[t].append(Decision(epochs[t], judged.rung, 0, float(t), judged.cutoff, 1, judged.action, "why"))
-            if judged.action == "stop":
-                status[t] = "pruned"
-
-    running = []
-    while running or waiting or paused:
-        ready = [t for t in decisions if epochs[t] and t not in status and t not in paused and t not in running]
-        while len(running) < slots and (ready or waiting):
-            running.append(ready.pop(0) if ready else waiting.pop(0))
-            if not epochs[running[-1]]:
-                rule.added(running[-1])
-        if not running:
-            break
-        t = running.pop(0)
-        epochs[t] += 1
-        if epochs[t] >= one.experiment.max_epochs:
-            status[t] = "completed"
-            settle(rule.ended(t, epochs[t], float(t)))
-            continue
-        judged = rule.judge(t, epochs[t], float(t))
-        if judged.action == "pause":
-            paused.add(t)
-            decisions[t].append(Decision(epochs[t], judged.rung, 0, float(t), None, 1, "pause", "waits"))
-            settle(rule.settled(t))
-        else:
-            running.append(t)
-    trials = [
-        replace(trial(n, [float(n)] * epochs[n], status.get(n, "completed")), decisions=tuple(decisions[n]))
-        for n in range(num)
-    ]
-    return replace(one, trials=tuple(trials))
+    rules = {"scheduler": "hyperband", "max_epochs": 9, "reduction_factor": 3}  # the first bracket has room for three
+    full = [trial(n, [float(n)] * 9) for n in range(12)]
+    none = record(*full, **rules)
+    assert "let 4 or more trials run at once" in verdict_of(none).about("warning")
+    assert any("--scheduler asha" in step.command for step in verdict_of(none).steps)
+    assert any("hyperband pruned nothing" in line for line in ending_lines(none))
+    assert "prunes none and has room for 3 trials" in verdict_of(record(*full[:3], **rules)).about("warning")
+    some = record(*full, trial(12, [13.0] * 3, "pruned", rung=3), **rules)
+    assert verdict_of(some).about("warning") == "" and not any("pruned nothing" in line for line in ending_lines(some))
 
 
 def test_the_command_ends_with_a_few_lines():

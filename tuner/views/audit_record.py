@@ -109,15 +109,11 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 def _in_words(fewest: int, most: int, pruned: int) -> str:
     """Returns the bounds as a sentence: both as numbers of trials and as shares."""
-    if fewest == most:
-        return (
-            f"Of all {counted(pruned, 'trial')} that were pruned, {most} would beat it ({100 * most / pruned:.3g} %)."
-        )
-    shares = f"{100 * fewest / pruned:.3g} % to {100 * most / pruned:.3g} %"
-    return (
-        f"Of all {counted(pruned, 'trial')} that were pruned, {fewest} to {most} would beat it ({shares}, with "
-        f"{100 * CONFIDENCE:.0f} % confidence)."
-    )
+    number, shares = f"{most}", f"{100 * most / pruned:.3g} %"
+    if fewest != most:
+        number = f"{fewest} to {most}"
+        shares = f"{100 * fewest / pruned:.3g} % to {shares}, with {100 * CONFIDENCE:.0f} % confidence"
+    return f"Of all {counted(pruned, 'trial')} that were pruned, {number} would beat it ({shares})."
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -70,23 +70,19 @@ def page(record: ExperimentRecord) -> str:
     """Returns the whole HTML document."""
     figures, contours = all_figures(record), _contours(record)
     name = escaped(record.experiment.name)
-    head = [
+    lines = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
         f"<style>{(WEB / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
+        *_summary(record),
+        *_sections(record, figures, list(contours)),
+        "</main>",
+        *_scripts(figures, list(contours.values())),
+        "</body></html>",
     ]
-    return "\n".join(
-        [
-            *head,
-            *_summary(record),
-            *_sections(record, figures, list(contours)),
-            "</main>",
-            *_scripts(figures, list(contours.values())),
-            "</body></html>",
-        ]
-    )
+    return "\n".join(lines)
 
 
 def _contours(record: ExperimentRecord) -> dict[str, Figure]:
@@ -109,12 +105,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
     elif not record.refused:
         lines.append(escaped(f"No trial reported a finite {e.metric}."))
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
-        stops = sum(
-            t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
-        )
-        lines.append(
-            f"Check: with the search's own rules, a replay repeats {reproduced(record)} of the {stops} recorded prunes."
-        )
+        repeated = f"{reproduced(record)} of the {len(record.stats.stopped)} recorded prunes"
+        lines.append(f"Check: with the search's own rules, a replay repeats {repeated}.")
     shown = [f"<p>{line}</p>" for line in lines]
     return [_verdict(record), *shown] + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
 
@@ -165,14 +157,8 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
 
 
 def _figure(name: str, figure: Figure) -> str:
-    wide = (
-        "wide"
-        if name in ("rung_values", "lineage", "parallel", "slices", "usage")
-        else "tall"
-        if name == "curves"
-        else ""
-    )
-    node = f'<div id="{name}" class="figure {wide}"></div>'
+    look = {"curves": "tall", "history": "", "timeline": ""}.get(name, "wide")
+    node = f'<div id="{name}" class="figure {look}"></div>'
     text = f'<p id="{name}-text" class="figure-text">{escaped(figure["layout"].get("meta", {}).get("text", ""))}</p>'
     box = '<p class="controls"><label><input type="checkbox" id="all-values"> show outliers in all figures</label></p>'
     controls = box if name == "curves" else ""
@@ -198,14 +184,9 @@ def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = 
     head = "".join(
         f'<th scope="col"{look[name]}>{escaped(headings.get(name, name.replace("_", " ")))}</th>' for name in names
     )
-    lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
-    body = _rows(lines)
+    body = "".join(f"<tr>{''.join(_cell(name, getattr(row, name)) for name in names)}</tr>" for row in rows)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
-
-
-def _rows(lines: Iterable[str]) -> str:
-    return "".join(f"<tr>{line}</tr>" for line in lines)
 
 
 def _cell(name: str, value: Any) -> str:

@@ -50,18 +50,13 @@ class _Arrival(NamedTuple):
     is_end: bool = False
 
 
-def num_epochs(trial: TrialRecord) -> int:
-    """Returns the trial's last epoch; 0 without a report."""
-    return max((report.epoch for report in trial.reports), default=0)
-
-
 def epochs_beyond(trial: TrialRecord, rules: Experiment) -> int:
     """Counts the epochs, up to the rules' `max_epochs`, for which the search did not train this trial.
 
     The count is 0 if the trial completed, failed or has no reports.
     """
     begun = trial.reports and trial.status not in ("completed", "failed")
-    return max(0, rules.max_epochs - num_epochs(trial)) if begun else 0
+    return max(0, rules.max_epochs - trial.last_epoch) if begun else 0
 
 
 class Simulation:
@@ -76,7 +71,7 @@ class Simulation:
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
         self._trials, self._experiment = record.trials, record.experiment
         self._rules, self._length = rules, record.rules
-        self._most = max(record.rules.max_epochs, *map(num_epochs, record.trials), 1)
+        self._most = max(record.rules.max_epochs, *(trial.last_epoch for trial in record.trials), 1)
         self._rule = rule_of(rules, brackets)
         self._is_finished = record.state == "finished"
         self._promotes = rules.scheduler == "asha-promotion"
@@ -109,7 +104,7 @@ class Simulation:
         """
         while queue:
             each = queue.popleft()
-            if each.trial in self._paused and self._is_own and each.epoch <= num_epochs(self._trials[each.trial]):
+            if each.trial in self._paused and self._is_own and each.epoch <= self._trials[each.trial].last_epoch:
                 # The recorded search decided on this paused trial because no other trial was left to run.
                 for freed in self._settle(self._rule.idle()):
                     queue.extend(self._waiting.pop(freed, ()))
@@ -133,7 +128,7 @@ class Simulation:
         over = arrival.epoch >= self._most or self._ends_with(arrival)
         self._last[arrival.trial] = arrival
         if arrival.value is None:
-            return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
+            return self._end(arrival, Fate(trial.id, trial.last_epoch, "ended", arrival.epoch))
         # The search did not ask its rule about a report with which a trial ended by itself.
         completes = over and trial.status == "completed" and trial.decisions and trial.decisions[-1].action == "stop"
         asks = arrival.epoch < self._rules.max_epochs and not completes
@@ -142,7 +137,7 @@ class Simulation:
             return self._end(arrival, self._stopped(arrival, judged))
         if over:
             freed = self._settle(self._rule.settled(arrival.trial)) if self._promotes else []
-            return freed + self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
+            return freed + self._end(arrival, Fate(trial.id, trial.last_epoch, "ended", arrival.epoch))
         if judged.action == "pause":
             self._paused.add(arrival.trial)
         freed = self._settle(self._rule.settled(arrival.trial))
@@ -173,13 +168,13 @@ class Simulation:
         """
         trial = self._trials[arrival.trial]
         in_pause = trial.status == "failed" and trial.decisions and trial.decisions[-1].action == "pause"
-        return bool(trial.status == "completed" or in_pause) and arrival.epoch == num_epochs(trial)
+        return bool(trial.status == "completed" or in_pause) and arrival.epoch == trial.last_epoch
 
     def _take_end(self, end: _Arrival) -> list[int]:
         """Removes a trial at its recorded end from the rule; returns the paused trials that resume because of it."""
         trial = self._trials[end.trial]
         if trial.status == "failed" and end.trial not in self._ended:
-            return self._end(end, Fate(trial.id, num_epochs(trial), "ended", num_epochs(trial)))
+            return self._end(end, Fate(trial.id, trial.last_epoch, "ended", trial.last_epoch))
         return self._leave(end.trial)
 
     def _learn(self, place: int) -> list[int]:
@@ -187,7 +182,7 @@ class Simulation:
         trial, unknown = self._trials[place], self._rules.max_epochs > self._length.max_epochs
         if not unknown or trial.reason != RETURNED or self._ended[place].outcome != "ended":
             return []
-        return self._settle(self._rule.learn(num_epochs(trial), self._paused))
+        return self._settle(self._rule.learn(trial.last_epoch, self._paused))
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
         trial = self._trials[arrival.trial]
@@ -217,13 +212,13 @@ class Simulation:
     def _stopped(self, arrival: _Arrival, judged: RuleDecision) -> Fate:
         trial, value = self._trials[arrival.trial], arrival.value
         assert value is not None
-        return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, value, judged.cutoff)
+        return Fate(trial.id, trial.last_epoch, "stopped", arrival.epoch, judged.rung, value, judged.cutoff)
 
     def _open(self, place: int) -> Fate:
         """Returns the outcome of a trial left open by the replay: "ended" if it completed, failed or has no report."""
         trial, last = self._trials[place], self._last.get(place)
         ended = trial.status in ("completed", "failed") or last is None
-        return Fate(trial.id, num_epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
+        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", last.epoch if last else 0)
 
     def _arrivals(self, place: int) -> list[_Arrival]:
         trial, metric = self._trials[place], self._experiment.metric
@@ -245,7 +240,7 @@ class Simulation:
         if self._beyond == "missing":
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
-        first = num_epochs(trial) + 1
+        first = trial.last_epoch + 1
         return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._length)))
 
 

@@ -132,14 +132,15 @@ def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = 
 def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
     """Returns the row of one trial."""
     best = trial.best(metric, mode)
+    last = trial.reports[-1].metrics.get(metric) if trial.reports else None
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
         trial=trial.id,
         status=trial.status,
-        epochs=trial.reports[-1].epoch if trial.reports else 0,
+        epochs=trial.last_epoch,
         best=best.metrics[metric] if best else None,
         best_epoch=best.epoch if best else None,
-        last=_number(trial.reports[-1].metrics.get(metric)) if trial.reports else None,
+        last=last if isinstance(last, (int, float)) and not isinstance(last, bool) else None,
         seconds=trial.seconds,
         rung=stops[-1].rung if stops else None,
         reason=trial.reason,
@@ -162,17 +163,10 @@ def notices(record: ExperimentRecord) -> list[str]:
 
 
 def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
-    factor = experiment.reduction_factor if experiment.scheduler == "asha" else None
-    now = None if factor is None else cutoff(at.scores, factor)
+    now = cutoff(at.scores, experiment.reduction_factor) if experiment.scheduler == "asha" else None
     sign = -sign_of(experiment.mode)
     return RungRow(
-        rung=at.rung,
-        bracket=at.bracket,
-        band=at.band,
-        reached=at.reached,
-        continued=at.continued,
-        stopped=at.stopped,
-        waiting=at.waiting,
+        *at[:7],
         best=sign * at.scores[-1] if at.scores else None,
         cutoff_then=at.cutoff_then,
         cutoff_now=None if now is None else sign * now,
@@ -208,7 +202,3 @@ def _outcome(trial: TrialRecord, d: Decision) -> str:
         return {"continue": "continued", "pause": "paused"}.get(d.action, d.action)
     by_itself = trial.status in ("completed", "failed") and d is trial.decisions[-1]
     return trial.status if by_itself else "pruned"
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

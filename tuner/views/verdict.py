@@ -1,15 +1,12 @@
 """Says in plain words what a search has found out: what was pruned, saved and perhaps lost, why it ended, what is next.
 
-The page, the report and the end of the command show it. Its cost does not grow with the number of reports: it reads the
-sums that `tuner.record.search_stats` keeps, and the first MOST_CALLS decisions. Besides these it reads only
-the file of an audit.
+The page, the report and the end of the command show it. Of the folder it reads only the file of an audit.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from itertools import islice
 
 from tuner.errors import RequestError
 from tuner.record.records import finite
@@ -101,9 +98,7 @@ class Verdict:
 
 def verdict_of(record: ExperimentRecord) -> Verdict:
     """Returns the verdict on a search as it is now."""
-    saved = savings(record)
-    warning = why_none(record)
-    calls, at_least = _close_calls(record)
+    saved, warning, calls = savings(record), why_none(record), _close_calls(record)
     good_pruned, is_audited = _good_pruned(record)
     points = [
         Point("failed trials", _failed(record), "failed"),
@@ -113,7 +108,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("waiting", _waiting(record)),
         Point("pruned", pruned(record)),
         Point("saved", saved.text),
-        Point(CLOSE_CALLS, _close(record, calls, at_least)),
+        Point(CLOSE_CALLS, _close(record, len(calls))),
         Point("good trials pruned?", good_pruned),
     ]
     return Verdict(
@@ -151,21 +146,19 @@ def _ended(record: ExperimentRecord) -> str:
     reason = f"{_sentence(record.reason)} " if record.reason else ""
     if outcome == "refused":
         return f"The search was refused: {_sentence(record.reason)}"
-    if outcome == "killed":
-        return f"The search's process was killed: {far} What was reported is kept."
-    if outcome == "failed" and record.state == "failed":
-        return f"The search failed: {reason}{far}"
-    if outcome == "failed":
+    if outcome == "failed" and record.state != "failed":
         why = "every trial failed" if record.trials and ended == counts.get("failed") else f"no finite {metric}"
         return f"The search ended without an answer: {why}."
-    if outcome == "interrupted":
-        return f"The search was interrupted: {reason}{far}"
-    if outcome == OUT_OF_TIME:
-        return f"The search ran out of time: {reason}{far}"
     if outcome == "finished":
         all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
         return f"The search is done: {all_of} ended."
-    return f"The search is {outcome}: {far}"
+    texts = {
+        "killed": f"The search's process was killed: {far} What was reported is kept.",
+        "failed": f"The search failed: {reason}{far}",
+        "interrupted": f"The search was interrupted: {reason}{far}",
+        OUT_OF_TIME: f"The search ran out of time: {reason}{far}",
+    }
+    return texts.get(outcome, f"The search is {outcome}: {far}")
 
 
 def _failed(record: ExperimentRecord) -> str:
@@ -215,19 +208,17 @@ def _values(record: ExperimentRecord) -> str:
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
 
 
-def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], bool]:
-    """Returns the close calls, the closest first, and whether there may be more than those."""
+def _close_calls(record: ExperimentRecord) -> list[CloseCall]:
+    """Returns the close calls among the MOST_CALLS decisions with the smallest margins, the closest first."""
     spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.stats.rungs}
     found = []
-    calls = record.stats.ranked_decisions
-    for call in islice(calls, MOST_CALLS):
+    for call in record.stats.ranked_decisions[:MOST_CALLS]:
         trial = record.trials[call.place]
         decision = trial.decisions[call.number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
         if decision.action == "stop" and trial.status == "pruned" and call.margin < CLOSE * spread:
             found.append(CloseCall(trial.id, decision.epoch, call.margin, call.margin / spread))
-    found.sort(key=lambda call: call.share)
-    return found, len(calls) > MOST_CALLS
+    return sorted(found, key=lambda call: call.share)
 
 
 def _spread(rung: RungSummary) -> float:
@@ -236,15 +227,15 @@ def _spread(rung: RungSummary) -> float:
     return rung.scores[-1 - quarter] - rung.scores[quarter] if len(rung.scores) >= LEAST_SCORES else 0.0
 
 
-def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> str:
+def _close(record: ExperimentRecord, count: int) -> str:
     if record.refused or not any(rung.stopped for rung in record.stats.rungs):
         return ""
-    known = [rung for rung in record.stats.rungs if _spread(rung) > 0]
-    if not known:
+    if not any(_spread(rung) > 0 for rung in record.stats.rungs):
         return f"Unknown: no rung has {LEAST_SCORES} different results to compare."
-    number = f"{'At least ' if at_least and calls else ''}{len(calls) or 'No'}"
-    was = "pruned trial" if len(calls) == 1 else "pruned trials"
-    return f"{number} {was} missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
+    at_least = "At least " if count and len(record.stats.ranked_decisions) > MOST_CALLS else ""
+    number = counted(count, "pruned trial") if count else "No pruned trials"
+    limit = f"{100 * CLOSE:.0f} % of the rung's interquartile range"
+    return f"{at_least}{number} missed the cutoff by less than {limit}."
 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
@@ -312,7 +303,7 @@ def _sentence(text: str) -> str:
 def ending_lines(record: ExperimentRecord) -> list[str]:
     """Returns the verdict in a few lines, as the command prints it at the end of a search."""
     verdict = verdict_of(record)
-    lines = [f"{term:12}{verdict.about(term)}" for term in ("pruned", "saved") if verdict.about(term)]
-    lines += [f"NOTE: {verdict.about(term)}" for term in ("warning", "values") if verdict.about(term)]
+    starts = {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
+    lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
     audit = audit_command(record)
     return lines + ([f"audit       {audit}"] if audit else [])

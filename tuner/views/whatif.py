@@ -17,7 +17,7 @@ from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
-from tuner.views.simulation import Fate, Simulation, epochs_beyond, num_epochs
+from tuner.views.simulation import Fate, Simulation, epochs_beyond
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
@@ -92,7 +92,7 @@ def what_if(
         exact=unknown == 0,
         best=winner[0].id if winner else "",
         best_lost=lost.pop() if len(lost) == 1 else None,
-        epochs_recorded=sum(num_epochs(trial) for trial in record.trials),
+        epochs_recorded=sum(trial.last_epoch for trial in record.trials),
         epochs=Range(min(epochs), max(epochs)),
         stopped_recorded=len(_stops(record)),
         reproduced=reproduced(record),
