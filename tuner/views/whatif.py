@@ -216,9 +216,10 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     asha = [("asha", g, f) for f in dict.fromkeys((factor, 2.0, 3.0, 4.0)) for g in (grace, 2 * grace)]
     others = [("asha-promotion", grace, factor), ("median", grace, factor), ("hyperband", grace, 3.0)]
     rows = []
-    for scheduler, *rules in dict.fromkeys([*first, *asha, *others, ("fifo", grace, factor)]):
+    for scheduler, period, share in dict.fromkeys([*first, *asha, *others, ("fifo", grace, factor)]):
+        brackets = own.brackets if scheduler == own.scheduler else 1
         try:
-            rows.append(_row(what_if(record, scheduler, *rules, own.brackets if scheduler == own.scheduler else 1)))
+            rows.append(_row(what_if(record, scheduler, period, share, brackets)))
         except RequestError:
             continue  # a search refuses these rules too, for example a grace period beyond the last epoch
     return rows
