@@ -30,7 +30,7 @@ from tuner.record.reading import read
 from tuner.record.results import load
 
 TITLES = tuple(title.encode() for title in (*killing.TRIAL_ACTORS, "ray::WorkerActor"))
-SLOW = ["--space", str(SPACES / "slow.py")]
+SLOW = ["--space", str(SPACES / "tiny.py:slow")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 TWO = ["--max-concurrent-trials", "2"]
 EVERY_S = 4.0  # between two kills of a worker

@@ -108,7 +108,7 @@ def search(one_ray, tmp_path, capsys):
     from tuner.record import results
 
     def command(space, *options, name="test"):
-        words = ["--space", str(SPACES / space) if space.endswith(".py") else space] if space else []
+        words = ["--space", str(SPACES / space) if ".py" in space and "/" not in space else space] if space else []
         usual = {"--results": str(tmp_path), "--name": name, "--wandb": "disabled"}
         usual = [word for option, value in usual.items() if option not in options for word in (option, value)]
         code = run.main([*words, *usual, *options])

@@ -38,7 +38,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 TINY = ROOT / "tests" / "spaces" / "tiny.py"
 # Every option and subcommand word of our programs, as their sources spell them.
-SOURCES = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+SOURCES = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
 OPTIONS = {option(field.name) for field in dataclasses.fields(run.Command)} | {
     option(field.name) for field in dataclasses.fields(Experiment)
 }

@@ -19,7 +19,7 @@ import tyro
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
 from tuner.errors.terminal import SGR
 from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
-from tuner.spec.reach import options_of
+from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.requests import SearchCall
 from tuner.tuning.session import run_search

@@ -11,7 +11,7 @@ from benchmarks.search_quality import baselines, libraries
 from benchmarks.search_quality.remote import Remote
 from benchmarks.search_quality.simulate import Method, Problem, Search
 from tuner.errors import RequestError
-from tuner.spec.auto import SearchFacts, choose, settled
+from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import AUTO, Experiment, Options, SchedulerName, SearcherName
 
 OWN_DEFAULT = "ours:auto+auto"
@@ -77,5 +77,5 @@ def _ours(problem: Problem, pair: str, options: dict[str, float]) -> Method:
         **{"num_samples": UNLIMITED, "max_concurrent_trials": problem.workers, **options},
     )
     # Both can propose all that a table has.
-    facts = SearchFacts(saves_checkpoints=True, searchers=("random", "forest"))
-    return Search(settled(requested, choose(requested, facts)), problem.curves.domains())
+    experiment, _ = choose(requested, SpaceTraits(saves_checkpoints=True, searchers=("random", "forest")))
+    return Search(experiment, problem.curves.domains())

@@ -61,7 +61,6 @@ MISTAKES = [
         "search(Space(params=params, train=train), point=0.1)",
         'point 0.1: must be a list of settings, such as point=[{"',
     ),
-    ("search(Space(params=params, train=train), stop=0.9)", 'stop 0.9: must map metrics to values, such as stop={"acc'),
     ("search(Space(params=params, train=train), resume=True)", "resume True: must be the name of an experiment, or"),
     (
         "search(tune.Tuner(train, param_space=params, tune_config=tune.TuneConfig(metric='loss', mode='min', "
@@ -69,17 +68,12 @@ MISTAKES = [
         "tuner has no scheduler ResourceChangingScheduler: give another, as search(tuner, scheduler='asha')",
     ),
     ("load(3)", 'the folder is a int: give a path, such as "results/NAME"'),
-    ("load_best(None)", 'the folder is a NoneType: give a path, such as "results/NAME"'),
     ("load('nothing')", "; this folder has no experiments: give another results"),
     ("Space(params={'lr': [1, 2]}, train=train)", "parameter 'lr': list [1, 2]; did you mean tune.choice([1, 2])?"),
     ("Space(params=params, task=train)", "must be a Task, such as Task(data=..., model=..., optimizer=...)"),
     ("Space(params=params, train=train, metric=3)", "metric=3: must be the name of a metric"),
-    ("Space(params=params, train=train, stop=3)", "stop=3: must be a dict, metric -> value"),
     ("Space(params=params, train=train, points={'lr': 1})", "points={'lr': 1}: must be a list of settings"),
-    ("Space(params=params, train=train, mutable='lr')", "mutable='lr': must be a list of parameters"),
-    ("Space(params=params, train=train, callbacks=print)", "must be a list of tune.Callback objects"),
     ("Task(data=3, model=train, optimizer=train)", "Task(data=...) is a int: give the function itself"),
-    ("Arrays(np.zeros(3), None)", "targets is None: give an array with one row per example"),
     ("Arrays(np.zeros(3), np.zeros(2))", "3 inputs but 2 targets: give one target per input"),
 ]
 

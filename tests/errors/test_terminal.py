@@ -17,7 +17,7 @@ HEADING = (
 )
 LINES = [
     HEADING,
-    "!!! CIFAR-10 sample: 5,000 images, not all 60,000 (could not reach www.cs.toronto.edu); see --data-dir !!!",
+    "!!! CIFAR-10 sample: 5,000 images, not all 60,000; see --data-dir !!!",
     "saved       About 4 of 18 epochs (22 %) and 11 s on workers. This estimate lets each trial train at its own rate.",
     "tuner: error: --space digits.py: its model needs 64 inputs (/home/me/a-long-folder/digits.py, line 12); change it",
     "folder      /home/me/a folder/results",

@@ -43,7 +43,7 @@ def test_the_config_is_the_trials_and_the_runs_folder_lives_as_long(reports):
         run = wandb.init(project="p", config={"lr": 0.1, "width": 3})
         wandb.config.update({"lr": 9, "depth": 2})
         assert dict(wandb.config) == {"lr": 0.5, "width": 3, "depth": 2}
-        assert run.settings.mode == "disabled" and trial.reached
+        assert run.settings.mode == "disabled" and trial.read
         model = Path(wandb.run.dir, "model.pt")
         model.touch()
         wandb.log_model("model.pt")

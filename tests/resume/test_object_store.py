@@ -19,7 +19,7 @@ from tuner.errors import RequestError
 from tuner.record import object_store
 from tuner.record.object_store import JOURNAL, ObjectStore, Uploader, files_of
 from tuner.record.reading import read
-from tuner.spec.places import is_uri, local_root
+from tuner.spec.experiment import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,7 +242,7 @@ def command(*argv, wait=True):
 def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
     space = [
         "--space",
-        "tests/spaces/slow.py",
+        "tests/spaces/tiny.py:slow",
         "--num-samples",
         "4",
         "--max-epochs",

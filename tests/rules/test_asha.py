@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from tuner.rules import asha
-from tuner.spec.experiment import Experiment
-from tuner.spec.rungs import milestones
+from tuner.spec.experiment import Experiment, milestones
 
 VALUES = some.floats(-1e9, 1e9) | some.integers(-3, 3) | some.sampled_from([0.0, -0.0, 1.0])
 

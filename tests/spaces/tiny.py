@@ -1,5 +1,8 @@
 """Two blobs told apart by a linear model: a Task space whose trials take milliseconds."""
 
+import dataclasses
+import time
+
 import numpy as np
 import torch
 from ray import tune
@@ -39,3 +42,18 @@ space = Space(
     num_samples=6,
     mutable=("lr",),
 )
+
+
+def unhurried(inputs):
+    time.sleep(0.5 * len(inputs) / 160)
+    return inputs
+
+
+def annealing(optimizer, config, max_epochs):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max_epochs)
+
+
+# An epoch takes half a second, so that a kill finds it in the middle of one.
+slow = dataclasses.replace(space, task=dataclasses.replace(space.task, augment=unhurried))
+# With a schedule that is laid over all epochs.
+cosine = dataclasses.replace(space, task=dataclasses.replace(space.task, schedule=annealing))

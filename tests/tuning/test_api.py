@@ -16,7 +16,7 @@ from spaces import tiny
 from workerless import in_this_process
 
 from tuner import RequestError, Space, load, load_best, run, search
-from tuner.spec.live import space_of
+from tuner.spec.space_objects import space_of
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "spaces" / "tiny.py"

@@ -12,8 +12,8 @@ from ray import tune
 from ray.tune.search.sample import Domain
 
 from tuner.errors import RequestError
+from tuner.spec.domains import is_constant
 from tuner.spec.experiment import SchedulerName, SearcherName
-from tuner.spec.parameters import is_constant
 from tuner.spec.space import Space
 
 # The keys are names of Ray's classes, because importing some of the classes needs other libraries.

@@ -1,7 +1,6 @@
 """RequestError, the exception for a user's mistake: a command prints it as one line, no traceback, and exits with 2.
 
 The module also makes texts safe to print, because an error text may quote a user's file or name.
-`leave` ends a command's process.
 """
 
 from __future__ import annotations
@@ -23,13 +22,18 @@ from tuner.errors.terminal import shown
 logger = logging.getLogger(__name__)
 # Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
 OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+REWORDED = {  # argparse's errors -> what was given, what is allowed, what to do
+    r"argument (--\S+): invalid int value: '(.*)'": r"\1 \2: must be a whole number",
+    r"argument (--\S+): invalid float value: '(.*)'": r"\1 \2: must be a number",
+    r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)": r"\1 \2: must be one of \3",
+    r"argument (--\S+): expected one argument": r"\1: needs a value",
+    r"unrecognized arguments: (\S+).*": r"\1: is no option of this command",
+    r"the following arguments are required: (.*)": r"give \1",
+}
 
 
 class RequestError(Exception):
-    """The request cannot be done; the text should say what the user gave, what is allowed and what to do.
-
-    As a string it is always one printable line.
-    """
+    """The request cannot be done; says in one printable line what the user gave, what is allowed and what to do."""
 
     def __str__(self) -> str:
         return printable(" ".join(super().__str__().splitlines()))
@@ -43,7 +47,9 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that raises a RequestError for a wrong command line, instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{in_words(message)} (see --help)")
+        for pattern, words in REWORDED.items():
+            message = re.sub(pattern, words, message)
+        raise RequestError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         refuse_repeated(sys.argv[1:] if args is None else args, self._option_string_actions)
@@ -69,37 +75,17 @@ def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable
         given[name] = value
 
 
-def in_words(message: str) -> str:
-    """Rewords an error of argparse: what was given, what is allowed, what to do; other errors stay as they are."""
-    if match := re.match(r"argument (--\S+): invalid (int|float) value: '(.*)'", message):
-        return f"{match[1]} {match[3]}: must be a {'whole ' if match[2] == 'int' else ''}number"
-    if match := re.match(r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
-        choices = [choice.strip(" '") for choice in match[3].split(",")]
-        return f"{match[1]} {match[2]}: must be one of {', '.join(choices)}{nearest(match[2], choices)}"
-    if match := re.match(r"argument (--\S+): expected one argument", message):
-        return f"{match[1]}: needs a value"
-    if match := re.match(r"unrecognized arguments: (\S+)", message):
-        return f"{match[1]}: is no option of this command"
-    if match := re.match(r"the following arguments are required: (.*)", message):
-        return f"give {match[1].upper()}"
-    return message
-
-
 def printable(text: str) -> str:
     """Escapes (`\\x1b`) each character that `str.isprintable` refuses: it could control a terminal or hide its output.
 
-    Among them are control characters (also line ends and tabs), marks that reverse the writing direction, halves of
-    surrogate pairs and unusual spaces. Pass a text of several lines line by line.
+    Line ends and tabs are such characters, so pass a text of several lines line by line.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns any exception but RequestError into a RequestError that names the folder or file that is read.
-
-    The code that reads a file checks it; this catches the errors that no check foresaw. It logs the traceback at DEBUG.
-    """
+    """Turns an error that no check foresaw into a RequestError that names the folder; logs the traceback at DEBUG."""
     try:
         yield
     except RequestError:
@@ -117,10 +103,7 @@ def refused(error: Exception) -> str:
 
 
 def say(*lines: str, to: TextIO | None = None) -> None:
-    """Prints lines to stdout or the stream `to`; in a terminal, breaks long lines between words.
-
-    Escapes unprintable characters, because an experiment's names and errors may contain any text.
-    """
+    """Prints lines to stdout or `to` with unprintable characters escaped; a terminal gets lines of its width."""
     stream = to or sys.stdout
     try:
         print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)
@@ -132,8 +115,7 @@ def say(*lines: str, to: TextIO | None = None) -> None:
 def leave(code: int) -> NoReturn:
     """Ends the process without Python's clean-up; the caller must have closed what it opened.
 
-    The clean-up takes 1.9 s after torch and Ray, and 19 s if experiments' records take 1.2 GB of memory. It also waits
-    for threads.
+    The clean-up waits for threads, and takes 1.9 s after torch and Ray, 19 s if records take 1.2 GB of memory.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the stream is a pipe that its reader has closed

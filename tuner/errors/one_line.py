@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from types import TracebackType
@@ -16,17 +17,14 @@ RENDER = "_render_traceback_"  # IPython shows what this attribute of an error r
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Context manager: if an error about a user's mistake leaves it and nobody catches it, Python shows it as one line.
-
-    A program that catches the error gets it unchanged, with its traceback.
-    """
+    """Context manager: an uncaught error about a user's mistake that leaves it is shown as one line."""
     try:
         yield
     except (RequestError, ValueError, KeyboardInterrupt) as error:
         if str(error):  # Python's own KeyboardInterrupt has no text
             setattr(error, RENDER, rendered)
-            if not isinstance(sys.excepthook, Hook):
-                sys.excepthook = Hook(sys.excepthook)
+            if getattr(sys.excepthook, "func", None) is not _show:
+                sys.excepthook = functools.partial(_show, sys.excepthook)
         raise
 
 
@@ -41,14 +39,9 @@ def line_of(error: BaseException) -> str:
     return printable(f"{type(error).__name__}: {text}{'' if place in text else f' {place}'}")
 
 
-class Hook:
-    """Replaces `sys.excepthook`: prints an error that `in_one_line` has marked as one line, and others as before."""
-
-    def __init__(self, before: Any) -> None:
-        self._before = before
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if hasattr(error, RENDER):
-            say(line_of(error), to=sys.stderr)
-        else:
-            self._before(kind, error, trace)
+def _show(before: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an error that `in_one_line` has marked as one line, and others as `sys.excepthook` did before."""
+    if hasattr(error, RENDER):
+        say(line_of(error), to=sys.stderr)
+    else:
+        before(kind, error, trace)

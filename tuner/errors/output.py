@@ -15,11 +15,7 @@ MOST_SHOWN = 1024 * 1024  # limit per output stream and call of the user's code 
 
 
 class Bounded:
-    """A replacement for a stream's `write`: passes text on up to a limit, then writes one note and drops the rest.
-
-    It keeps the beginning because that shows what the trial ran with. The journal and error.txt show how the trial
-    ended.
-    """
+    """A replacement for a stream's `write`: passes text on up to a limit, then writes one note and drops the rest."""
 
     def __init__(self, write: Callable[[str], Any], most_bytes: int = MOST_BYTES, whose: str = "a trial") -> None:
         self._write, self._left = write, most_bytes

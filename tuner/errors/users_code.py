@@ -25,14 +25,31 @@ def place_of(function: object) -> str:
     while hasattr(function, "func"):  # unwraps functools.partial
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    if code is None or _is_foreign(code.co_filename):
-        return ""
-    return f" ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
+    return _last_place([(code.co_filename, code.co_firstlineno)]) if code else ""
 
 
 def place_in(printed: str) -> str:
     """` (file, line 12)` of the user's code that a printed traceback names last; empty if it names none."""
-    return users_place(FRAME.findall(printed[-MOST_TRACEBACK:]))
+    return _last_place(FRAME.findall(printed[-MOST_TRACEBACK:]), shown=str)
+
+
+def place_raised(error: BaseException | None) -> str:
+    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
+    if error is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _last_place((each.filename, each.lineno) for each in frames) or place_raised(error.__cause__)
+
+
+def place_of_frame(frame: FrameType | None) -> str:
+    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
+    frames = [(each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)] if frame else []
+    return _last_place(reversed(frames))
+
+
+def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] | None = None) -> str:
+    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
+    return f" ({(shown or shown_path)(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
 
 
 def shown_path(file: str | Path | None) -> str:
@@ -42,29 +59,6 @@ def shown_path(file: str | Path | None) -> str:
     with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
         return str(Path(file or "").relative_to(working_folder or Path.cwd()))
     return str(file)
-
-
-def users_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] = str) -> str:
-    """` (file, line 12)` of the last frame in the user's code; empty if there is none.
-
-    Frames of tuner, of Python's own modules and of installed packages are left out.
-    """
-    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
-    return f" ({shown(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
-
-
-def place_raised(error: BaseException | None) -> str:
-    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
-    if error is None:
-        return ""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    return users_place(frames, shown_path) or place_raised(error.__cause__)
-
-
-def place_of_frame(frame: FrameType | None) -> str:
-    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
-    frame = _users(frame)
-    return f" ({shown_path(frame.f_code.co_filename)}, line {frame.f_lineno})" if frame else ""
 
 
 def is_importing(frame: FrameType | None) -> bool:
@@ -86,12 +80,6 @@ def is_tuners(error: BaseException) -> bool:
     """Whether tuner's own code raised an error, which then says in its text what to do."""
     frame = innermost_frame(error)
     return frame is not None and frame.f_code.co_filename.startswith(TUNER)
-
-
-def _users(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and _is_foreign(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
 
 
 def _is_foreign(file: str) -> bool:

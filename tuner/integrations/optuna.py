@@ -18,10 +18,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.script import Ended, check_declared, running
-from tuner.spec.source import returned_tuple
 
 Config = dict[str, Any]
 
@@ -47,11 +45,6 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
 
     Raises a RequestError if the objective returns several values.
     """
-    if place := returned_tuple(objective):
-        raise RequestError(
-            f"the objective returns several values ({place}), but a search has one metric: give one of them, as "
-            f"with_trial(lambda trial: objective(trial)[0])"
-        )
     return functools.partial(_train, objective)
 
 
@@ -79,7 +72,7 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
     """Returns a study in memory, whose only trial has the config's parameters."""
     trial = running()
     if trial:
-        trial.reached = True
+        trial.read = True
     directions, storage = optuna.study.StudyDirection, optuna.storages.InMemoryStorage()
     direction = directions.MAXIMIZE if trial and trial.mode == "max" else directions.MINIMIZE
     study_id = storage.create_new_study([direction], name)

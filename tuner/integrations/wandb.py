@@ -46,7 +46,7 @@ def init(*arguments: Any, **options: Any) -> Any:
         check_declared("wandb.init")
         return __getattr__("init")(*arguments, **options)
     _pending.clear()
-    trial.reached = True
+    trial.read = True
     run = __getattr__("init")(config=options.get("config"), mode="disabled")
     os.makedirs(run.dir, exist_ok=True)  # scripts save models in this folder
     trial.stack.callback(shutil.rmtree, os.path.dirname(run.dir), ignore_errors=True)

@@ -19,7 +19,7 @@ from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
 from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import is_live
+from tuner.spec.spaces import is_in_main
 
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
 
@@ -72,7 +72,7 @@ class ExperimentRecord:
         the space of a script or notebook can only be used in that program.
         """
         space = self.experiment.space
-        return bool(space) and not is_live(space) and "data" in self.facts
+        return bool(space) and not is_in_main(space) and "data" in self.facts
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuner.rules.rule import Action, Decisions, Rule, RuleDecision
-from tuner.spec.experiment import Experiment
-from tuner.spec.rungs import milestones
+from tuner.spec.experiment import Experiment, milestones
 
 
 class Asha(Rule):

@@ -10,8 +10,7 @@ from tuner.rules.asha import Asha
 from tuner.rules.promotion import Promotion
 from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
-from tuner.spec.experiment import MOST_RUNGS, Experiment
-from tuner.spec.rungs import milestones
+from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:

@@ -6,8 +6,7 @@ from bisect import bisect_left, insort
 
 from tuner.rules.asha import Brackets
 from tuner.rules.rule import Action, Decisions, Rule, RuleDecision, trials
-from tuner.spec.experiment import Experiment
-from tuner.spec.rungs import milestones
+from tuner.spec.experiment import Experiment, milestones
 
 
 class Promotion(Rule):

@@ -35,8 +35,7 @@ from tuner.serve.jobs.options import Resume, Start, defaults_of
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import REFUSED_AGAIN, ServedExperiments, with_job
-from tuner.spec.experiment import LATEST, NAMES
-from tuner.spec.places import is_uri
+from tuner.spec.experiment import LATEST, NAMES, is_uri
 from tuner.spec.spaces import list_spaces
 
 MOST_DOWNLOADS = 20  # that are sent at once

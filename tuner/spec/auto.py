@@ -1,7 +1,7 @@
 """Chooses the searcher, the scheduler, the grace period and the reduction factor where the options say `auto`.
 
-`choose` is a pure function: equal options and equal facts give an equal pair. A search saves the pair in
-experiment.json, so that a resume uses it whatever a later version of `choose` prefers.
+`choose` is a pure function: equal options and traits give an equal experiment. A search saves it in experiment.json,
+so that a resume uses it whatever a later version of `choose` prefers.
 """
 
 from __future__ import annotations
@@ -30,55 +30,42 @@ GRACE = 1 / 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchFacts:
-    """What `choose` knows of a search besides its options.
+class SpaceTraits:
+    """What `choose` takes into account of a space.
 
     Attributes:
         saves_checkpoints: whether a paused trial can continue where it was.
         searchers: the searchers that can propose every parameter and whose packages are installed.
-        num_params: number of searched parameters.
         grid_points: number of trials per sample of the searcher random; above 1 with `tune.grid_search`.
         grid_size: number of settings that the searcher grid can try; None if it cannot propose every parameter.
-        num_at_once: how many trials run at once; None if that depends on a cluster.
     """
 
     saves_checkpoints: bool
     searchers: tuple[SearcherName, ...] = ("random",)
-    num_params: int = 1
     grid_points: int = 1
     grid_size: int | None = None
-    num_at_once: int | None = None
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A searcher, a scheduler that works with it, its grace period and its reduction factor.
+def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
+    """Returns the options of a new search in which what suits it best replaces each `auto`, and why, in one line.
 
-    `auto_grace` says whether `auto` chose the grace period by the length of a training. `why` says in one line what
-    `auto` chose and why; it is empty if the user named both.
+    The reason is empty if the user named both the searcher and the scheduler.
+
+    Raises:
+        RequestError: the values do not work together.
     """
-
-    searcher: SearcherName
-    scheduler: SchedulerName
-    grace_period: int
-    reduction_factor: float
-    auto_grace: bool
-    why: str
-
-
-def choose(options: Options, facts: SearchFacts) -> Pair:
-    """Returns the pair of a new search: what the user named, and beside it what suits the search best."""
-    scheduler, about_scheduler = _scheduler(options, facts)
-    searcher, about_searcher = _searcher(options, facts, scheduler)
+    scheduler, about_scheduler = _scheduler(options, traits)
+    searcher, about_searcher = _searcher(options, traits, scheduler)
     parts = [f"searcher {_meaning(searcher)}{about_searcher}"] if options.searcher == AUTO else []
     parts += [f"scheduler {_meaning(scheduler)}{about_scheduler}"] if options.scheduler == AUTO else []
     factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
     auto_grace = AUTO == options.grace_period == options.scheduler
-    suited = suited_grace(options.max_epochs) if auto_grace else 1
-    grace = suited if options.grace_period == AUTO else options.grace_period
-    if options.grace_period == AUTO and grace > 1:
-        parts += [f"grace period {grace} (every trial trains {grace} epochs), {GRACE:.0%} of the epochs"]
-    return Pair(searcher, scheduler, grace, factor, auto_grace, "; ".join(parts))
+    grace = options.grace_period
+    if grace == AUTO:
+        grace = suited_grace(options.max_epochs) if auto_grace else 1
+        parts += [f"grace period {grace} (every trial trains {grace} epochs), {GRACE:.0%} of the epochs"][: grace - 1]
+    chosen = {"searcher": searcher, "scheduler": scheduler, "grace_period": grace, "reduction_factor": factor}
+    return Experiment(**(values_of(options) | chosen), auto_grace=auto_grace), "; ".join(parts)
 
 
 def suited_grace(epochs: int) -> int:
@@ -90,13 +77,13 @@ def _meaning(name: str) -> str:
     return f"{name} ({MEANS[name]})"
 
 
-def _num_trials(options: Options, facts: SearchFacts) -> int:
+def _num_trials(options: Options, traits: SpaceTraits) -> int:
     if options.searcher == "grid":
-        return min(options.num_samples, facts.grid_size or options.num_samples)
-    return options.num_samples * (facts.grid_points if options.searcher in (AUTO, "random") else 1)
+        return min(options.num_samples, traits.grid_size or options.num_samples)
+    return options.num_samples * (traits.grid_points if options.searcher in (AUTO, "random") else 1)
 
 
-def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str]:
+def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, str]:
     """Returns the scheduler, and why `auto` chooses it."""
     if options.scheduler != AUTO:
         return options.scheduler, ""
@@ -108,14 +95,14 @@ def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str
         return "fifo", ", because no rung lies before the last epoch"
     if options.searcher != AUTO and "asha-promotion" not in PAIRS[options.searcher]:
         return "asha", f", because asha-promotion does not work with searcher {options.searcher}"
-    if _num_trials(options, facts) < FEWEST_TO_PROMOTE:
+    if _num_trials(options, traits) < FEWEST_TO_PROMOTE:
         return "asha", f", because {_meaning('asha-promotion')} needs {FEWEST_TO_PROMOTE} trials or more"
-    if not facts.saves_checkpoints:
+    if not traits.saves_checkpoints:
         return "asha", ", because the trials save no checkpoints, from which asha-promotion continues them"
     return "asha-promotion", f", because there are {FEWEST_TO_PROMOTE} trials or more and they save checkpoints"
 
 
-def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) -> tuple[SearcherName, str]:
+def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -> tuple[SearcherName, str]:
     """Returns the searcher, and why `auto` chooses it."""
     if options.searcher != AUTO:
         return options.searcher, ""
@@ -123,19 +110,19 @@ def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) ->
         return "bohb", ", the only one that works with scheduler bohb"
     if scheduler not in ("asha", "asha-promotion"):
         return "random", f", because forest was not measured with {scheduler}"
-    if "forest" not in facts.searchers:
+    if "forest" not in traits.searchers:
         return "random", ", because forest cannot propose every parameter of this space"
     if options.num_samples < FEWEST_TO_LEARN:
         return "random", f", because {_meaning('forest')} needs --num-samples {FEWEST_TO_LEARN} or more"
     return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more"
 
 
-def settled(options: Options, pair: Pair | Experiment) -> Experiment:
-    """Returns the options in which each `auto` stands for what the pair has, or what the resumed search has.
+def as_before(options: Options, earlier: Experiment) -> Experiment:
+    """Returns the options of a resumed search in which each `auto` stands for the value that the search has.
 
     Raises:
         RequestError: the values do not work together.
     """
     values = values_of(options)
-    chosen = {name: getattr(pair, name) for name in CHOSEN if values[name] == AUTO}
-    return Experiment(**(values | chosen | {"auto_grace": pair.auto_grace}))
+    chosen = {name: getattr(earlier, name) for name in CHOSEN if values[name] == AUTO}
+    return Experiment(**(values | chosen), auto_grace=earlier.auto_grace)

@@ -6,12 +6,15 @@ calls none of them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tuner.errors.users_code import shown_path
+from tuner.errors import RequestError
+from tuner.errors.users_code import place_of
 
+CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 GRID_POINTS = 5  # a grid has at most this many values of a numeric range: W&B's and scikit-learn's examples use 3 to 6
 NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width; a log range is measured in logarithms
 
@@ -33,9 +36,41 @@ def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}", value
 
 
+def literal(text: str) -> Any:
+    """Returns the number, True, False or None that a text spells; else the text itself."""
+    for read in (int, float, CONSTANTS.__getitem__):
+        with contextlib.suppress(ValueError, KeyError):
+            return read(text)
+    return text
+
+
+def words(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Writes values as the words of `--point` and `--stop`: `{"a": {"b": 1}}` -> `("a/b=1",)`."""
+    return tuple(f"{name}={value}" for name, value in leaves(values))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nests values by their flattened names: `{"a/b": 1}` -> `{"a": {"b": 1}}`; the inverse of `leaves`."""
+    result: dict[str, Any] = {}
+    for path, value in flat.items():
+        *outer, last = path.split("/")
+        inside = result
+        for name in outer:
+            inside = inside.setdefault(name, {})
+            if not isinstance(inside, dict):
+                raise RequestError(f"{path}: {name!r} has both a value and parameters inside it; leave out one of them")
+        inside[last] = value
+    return result
+
+
 def is_grid(value: Any) -> bool:
     """Whether the value is what `tune.grid_search` returns."""
     return isinstance(value, Mapping) and set(value) == {"grid_search"}
+
+
+def is_constant(value: Any) -> bool:
+    """Whether the value is a constant, which every trial gets as it is."""
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def kind(domain: Any) -> str:
@@ -54,7 +89,8 @@ def kind(domain: Any) -> str:
     base = {sample.Float: "uniform", sample.Integer: "randint"}.get(type(domain))
     if base is None:
         raise ValueError(_no_domain(domain))
-    drawn_by = _sampler(domain)
+    drawn_by = domain.get_sampler()
+    drawn_by = drawn_by.get_sampler() if isinstance(drawn_by, sample.Quantized) else drawn_by
     if isinstance(drawn_by, sample.LogUniform):
         return f"log{base}"
     return "normal" if isinstance(drawn_by, sample.Normal) else base
@@ -65,13 +101,6 @@ def is_choice(value: Any) -> bool:
     from ray.tune.search.sample import Categorical
 
     return isinstance(value, Categorical)
-
-
-def choice(values: list[Any]) -> Any:
-    """Returns `tune.choice(values)`; imports Ray only when it is called."""
-    from ray import tune
-
-    return tune.choice(values)
 
 
 def check_domain(domain: Any) -> None:
@@ -93,10 +122,10 @@ def describe(domain: Any) -> dict[str, Any]:
     """Returns a domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes `upper`."""
     name = kind(domain)
     if name in ("choice", "grid_search"):
-        return {"kind": name, "values": [v if _is_json(v) else repr(v) for v in values_of(domain)]}
+        return {"kind": name, "values": [v if is_constant(v) else repr(v) for v in values_of(domain)]}
     if name == "sample_from":
         return {"kind": name}
-    bounds = {"kind": name, "lower": domain.lower, "upper": domain.upper, "q": getattr(domain.sampler, "q", None)}
+    bounds = {"kind": name, "lower": domain.lower, "upper": domain.upper, "q": _step(domain)}
     return {key: value for key, value in bounds.items() if value is not None and value not in (math.inf, -math.inf)}
 
 
@@ -144,8 +173,7 @@ def grid_values(domain: Any) -> list[Any]:
         return values_of(domain)
     if name in ("normal", "sample_from"):
         raise ValueError(f"{name} has no bounds, so it has no grid; use tune.choice or a range, or --searcher random")
-    points = [from_unit(domain, i / (GRID_POINTS - 1)) for i in range(GRID_POINTS)]
-    return sorted(set(points))
+    return sorted({from_unit(domain, i / (GRID_POINTS - 1)) for i in range(GRID_POINTS)})
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
@@ -160,42 +188,41 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
         radius: among numbers, how many neighbours to take on either side.
     """
     name = kind(domain)
+    steps = [sign * distance for distance in range(1, radius + 1) for sign in (-1, 1)]
     if name in ("choice", "grid_search"):
         values = values_of(domain)
         if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
             return [v for v in values if v != value]
         ordered = sorted(set(values))
         at = ordered.index(value)
-        picked = [ordered[i] for d in range(1, radius + 1) for i in (at - d, at + d) if 0 <= i < len(ordered)]
-    elif name in ("normal", "sample_from"):
+        return [ordered[at + step] for step in steps if 0 <= at + step < len(ordered)]
+    if name in ("normal", "sample_from"):
         return []
-    else:
-        here, share = to_unit(domain, value), _share(domain)
-        steps = [here + sign * d * share for d in range(1, radius + 1) for sign in (-1, 1)]
-        picked = [from_unit(domain, min(1.0, max(0.0, step))) for step in steps]
-        if all(v == value for v in picked):  # rounding to the range's own step undid all steps
-            least = getattr(domain.sampler, "q", None) or 1
-            near = [value + sign * d * least for d in range(1, radius + 1) for sign in (-1, 1)]
-            picked = [v for v in near if domain.lower <= v <= _top(domain)]
+    (low, high), here = _ends(domain), to_unit(domain, value)
+    least = _step(domain) or (1 if "randint" in name else 0)
+    share = NEIGHBOUR_SHARE if name.startswith("log") else max(NEIGHBOUR_SHARE, least / (high - low))
+    picked = [from_unit(domain, min(1.0, max(0.0, here + step * share))) for step in steps]
+    if all(v == value for v in picked):  # rounding to the range's own step undid all steps
+        near = [value + step * (least or 1) for step in steps]
+        picked = [v for v in near if domain.lower <= v <= _top(domain)]
     return [v for v in dict.fromkeys(picked) if v != value]
 
 
 def to_unit(domain: Any, value: float) -> float:
     """The position of a value in its range, from 0 to 1; a log range is measured in the logarithm."""
     low, high = _ends(domain)
-    return float((_scale(domain)(value) - low) / (high - low))
+    return float(((math.log(value) if kind(domain).startswith("log") else value) - low) / (high - low))
 
 
 def from_unit(domain: Any, unit: float) -> Any:
     """The value at a position (0 to 1) of the range, rounded to the domain's `q`; an int for integer domains."""
-    name = kind(domain)
+    name, step = kind(domain), _step(domain)
     if unit in (0.0, 1.0):
         value = domain.lower if unit == 0.0 else _top(domain)  # the ends are exact; exp(log(x)) may differ from x
     else:
         low, high = _ends(domain)
         value = low + unit * (high - low)
         value = math.exp(value) if name.startswith("log") else value
-    step = getattr(domain.sampler, "q", None)
     if step:
         value = min(_top(domain), max(domain.lower, round(value / step) * step))
     return int(round(value)) if "randint" in name else float(value)
@@ -207,9 +234,8 @@ def _no_domain(value: Any) -> str:
         values = list(value)
         shown = repr(values if len(values) <= 10 else [*values[:9], "..."])
         return f"{type(value).__name__} {shown}; did you mean tune.choice({shown})?"
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        what = f"{value.__name__} is a function ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
+    if hasattr(value, "__code__"):
+        what = f"{value.__name__} is a function{place_of(value)}"
         return f"{what}; to compute a value for each trial, write tune.sample_from(lambda spec: ...)"
     return (
         f"a {type(value).__name__} is neither a domain, such as tune.choice, tune.uniform, tune.loguniform, "
@@ -217,36 +243,16 @@ def _no_domain(value: Any) -> str:
     )
 
 
-def _share(domain: Any) -> float:
-    # A neighbour must be able to differ by at least one step, and one step of an integer or quantised range can be more
-    # than NEIGHBOUR_SHARE of the range.
-    name = kind(domain)
-    step = getattr(domain.sampler, "q", None) or (1 if name == "randint" else 0)
-    low, high = _ends(domain)
-    return max(NEIGHBOUR_SHARE, step / (high - low)) if not name.startswith("log") else NEIGHBOUR_SHARE
-
-
 def _ends(domain: Any) -> tuple[float, float]:
-    scale = _scale(domain)
-    return scale(domain.lower), scale(_top(domain))
+    """The ends of a range, as logarithms if it is a log range."""
+    ends = domain.lower, _top(domain)
+    return (math.log(ends[0]), math.log(ends[1])) if kind(domain).startswith("log") else ends
 
 
 def _top(domain: Any) -> Any:
     # Ray's integer ranges exclude their upper end, unless they are quantised (tune.qrandint includes it).
-    exclusive = "randint" in kind(domain) and not getattr(domain.sampler, "q", None)
-    return domain.upper - 1 if exclusive else domain.upper
+    return domain.upper - 1 if "randint" in kind(domain) and not _step(domain) else domain.upper
 
 
-def _scale(domain: Any) -> Any:
-    return math.log if kind(domain).startswith("log") else float
-
-
-def _sampler(domain: Any) -> Any:
-    from ray.tune.search.sample import Quantized
-
-    drawn_by = domain.get_sampler()
-    return drawn_by.get_sampler() if isinstance(drawn_by, Quantized) else drawn_by
-
-
-def _is_json(value: Any) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str))
+def _step(domain: Any) -> Any:
+    return getattr(domain.sampler, "q", None)

@@ -6,19 +6,17 @@ The fields of `Options` are the options of the command line: `tuner.run` generat
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import hashlib
 import math
+import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
-from tuner.spec import domains
-from tuner.spec.places import is_uri, local_root
-from tuner.spec.rungs import milestones
+from tuner.spec.domains import literal, nested
 
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
@@ -45,7 +43,6 @@ EXTENDABLE = frozenset(
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
-CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
@@ -72,9 +69,14 @@ MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
 MOST_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_NUMBER = 1e6  # maximum of a trial's CPUs and of its GPUs, and of the reduction factor
 MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
-KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
-TIMES = dict.fromkeys(("time_budget", "trial_timeout"), "a text such as 90s, 30m or 2h")
-KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
+KINDS = {  # class of an option's value -> how an error text names it
+    int: "a whole number",
+    float: "a number",
+    str: f"a text of {MOST_CHARS} characters at most",
+    bool: "yes or no",
+    tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
+}
+TIMES = ("time_budget", "trial_timeout")
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -155,12 +157,11 @@ class Options:
         for name in ("point", "stop"):
             object.__setattr__(self, name, _tuples(getattr(self, name)))  # JSON has lists, but no tuples
         for field in dataclasses.fields(self):
-            self._check_kind(field.name)
-            self._check_choice(field.name)
+            self._check_value(field.name)
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if value != AUTO and not least <= value <= most:
-                raise RequestError(f"{option(name)} {value}: {_bounds(name, least, most)}")
+                raise RequestError(f"{option(name)} {value}: must be {least:,} or more, at most {most:,}")
         factor = self.reduction_factor
         if factor != AUTO and not 1 < factor <= MOST_NUMBER:
             raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
@@ -170,7 +171,6 @@ class Options:
                 f"give --scheduler asha-promotion"
             )
         self._check_resources()
-        self._check_workers()
         self._check_pair()
         self._check_names()
         self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong one)
@@ -204,53 +204,47 @@ class Options:
         """`<results>/<name>`, or its working copy on this machine if the results are in an object store."""
         return local_root(self.results) / self.name
 
-    def _check_kind(self, name: str) -> None:
-        """Checks the type and the length of an option's value, because a value from a file may be anything."""
-        kinds, choices, value = KINDS_OF[type(self)][name], CHOICES_OF[type(self)][name], getattr(self, name)
-        fits = type(value) in kinds or (float in kinds and type(value) is int)
-        if isinstance(value, tuple):
+    def _check_value(self, name: str) -> None:
+        """Checks an option's class, length and choice, because a value from a file may be anything."""
+        allowed, value = ALLOWED[type(self)][name], getattr(self, name)
+        choices = [each for each in allowed if isinstance(each, str)]
+        fits = type(value) in allowed or (float in allowed and type(value) is int)
+        if isinstance(value, str):
+            fits = value in choices or (fits and len(value) <= MOST_CHARS)
+        elif isinstance(value, tuple):
             fits = fits and _are_words(value, depth=2 if name == "point" else 1)
-        if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
-            short = isinstance(value, (str, float, bool, type(None))) or (type(value) is int and abs(value) < 10**9)
-            shown = repr(value)[:50] if short else f"({type(value).__name__})"
-            allowed = [KINDS[kind] for kind in kinds if not (kind is str and (choices or name in TIMES))]
-            allowed += [f"one of {', '.join(choices)}"] if choices else []
-            allowed += [TIMES[name]] if name in TIMES else []
-            raise RequestError(f"{option(name)} {shown}: must be {' or '.join(allowed)}")
-
-    def _check_choice(self, name: str) -> None:
-        allowed, value = CHOICES_OF[type(self)][name], getattr(self, name)
-        if allowed and isinstance(value, str) and value not in allowed:
-            raise RequestError(f"{option(name)} {value}: must be one of {', '.join(allowed)}{nearest(value, allowed)}")
+        elif isinstance(value, int):
+            fits = fits and abs(value) < 10**18  # Python refuses to print numbers of more than 4300 digits
+        if fits:
+            return
+        short = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
+        shown = (str if choices else repr)(value)[:50] if short else f"({type(value).__name__})"
+        texts = ["a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each] for each in allowed if each in KINDS]
+        if choices:
+            listed = ", ".join(choices) + (nearest(value, choices) if isinstance(value, str) else "")
+            texts += [f"one of {listed}" if len(choices) > 1 else listed]
+        raise RequestError(f"{option(name)} {shown}: must be {' or '.join(texts)}")
 
     def _check_resources(self) -> None:
-        for name, zero in (("cpus_per_trial", False), ("gpus_per_trial", True)):
-            value = getattr(self, name)
-            if value == "auto":
-                continue
-            if not (value <= MOST_NUMBER and (value > 0 or (zero and value == 0))):
-                raise RequestError(
-                    f"{option(name)} {value:g}: must be {'0 or more' if zero else 'above 0'}, at most "
-                    f"{MOST_NUMBER:,.0f}, or auto"
-                )
-            if value > 1 and value != int(value):
-                raise RequestError(f"{option(name)} {value}: above 1 it must be a whole number; round it")
-
-    def _check_workers(self) -> None:
         workers = self.workers_per_trial
-        if self.strategy != "ddp":
-            if workers != 1:
-                raise RequestError(
-                    f"--workers-per-trial {workers}: --strategy {self.strategy} trains in one process; "
-                    f"give --strategy ddp, or leave out --workers-per-trial"
-                )
-            return
-        for name in ("cpus_per_trial", "gpus_per_trial"):
+        if self.strategy != "ddp" and workers != 1:
+            raise RequestError(
+                f"--workers-per-trial {workers}: --strategy {self.strategy} trains in one process; give --strategy "
+                f"ddp, or leave out --workers-per-trial"
+            )
+        for name, least in (("cpus_per_trial", "above 0"), ("gpus_per_trial", "0 or more")):
             value = getattr(self, name)
-            if value != "auto" and value % workers:
+            if value == AUTO:
+                continue
+            given = f"{option(name)} {value:g}"
+            if not 0 <= value <= MOST_NUMBER or (least == "above 0" and not value):
+                raise RequestError(f"{given}: must be {least}, at most {MOST_NUMBER:,.0f}, or auto")
+            if value > 1 and value != int(value):
+                raise RequestError(f"{given}: above 1 it must be a whole number; round it")
+            if self.strategy == "ddp" and value % workers:
                 raise RequestError(
-                    f"{option(name)} {value:g}: each of --workers-per-trial {workers} needs the same whole number; "
-                    f"give a multiple of {workers}, or auto"
+                    f"{given}: each of --workers-per-trial {workers} needs the same whole number; give a multiple of "
+                    f"{workers}, or auto"
                 )
 
     def _check_pair(self) -> None:
@@ -314,28 +308,19 @@ class Experiment(Options):
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
-        self._check_rungs()
-        self._check_brackets()
-
-    def _check_rungs(self) -> None:
-        """Checks the number of rungs before any list of them is built."""
         factor = self.reduction_factor
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
-        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # counted before any list of them is built
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
             raise RequestError(
                 f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
                 f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
             )
-
-    def _check_brackets(self) -> None:
-        if self.brackets == 1:
-            return
-        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
-        if self.brackets > num_rungs:
+        most = len(milestones(self.max_epochs, self.grace_period, factor)) if self.brackets > 1 else 1
+        if self.brackets > most:
             raise RequestError(
-                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
+                f"--brackets {self.brackets}: must be at most {most}, the number of rungs up to --max-epochs "
                 f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
             )
 
@@ -349,33 +334,6 @@ class Experiment(Options):
 def values_of(options: Options) -> dict[str, Any]:
     """Returns option -> value, from which `Options` or `Experiment` can be built."""
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
-
-
-def literal(text: str) -> Any:
-    """Returns the number, True, False or None that a text spells; else the text itself."""
-    for read in (int, float, CONSTANTS.__getitem__):
-        with contextlib.suppress(ValueError, KeyError):
-            return read(text)
-    return text
-
-
-def words(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Writes values as the words of `--point` and `--stop`: `{"a": {"b": 1}}` -> `("a/b=1",)`."""
-    return tuple(f"{name}={value}" for name, value in domains.leaves(values))
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nests values by their flattened names: `{"a/b": 1}` -> `{"a": {"b": 1}}`; the inverse of `domains.leaves`."""
-    result: dict[str, Any] = {}
-    for path, value in flat.items():
-        *outer, last = path.split("/")
-        inside = result
-        for name in outer:
-            inside = inside.setdefault(name, {})
-            if not isinstance(inside, dict):
-                raise RequestError(f"{path}: {name!r} has both a value and parameters inside it; leave out one of them")
-        inside[last] = value
-    return result
 
 
 def _tuples(value: Any) -> Any:
@@ -400,30 +358,37 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def _literals(kind: Any) -> tuple[str, ...]:
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return tuple(name for part in get_args(kind) for name in _literals(part))
+def is_uri(results: str) -> bool:
+    """Whether `--results` names an object store rather than a folder."""
+    return re.match(r"[a-z][a-z0-9]*://", results) is not None
 
 
-def _kinds(kind: Any) -> tuple[type, ...]:
-    """The Python classes of the values that a type annotation allows."""
-    if get_origin(kind) is Literal:
-        return (str,)
-    if get_origin(kind) is tuple:
-        return (tuple,)
-    return tuple(each for part in get_args(kind) for each in _kinds(part)) or (kind,)
+def local_root(results: str) -> Path:
+    """The folder that experiments are written to on this machine: `results` itself, or the working copy of a URI."""
+    if not is_uri(results):
+        return Path(results)
+    cache = Path(os.environ.get("TUNER_CACHE") or "~/.cache/tuner").expanduser()
+    return cache / "results" / hashlib.sha256(results.rstrip("/").encode()).hexdigest()[:16]
 
 
-def _bounds(name: str, least: int, most: int) -> str:
-    if name in ("seed", "priority"):
-        return f"must be {least}..{most}"
-    if name == "max_concurrent_trials":
-        return f"must be 1 or more, or 0 for as many as fit; at most {most:,}"
-    return f"must be {least} or more, at most {most:,}"
+def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int = 0) -> list[float]:
+    """The epochs of a bracket's rungs, in ascending order; bracket n lacks the n lowest rungs of bracket 0.
+
+    A milestone may lie between two epochs. Trials then reach the rung at the later epoch.
+    """
+    num = int(math.log(max_epochs / grace_period) / math.log(factor) - bracket + 1)
+    return [grace_period * factor ** (k + bracket) for k in range(num)]
 
 
-HINTS = {each: get_type_hints(each) for each in (Options, Experiment)}
-CHOICES_OF = {each: {name: _literals(kind) for name, kind in hints.items()} for each, hints in HINTS.items()}
-KINDS_OF = {each: {name: _kinds(kind) for name, kind in hints.items()} for each, hints in HINTS.items()}
-CHOICES = CHOICES_OF[Experiment]
+def _allowed(kind: Any) -> tuple[Any, ...]:
+    """The classes and texts that a type annotation allows: `(float, "auto")`."""
+    parts = () if get_origin(kind) is tuple else get_args(kind)
+    return tuple(each for part in parts for each in _allowed(part)) or (get_origin(kind) or kind,)
+
+
+ALLOWED = {
+    each: {name: _allowed(kind) for name, kind in get_type_hints(each).items()} for each in (Options, Experiment)
+}
+CHOICES = {
+    name: tuple(each for each in allowed if isinstance(each, str)) for name, allowed in ALLOWED[Experiment].items()
+}

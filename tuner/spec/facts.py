@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import subprocess
@@ -13,9 +14,11 @@ from tuner.spec import parameters
 from tuner.spec.experiment import BEST_RULE
 from tuner.spec.spaces import LoadedSpace
 
+PACKAGES = ("ray", "torch", "torchvision", "numpy", "wandb", "scikit-learn", "hyperopt", "optuna", "hpbandster")
+
 
 def facts_of(loaded_space: LoadedSpace, command: list[str]) -> dict[str, Any]:
-    """The part of experiment.json that is known before the data is read: space, versions, commit, command and time."""
+    """What experiment.json has beside the options before the data is read."""
     return {
         "best_rule": BEST_RULE,
         "space": space_facts(loaded_space),
@@ -39,22 +42,18 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, for Python and those packages in `names` that are installed."""
-    names = ("ray", "torch", "torchvision", "numpy", "wandb", "scikit-learn", "hyperopt", "optuna", "hpbandster")
-    installed = {"python": platform.python_version()}
-    for name in names:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return installed
+    """Package -> version, for Python and those packages of PACKAGES that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def git_commit() -> str:
     """The commit of the working folder, with a `+` if tracked files have changes; empty outside git or if git fails."""
-    run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=5)
-    try:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=5)
         commit: str = run(["git", "rev-parse", "HEAD"]).stdout.strip()
         return commit + ("+" if run(["git", "status", "--porcelain", "-uno"]).stdout.strip() else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    return ""

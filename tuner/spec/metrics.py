@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 
-# Word in a metric's name -> the mode that a search of it usually has.
-USUAL_MODE = {
-    **dict.fromkeys(("accuracy", "acc", "auc", "f1"), "max"),
-    **dict.fromkeys(("loss", "error", "perplexity"), "min"),
-}
+LARGER = {"accuracy", "acc", "auc", "f1"}  # words of the names of metrics of which larger is better
+SMALLER = {"loss", "error", "perplexity"}
 NEGATED = {"neg", "negative", "minus"}  # as in neg_log_loss, of which larger is better
 
 
 def wrong_mode(metric: str, mode: str) -> str:
     """Says that a metric's name contradicts the mode; empty if it does not, or if the name says nothing certain."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
-    usual = {USUAL_MODE[word] for word in words & USUAL_MODE.keys()}
+    usual = {"max"} if words & LARGER else set()
+    usual |= {"min"} if words & SMALLER else set()
     if words & NEGATED or len(usual) != 1 or mode in usual:
         return ""
     better = "larger" if mode == "max" else "smaller"

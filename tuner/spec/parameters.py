@@ -19,6 +19,7 @@ from typing import Any
 
 from tuner.errors import nearest
 from tuner.spec import domains
+from tuner.spec.domains import is_constant
 
 CHOSEN, BRANCH = "chosen", "branch"
 Params = Mapping[str, Any]
@@ -28,11 +29,6 @@ Setting = dict[str, Any]
 def is_nested(value: Any) -> bool:
     """Whether the value is a dictionary of parameters."""
     return isinstance(value, Mapping) and not domains.is_grid(value)
-
-
-def is_constant(value: Any) -> bool:
-    """Whether the value is a constant, which every trial gets as it is."""
-    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def check(params: Params, of: str = "parameter") -> None:
@@ -52,7 +48,7 @@ def check(params: Params, of: str = "parameter") -> None:
 
 
 def branches(value: Any) -> list[Any]:
-    """The values of a choice if at least one of them is a dictionary with a domain in it, else an empty list."""
+    """The values of a choice if one of them is a dictionary with a domain in it, else an empty list."""
     if not domains.is_choice(value):
         return []
     values = domains.values_of(value)
@@ -87,11 +83,13 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 def encode(params: Params) -> Setting:
     """The searched parameters as searchers get them: a conditional one as the choice of a branch, and all branches."""
+    from ray import tune
+
     encoded: Setting = {}
     for name, value in searched(params).items():
         if values := branches(value):
             inner = {_key(i): encode(each) for i, each in enumerate(values) if is_nested(each)}
-            encoded[name] = {CHOSEN: domains.choice([_key(i) for i in range(len(values))])}
+            encoded[name] = {CHOSEN: tune.choice([_key(i) for i in range(len(values))])}
             encoded[name] |= {key: each for key, each in inner.items() if each}
         else:
             encoded[name] = encode(value) if is_nested(value) else value
@@ -118,8 +116,8 @@ def decode(params: Params, setting: Params) -> Setting:
     return config
 
 
-def leaves(params: Params) -> Iterator[tuple[str, list[Any]]]:
-    """Yields each name of a flattened config, with the domains and constants that its value may come from.
+def leaves(params: Params) -> dict[str, list[Any]]:
+    """Name of a flattened config -> the domains and constants that its value may come from.
 
     A name has several domains or constants if several branches declare it. Constants outside of branches are left out.
     """
@@ -127,7 +125,7 @@ def leaves(params: Params) -> Iterator[tuple[str, list[Any]]]:
     for name, value in searched(params).items():
         for path, each in _leaves(name, value):
             found.setdefault(path, []).append(each)
-    yield from found.items()
+    return found
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -145,17 +143,16 @@ def describe(params: Params) -> dict[str, dict[str, Any]]:
     A name that several branches declare in different ways has the values of all if each is a choice; otherwise it has
     the kind `conditional`, with the domain of each branch.
     """
-    return {path: _described(values) for path, values in leaves(params)}
+    return {path: _described(values) for path, values in leaves(params).items()}
 
 
 def _described(values: list[Any]) -> dict[str, Any]:
-    told = [{"kind": "choice", "values": [each]} if is_constant(each) else domains.describe(each) for each in values]
-    kinds = {each["kind"] for each in told}
-    if len(told) == 1 or all(each == told[0] for each in told):
-        return told[0]
-    if kinds == {"choice"}:
-        return {"kind": "choice", "values": list(dict.fromkeys(v for each in told for v in each["values"]))}
-    return {"kind": "conditional", "branches": told}
+    described = [{"kind": "choice", "values": [v]} if is_constant(v) else domains.describe(v) for v in values]
+    if all(each == described[0] for each in described):
+        return described[0]
+    if all(each["kind"] == "choice" for each in described):
+        return {"kind": "choice", "values": list(dict.fromkeys(v for each in described for v in each["values"]))}
+    return {"kind": "conditional", "branches": described}
 
 
 def place(params: Params, point: Params, path: str = "") -> Setting:

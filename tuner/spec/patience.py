@@ -16,34 +16,30 @@ from tuner.errors.users_code import is_importing, place_of_frame
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
 # time of the line before: after 10, 30, 90 s.
 FIRST_S, MOST_S = 10.0, 300.0
-IMPORTS_S = 60.0
+IMPORTS_S = 60.0  # torch alone may take so long to import
 STARTING = "starting a search; its plan follows"  # printed before Ray is imported, which takes 10 s on a busy machine
 BUSY = 2.0  # processes per core that run or wait to run: from here on, everything takes at least twice as long
 
 
 @contextlib.contextmanager
-def patience(
-    doing: str | Callable[[], str], hint: str = "", first_s: float | None = None, *, once: bool = False
-) -> Iterator[None]:
-    """Prints, after `first_s` (or FIRST_S) seconds in the context, which line of the user's code runs.
+def patience(doing: str | Callable[[], str], hint: str = "") -> Iterator[None]:
+    """Prints, after FIRST_S seconds in the context and then ever more rarely, which line of the user's code runs.
+
+    The import of a module that is not the user's is told only after IMPORTS_S seconds, and without the hint.
 
     Args:
         doing: what takes long, such as `reading the data`, or a function that returns it.
         hint: what the user may do; the end of the printed line.
-        once: print one line; otherwise more lines follow, ever more rarely.
-
-    The import of a module that is not the user's is told only after IMPORTS_S seconds, because torch alone may take so
-    long; it is told without the hint.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
     write = stream.write  # has no limit, unlike the user's code
 
     def tell() -> None:
-        total = wait = first_s or FIRST_S
+        total = wait = FIRST_S
         while not done.wait(wait):
             frame = sys._current_frames().get(thread)
             imports = is_importing(frame)
-            if total < IMPORTS_S and imports:
+            if imports and total < IMPORTS_S:
                 total += wait
                 continue
             more = "; this line imports an installed package" if imports else hint
@@ -52,8 +48,6 @@ def patience(
             with contextlib.suppress(OSError, ValueError):
                 write("\n".join([*shown(printable(line), stream), ""]))
                 stream.flush()
-            if once:
-                return
             wait = min(2 * total, MOST_S)
             total += wait
 

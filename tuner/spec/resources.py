@@ -29,9 +29,9 @@ class Resources:
 
     def bundles(self) -> list[dict[str, float]]:
         """The bundles of a trial's Ray placement group, its own process first; a process that waits needs nothing."""
-        if not self.split:
-            return [bundle(self.cpus, self.gpus)]
-        return [{}, *[bundle(self.cpus / self.workers, self.gpus / self.workers)] * self.workers]
+        amounts = {"CPU": self.cpus / self.workers, "GPU": self.gpus / self.workers}
+        bundle = {name: amount for name, amount in amounts.items() if amount}
+        return [{}, *[bundle] * self.workers] if self.split else [bundle]
 
     def num_processes(self) -> int:
         """The number of processes of all trials that run at once."""
@@ -43,23 +43,15 @@ class Resources:
         Args:
             nodes: the resources of each node, name -> amount.
         """
-        return self.num_places(nodes) // (self.workers if self.split else 1)
+        return self.num_bundles(nodes) // (self.workers if self.split else 1)
 
-    def num_places(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """Returns how many bundles of such trials fit on the nodes at once; `fit` returns how many whole trials.
-
-        The empty bundle of a process that only waits does not count. A trial's other bundles are all equal.
-        """
+    def num_bundles(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """How many of such trials' bundles that are not empty fit on the nodes at once."""
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:
         """The resources of one bundle that is not empty, in words: `1 CPU and 0.5 GPU`."""
         return " and ".join(f"{amount:g} {name}" for name, amount in self.bundles()[-1].items())
-
-
-def bundle(cpus: float, gpus: float) -> dict[str, float]:
-    """A bundle of a Ray placement group: CPUs and GPUs that must be on one node."""
-    return {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
 
 
 def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
@@ -98,8 +90,7 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
         return trial
     fit = trial.fit(nodes)
     if not fit:
-        there = {name: sum(float(node.get(name, 0)) for node in nodes) for name in most}
-        text = _too_many_workers(trial, nodes, there) if ddp else _too_much(experiment, trial, most)
+        text = _too_many_workers(trial, nodes) if ddp else _too_much(experiment, trial, most)
         raise RequestError(text + (SCALED if experiment.address else ""))
     return replace(trial, concurrent=min(fit, experiment.max_concurrent_trials or fit))
 
@@ -108,14 +99,14 @@ def _too_much(experiment: Options, trial: Resources, most: dict[str, float]) -> 
     """An error text: which resource exceeds every node, and what to request instead."""
     pairs = (("CPU", "--cpus-per-trial", trial.cpus), ("GPU", "--gpus-per-trial", trial.gpus))
     name, flag, wanted = next((pair for pair in pairs if pair[2] > most[pair[0]]), pairs[1])
-    there, s = most[name], "" if most[name] == 1 else "s"
+    there = f"{most[name]:g} {name}{'' if most[name] == 1 else 's'}"
     if not experiment.address:
-        is_or_are = "is" if there == 1 else "are"
-        less = f"ask for {there:g} or less" if there else "leave it out"
-        why = f" ({why_no_gpu()})" if name == "GPU" and not there and why_no_gpu() else ""
-        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine{why}; {less}"
-    if wanted > there:
-        return f"{flag} {wanted:g}: no node of the cluster has more than {there:g} {name}{s}; ask for that or less"
+        less = f"ask for {most[name]:g} or less" if most[name] else "leave it out"
+        why = why_no_gpu() if name == "GPU" and not most[name] else ""
+        is_or_are = "is" if most[name] == 1 else "are"
+        return f"{flag} {wanted:g}: there {is_or_are} {there} on this machine{f' ({why})' if why else ''}; {less}"
+    if wanted > most[name]:
+        return f"{flag} {wanted:g}: no node of the cluster has more than {there}; ask for that or less"
     return f"{flag} {wanted:g}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"
 
 
@@ -126,17 +117,18 @@ def why_no_gpu() -> str:
     return trouble()
 
 
-def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], there: dict[str, float]) -> str:
+def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]]) -> str:
     """An error text: which resource all nodes together lack, or how many of the workers fit on the nodes."""
     workers = trial.workers
     for name, wanted in (("CPU", trial.cpus), ("GPU", trial.gpus)):
-        if wanted > there[name]:
+        there = sum(float(node.get(name, 0)) for node in nodes)
+        if wanted > there:
             return (
                 f"--workers-per-trial {workers}: {workers} workers x {wanted / workers:g} {name} per trial, there "
-                f"{'is' if there[name] == 1 else 'are'} {there[name]:g}; ask for fewer workers"
+                f"{'is' if there == 1 else 'are'} {there:g}; ask for fewer workers"
                 + (", or for --gpus-per-trial 0" if name == "GPU" else "")
             )
     return (
         f"--workers-per-trial {workers}: each of the {workers} workers of a trial needs {trial.each()} on one node; "
-        f"only {trial.num_places(nodes)} fit; ask for fewer workers, or for less for each"
+        f"only {trial.num_bundles(nodes)} fit; ask for fewer workers, or for less for each"
     )

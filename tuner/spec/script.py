@@ -3,28 +3,32 @@
 A parameter reaches the script in one of four ways: as the value of the option of the same name (argparse, click), in
 place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in the
 dictionary that `script` returns, or from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
-`tuner.spec.reach` does the first two.
 """
 
 from __future__ import annotations
 
-import ast
+import argparse
 import contextlib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tuner.errors import nearest
-from tuner.spec import reach, source
-from tuner.spec.reach import CONFIG, Constants, declares, options_of
+from tuner.errors import RequestError
+from tuner.spec import script_text
+from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
 
+# Package with a Trainer -> the module that reports for it. Only names: those modules import `tuner.spec`.
+LIGHTNING = "tuner.integrations.lightning"
+TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
@@ -32,12 +36,20 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 class Ended(BaseException):
     """Raised to end a trial's script before the code that needs the results of many trials.
 
-    `value` is the metric's value that is still to be reported, or None if there is nothing left to report.
+    `value` is the metric's value that is still to be reported; None if there is none.
     """
 
     def __init__(self, value: Any = None) -> None:
         super().__init__("the trial has ended")
         self.value = value
+
+
+class Declared(BaseException):
+    """Raised to end the import of a file once its space is declared; only trials run the rest of the file."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__("the file's space is declared")
+        self.space = space
 
 
 @dataclass
@@ -47,8 +59,7 @@ class Trial:
     Attributes:
         config: its parameters.
         metric, mode: the metric that the search optimizes, and "min" or "max".
-        reached: whether the script got parameters from `script`, argparse, `wandb.init` or Optuna; constants do not
-            count.
+        read: whether the script has read parameters from `script`, argparse, `wandb.init` or Optuna; not constants.
         reported: whether `tuner.integrations.wandb` has reported the metric.
         pid: the id of the trial's process; `wandb.log` does nothing in processes that the script starts.
         stack: callbacks that clean up at the trial's end.
@@ -58,23 +69,11 @@ class Trial:
     config: dict[str, Any]
     metric: str
     mode: str = "min"
-    reached: bool = False
+    read: bool = False
     reported: bool = False
     pid: int = field(default_factory=os.getpid)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     at_end: Callable[[], None] | None = None
-
-    def reach(self) -> None:
-        """Notes that the script got parameters."""
-        self.reached = True
-
-
-class Declared(BaseException):
-    """Raised to end the import of a file once its space is declared; only trials run the rest of the file."""
-
-    def __init__(self, space: Space) -> None:
-        super().__init__("the file's space is declared")
-        self.space = space
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         The trial's parameters. They are empty when the script runs without tuner.
     """
     if trial := running():
-        trial.reached = True
+        trial.read = True
         return dict(trial.config)
     if path := importing():
         raise Declared(script_space(path, params, **options))
@@ -104,22 +103,14 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     Raises:
         ValueError: a parameter or field is wrong, or a parameter would reach nothing: it names no option or constant of
             the script or of a file beside it, and the script does not read the parameters otherwise.
-        RequestError: `tuner.spec.source` finds a mistake in the script that would spoil each trial.
+        RequestError: `tuner.spec.script_text` finds a mistake in the script that would spoil each trial.
     """
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
-    source.check_reports(text, path)
-    source.check_options(text, path, params)
-    space = Space(params=params, train=train, **(source.of_study(text, path) | options))
-    unread = set() if _reads_config(text) else space.params.keys() - train.targets(space.params).keys()
-    if unread:
-        name = min(unread)
-        words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(text).replace("-", "_")))
-        near = nearest(name, words - {name}) or nearest(name, {word.lower() for word in words} - {name})
-        raise ValueError(
-            f"parameter {name!r} would reach nothing in {path.name}{near}; name an option "
-            f"of the script, or a variable to which it gives a constant, or use what script() returns"
-        )
+    script_text.check_reports(text, path)
+    space = Space(params=params, train=train, **(script_text.of_study(text, path) | options))
+    script_text.check_options(text, path, params)
+    script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
     return space
 
 
@@ -145,33 +136,66 @@ def running() -> Trial | None:
 @contextlib.contextmanager
 def imported(path: Path) -> Iterator[None]:
     """Marks a file as being imported for its space; hides this process's command-line arguments from the file."""
-    _importing.append(path)
-    try:
-        with _arguments(path):
-            yield
-    finally:
-        _importing.pop()
+    with contextlib.ExitStack() as stack:
+        _importing.append(path)
+        stack.callback(_importing.pop)
+        _replace(stack, sys, argv=[str(path)])
+        yield
 
 
 @contextlib.contextmanager
-def in_trial(config: dict[str, Any], metric: str, path: str = "", mode: str = "min") -> Iterator[Trial]:
+def in_trial(config: dict[str, Any], metric: str, mode: str = "min") -> Iterator[Trial]:
     """Gives a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
     trial = Trial(config, metric, mode)
-    _trial.append(trial)
-    try:
-        with trial.stack, _arguments(Path(path)), reach.into_argparse(config, trial.reach):
-            yield trial
-    finally:
-        _trial.remove(trial)
+    with trial.stack:
+        _trial.append(trial)
+        trial.stack.callback(_trial.pop)
+        _replace(trial.stack, sys, argv=[""])
+        _into_argparse(trial)
+        yield trial
 
 
-@contextlib.contextmanager
-def _arguments(path: Path) -> Iterator[None]:
-    before, sys.argv = sys.argv, [str(path)]
-    try:
-        yield
-    finally:
-        sys.argv = before
+def _replace(stack: contextlib.ExitStack, owner: Any, **values: Any) -> None:
+    """Sets attributes of an object until the stack closes."""
+    for name, value in values.items():
+        stack.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+
+def _into_argparse(trial: Trial) -> None:
+    """Makes the parameters the defaults of every parser's options and arguments of the same name."""
+    config, original = trial.config, argparse.ArgumentParser.parse_known_args
+
+    def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
+        for action in parser._actions:
+            flags = (flag.lstrip("-").replace("-", "_") for flag in action.option_strings)
+            name = next((name for name in (action.dest, *flags) if name in config), None)
+            if name is None:
+                continue
+            trial.read = True
+            if isinstance(action, argparse._SubParsersAction):
+                given = given or [str(config[name])]  # a subcommand has no default: its name must be an argument
+            else:
+                action.default, action.required = config[name], False
+                action.nargs = action.nargs if action.option_strings else "?"
+        return original(parser, given, namespace)
+
+    def error(parser: argparse.ArgumentParser, message: str) -> Any:
+        raise ValueError(f"the script's command line: {message}; give such options as constants in params")
+
+    _replace(trial.stack, argparse.ArgumentParser, error=error, parse_known_args=parse)
+
+
+def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any]) -> None:
+    """Makes the parameters the defaults of every click command's options and arguments of the same name."""
+    command: Any = importlib.import_module("click").Command
+    original = command.make_context
+
+    def make_context(self: Any, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        return original(self, info_name, args, parent, **{**extra, "default_map": dict(config)})
+
+    _replace(stack, command, make_context=make_context)
 
 
 @dataclass(frozen=True)
@@ -184,27 +208,36 @@ class Script:
     path: str
     source: str
 
-    def sources(self) -> dict[Path, str]:
-        """Returns file -> text, for the script and for the modules beside it that it imports."""
-        path = Path(self.path)
-        return {path: self.source, **reach.imported_by(self.source, reach.beside(path))}
-
     def targets(self, names: Iterable[str]) -> dict[str, str]:
         """Says what each parameter sets: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
 
         Parameters that set nothing are left out.
         """
-        words = dict(options_of(self.source))
-        left = set(names) - words.keys()
+        words = options_of(self.source)
         # Files that the script does not import count, too: a package beside it may import them and parse the options.
-        for text in reach.beside(Path(self.path)).values():
-            words |= {name: option for name, option in options_of(text).items() if name in left}
-        for place, visitor in self._constants(names).items():
-            for name, lines in visitor.lines.items():
-                what = "constant in line" if len(lines) == 1 else "constants in lines"
-                of = "" if str(place) == self.path else f" of {place.name}"
-                words.setdefault(name, f"in place of the {what} {', '.join(map(str, sorted(lines)))}{of}")
+        for text in self._beside().values():
+            words = options_of(text) | words
+        for file, constants in self._constants(names).items():
+            of = "" if str(file) == self.path else f" of {file.name}"
+            for name, lines in constants.lines.items():
+                s = "s" if len(lines) > 1 else ""
+                numbers = ", ".join(map(str, sorted(lines)))
+                words.setdefault(name, f"in place of the constant{s} in line{s} {numbers}{of}")
         return {name: words[name] for name in names if name in words}
+
+    def check_reporting(self, metric: str) -> None:
+        """Raises RequestError if no Python file of the folder mentions a function or library that reports."""
+        folder = Path(self.path).parent
+        texts = [self.source, *python_files(folder).values(), *python_files(folder, "*/*.py").values()]
+        if not any(word in text for text in texts for word in REPORTING):
+            raise RequestError(
+                f'{self.path} never reports a metric: write tune.report({{"{metric}": value}}) where an epoch has its '
+                f"value"
+            )
+
+    def _beside(self) -> dict[Path, str]:
+        path = Path(self.path)
+        return {file: text for file, text in python_files(path.parent).items() if file != path}
 
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
         """Returns, by file, the constants that parameters replace in the script and in the modules beside it.
@@ -212,58 +245,65 @@ class Script:
         A module gets only parameters that replace nothing in the script. An option of a parameter's name takes
         precedence over constants.
         """
-        found: dict[Path, Constants] = {}
-        sources, script = self.sources(), Path(self.path)
-        left = set(names) - set(options_of(self.source))
-        for file, text in sources.items():
-            names_here = left if file == script else left.difference(*map(options_of, sources.values()))
-            found[file] = Constants(names_here)
+        modules = imported_by(self.source, self._beside())
+        own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())
+        left = set(names).difference(own.lines, *map(options_of, (self.source, *modules.values())))
+        found = {Path(self.path): own}
+        for file, text in modules.items() if left else ():
             with contextlib.suppress(SyntaxError):
-                found[file].visit(ast.parse(text))
-            if file == script:
-                left = left - found[file].lines.keys()
+                found[file] = Constants(file, text, left)
         return found
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Runs the script in a trial."""
-        path = Path(self.path)
-        replaced = {file: set(each.lines) for file, each in self._constants(config).items() if each.lines}
-        tree = Constants(replaced.pop(path, set())).visit(ast.parse(self.source, self.path))
-        module = ModuleType("__main__")
-        module.__dict__.update({"__file__": self.path, CONFIG: config})
-        before = sys.modules["__main__"]
-        sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
-        sys.argv[0] = self.path
+        path, files = Path(self.path), self._constants(config)
+        own, module = files.pop(path), ModuleType("__main__")
+        module.__file__ = self.path
+        changed = ChangedModules({file.stem: each for file, each in files.items() if each.lines}, config)
         with contextlib.ExitStack() as stack:
-            stack.callback(sys.modules.__setitem__, "__main__", before)
-            beside = {file.stem: names for file, names in replaced.items()}
-            stack.enter_context(reach.fresh_modules(path.parent, config, beside))
-            if reach.imports(self.source, "click"):
-                stack.enter_context(reach.into_click(config))
-            words = ("report(", "TunerCallback", "tuner.integrations")
-            if not any(word in text for text in self.sources().values() for word in words):
-                for name in reach.trainers_in(self.source):
-                    stack.enter_context(importlib.import_module(name).automatic())
-            exec(compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True), module.__dict__)
+            stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
+            stack.callback(_forget_modules, path.parent, before=set(sys.modules))
+            stack.callback(sys.meta_path.remove, changed)
+            _replace(stack, sys, argv=[self.path], path=[str(path.parent), *sys.path])
+            sys.meta_path.insert(0, changed)
+            sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
+            if imports(self.source, "click"):
+                _into_click(stack, config)
+            for trainer in self._trainers():
+                stack.enter_context(importlib.import_module(trainer).automatic())
+            own.run(config, module.__dict__)
+
+    def _trainers(self) -> set[str]:
+        """Returns modules whose `automatic` reports for the script's Trainers, unless the script reports by itself."""
+        texts = [self.source, *imported_by(self.source, self._beside()).values()]
+        if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
+            return set()
+        packages = [each for each in TRAINERS if imports(self.source, each) and "Trainer(" in self.source]
+        for package in packages:
+            importlib.import_module(package)  # the integration uses the package that is imported
+        return {TRAINERS[package] for package in packages}
 
 
-def _reads_config(source: str) -> bool:
-    """Returns whether parameters may reach the script in ways that its text does not show.
+class ChangedModules(MetaPathFinder, Loader):
+    """Makes Python import modules beside a script with parameters in place of their constants."""
 
-    They may if it uses what `script` returns, W&B, Optuna, or a parser whose options are fields of imported classes.
-    """
-    tree = ast.parse(source)
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and declares(node))
-    elsewhere = ("wandb", "suggest_", "HfArgumentParser")
-    return any(word in source for word in elsewhere) or any(id(node) not in alone for node in calls)
+    def __init__(self, modules: Mapping[str, Constants], config: Mapping[str, Any]) -> None:
+        self._modules, self._config = modules, config
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        known = path is None and name in self._modules
+        return spec_from_file_location(name, self._modules[name].file, loader=self) if known else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Lets Python create the module as usual."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._modules[module.__name__].run(self._config, module.__dict__)
 
 
-def _text_without_declaration(source: str) -> str:
-    """Returns the script without its parameter declarations; the rest may have the name that a parameter misspells."""
-    lines = source.split("\n")
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and declares(node):
-            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
-                lines[number] = ""
-    return "\n".join(lines)
+def _forget_modules(folder: Path, before: set[str]) -> None:
+    """Forgets the modules of a script's folder, so that the worker's next trial imports them with its parameters."""
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if isinstance(file, str) and Path(file).is_relative_to(folder) and "-packages" not in file:
+            del sys.modules[name]

@@ -82,15 +82,14 @@ class Space:
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
             raise ValueError("Space has no params: there is nothing to search")
+        if hasattr(self.train, "state_dict") and not isinstance(self.train, type):
+            raise ValueError("train= is a module: give a function of the config that trains it, or a Task(model=...)")
         if self.train is not None and not (takes_config(self.train) or _callable_with(self.train)):
             given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
-        if hasattr(self.train, "state_dict") and not isinstance(self.train, type):
-            raise ValueError("train= is a module: give a function of the config that trains it, or a Task(model=...)")
-        if isinstance(self.train, type) and not _has_step(self.train):
-            raise ValueError(
-                f"train={self.train.__name__}: the class has no step(self), which trains one epoch; add it"
-            )
+        if isinstance(self.train, type) and not defines(self.train, "step"):
+            name = self.train.__name__
+            raise ValueError(f"train={name}: the class has no step(self), which trains one epoch; add it")
         parameters.check(self.params)
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode={self.mode!r}: must be 'min' or 'max'{nearest(str(self.mode), ('min', 'max'))}")
@@ -113,8 +112,10 @@ class Space:
     @cached_property
     def declared(self) -> dict[str, Any]:
         """The params, in which each constant that pbt may change is replaced by a choice with that one value."""
-        starts = {name: self.params[name] for name in self.mutable if parameters.is_constant(self.params[name])}
-        return {**self.params, **{name: domains.choice([value]) for name, value in starts.items()}}
+        from ray import tune
+
+        starts = [name for name in self.mutable if domains.is_constant(self.params[name])]
+        return {**self.params, **{name: tune.choice([self.params[name]]) for name in starts}}
 
     @cached_property
     def searched(self) -> dict[str, Any]:
@@ -134,20 +135,16 @@ class Space:
     @cached_property
     def mutations(self) -> dict[str, Any]:
         """Mutable parameter -> the domain of its changed values."""
-        if isinstance(self.mutable, Mapping):
-            return dict(self.mutable)
-        return {name: self.params[name] for name in self.mutable}
+        return dict(self.mutable if isinstance(self.mutable, Mapping) else {n: self.params[n] for n in self.mutable})
 
     def reported(self) -> set[str] | None:
         """The metrics that every report has; None for `train`, whose metrics are known only when a trial runs."""
-        if self.task is None:
-            return None
-        return {"loss", "train_loss", *self.task.metrics}
+        return {"loss", "train_loss", *self.task.metrics} if self.task else None
 
 
-def _has_step(train: type) -> bool:
-    """Whether a class has a `step` other than that of `tune.Trainable`, which raises NotImplementedError."""
-    owner = next((each for each in train.__mro__ if "step" in vars(each)), None)
+def defines(train: type, method: str) -> bool:
+    """Whether a class has a method other than that of `tune.Trainable`, which raises NotImplementedError."""
+    owner = next((each for each in train.__mro__ if method in vars(each)), None)
     return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 
 

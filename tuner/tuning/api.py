@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
-from tuner.spec.experiment import Experiment, Options, Table, words
-from tuner.spec.live import space_of
+from tuner.spec.domains import words
+from tuner.spec.experiment import Experiment, Options, Table
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
+from tuner.spec.space_objects import space_of
 from tuner.tuning.requests import SearchCall
 
 if TYPE_CHECKING:

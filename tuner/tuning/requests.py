@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from tuner.record.events import Event
-from tuner.spec.experiment import AUTO, Experiment, Options, Table, values_of, words
+from tuner.spec.domains import words
+from tuner.spec.experiment import AUTO, Experiment, Options, Table, values_of
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace
 

@@ -17,9 +17,8 @@ from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
-from tuner.spec.experiment import Experiment, Options
+from tuner.spec.experiment import Experiment, Options, is_uri
 from tuner.spec.patience import STARTING, patience
-from tuner.spec.places import is_uri
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import mentions_torch
 from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over

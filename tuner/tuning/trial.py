@@ -149,7 +149,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
             output = function(dict(spec.config)) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value
-        if not (takes_config(function) or trial.reached):
+        if not (takes_config(function) or trial.read):
             raise ValueError(NOT_REACHED)
         if trial.at_end:
             trial.at_end()

@@ -7,7 +7,7 @@ import shlex
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
-from tuner.spec.spaces import is_live
+from tuner.spec.spaces import is_in_main
 
 MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if a rule pruned fewer
 
@@ -20,7 +20,7 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
     e = record.experiment
     if record.facts.get("foreign") or record.refused:
         return ""
-    if is_live(e.space):
+    if is_in_main(e.space):
         named = [f"resume={e.name!r}", f"results={e.results!r}", *map(as_argument, options)]
         return f"tuner.search(space, {', '.join(named)})"
     return command("run", f"--resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options)
@@ -80,7 +80,7 @@ def num_judged(record: ExperimentRecord) -> int:
 def start_again(record: ExperimentRecord, *options: str) -> str:
     """Returns the command that starts a new search over the same space, with more options."""
     e = record.experiment
-    if not e.space or is_live(e.space):
+    if not e.space or is_in_main(e.space):
         return ""
     results = [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
     return command("run", f"--space {shlex.quote(e.space)}", *results, *options)

@@ -27,7 +27,7 @@ from tuner.record.reading import read
 from tuner.record.results import load
 
 pytestmark = pytest.mark.timeout(900)  # several searches each
-SLOW = ["--space", str(SPACES / "slow.py")]
+SLOW = ["--space", str(SPACES / "tiny.py:slow")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 # One of each kind of replay; `benchmarks/chaos.py` has all pairs and more kills.
 KILLS = {

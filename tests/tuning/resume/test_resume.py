@@ -134,7 +134,7 @@ def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search_here,
     assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 
 
-@pytest.mark.parametrize("space", [pytest.param("tiny.py", marks=pytest.mark.slow), "cosine.py"])
+@pytest.mark.parametrize("space", [pytest.param("tiny.py", marks=pytest.mark.slow), "tiny.py:cosine"])
 def test_completed_trials_go_on_to_more_epochs(search_here, tmp_path, space):
     options = ["--num-samples", "2", "--scheduler", "fifo", *ONE_AT_A_TIME]
     whole = search_here(space, "--max-epochs", "8", *options, name="whole")

@@ -77,7 +77,7 @@ class Nodes:
             return f"{trials} for {wanted}: all nodes with enough resources are busy or still starting"
         add = "add one, or let the autoscaler"
         if trial.split:
-            return f"{trials} for {wanted}: {there} {has} room for {trial.num_places(self._present)} of them; {add}"
+            return f"{trials} for {wanted}: {there} {has} room for {trial.num_bundles(self._present)} of them; {add}"
         return f"{trials} for a node with {wanted}: none of {there} has that; {add}"
 
     def _look(self) -> None:

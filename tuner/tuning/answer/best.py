@@ -21,9 +21,9 @@ from tuner.record.storage.files import json_in, open_in
 from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
-from tuner.spec.live import main_space, space_of
 from tuner.spec.space import Space
-from tuner.spec.spaces import LoadedSpace, find_space, is_live
+from tuner.spec.space_objects import main_space, space_of
+from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
 from tuner.tuning.resume.trust import code_of
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
 
 def readme(folder: Path, space: str) -> str:
     """The text of best/README.md: how to load what `best/` of the experiment `folder` has."""
-    given = ", space=space" if is_live(space) else ""
+    given = ", space=space" if is_in_main(space) else ""
     return f"""# The best trial of {folder.name}
 
 `{CONFIG}` has its parameters. If the folder has more, this loads it:
@@ -179,7 +179,7 @@ def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
 def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
     """Loads the space that best/config.json names, if its code may run (`tuner.tuning.resume.trust`)."""
     name, sha256 = config["space"], config.get("space_sha256")
-    if is_live(name):
+    if is_in_main(name):
         attribute = name.partition(":")[2]
         live = main_space(attribute)
         if live and sha256 and live.sha256 == sha256:

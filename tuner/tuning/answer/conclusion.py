@@ -24,7 +24,7 @@ from tuner.record.storage.files import link_or_copy, replacing_folder, write_ato
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.parameters import merged
-from tuner.spec.spaces import LoadedSpace, is_live
+from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
@@ -193,7 +193,7 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
 def _loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
     """What `load_best` needs beside the setting: the data's constants, and the script, if one defines the space."""
     needed: dict[str, Any] = {}
-    if is_live(loaded_space.name) and loaded_space.path:
+    if is_in_main(loaded_space.name) and loaded_space.path:
         needed["space_file"] = str(loaded_space.path)
     with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
         if splits is not None:

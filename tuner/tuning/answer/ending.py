@@ -16,7 +16,7 @@ from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.texts import command, figures, setting
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import is_live, is_path
+from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import is_loadable
 from tuner.tuning.answer.conclusion import Answer, conclude
@@ -95,7 +95,7 @@ def ending(done: Done) -> list[str]:
     lines += ending_lines(done.record)
     lines += [f"folder      {place(e)}"]
     if done.answer and is_loadable(e.folder / "best"):
-        given = ", space=space" if is_live(e.space) and done.request.splits else ""
+        given = ", space=space" if is_in_main(e.space) and done.request.splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
     if done.answer and done.answer.report.checkpoint and done.record.retrainable:
         lines += [f"retrain     {command('train', shlex.quote(str(e.folder / 'best' / 'config.json')))}"]
@@ -105,7 +105,7 @@ def ending(done: Done) -> list[str]:
     if finished and diverged(done.record):  # more trials would diverge too
         return lines + [f"again       {again}" for again in [start_again(done.record)] if again]
     goes_on = "extend     " if finished else "resume     "
-    if is_live(e.space):
+    if is_in_main(e.space):
         options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
         options += [as_argument(twice(done.record))] if finished else []
         return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]

@@ -23,9 +23,8 @@ from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.spec import domains, parameters
 from tuner.spec.patience import patience
-from tuner.spec.reach import python_files
 from tuner.spec.script import Script
-from tuner.spec.source import check_reports, never_reports
+from tuner.spec.script_text import check_reports
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
@@ -114,7 +113,7 @@ def _variables(value: Any) -> dict[str, Any]:
 def _check_reporting(train: Any, metric: str) -> None:
     """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
     if isinstance(train, Script):
-        never_reports(train.path, {**train.sources(), **python_files(Path(train.path).parent)}, metric)
+        train.check_reporting(metric)
         return
     while hasattr(train, "func"):  # functools.partial
         train = train.func
@@ -201,7 +200,7 @@ def _alternatives(value: Any, end: float) -> list[Any]:
         return [each for branch in branches for each in _alternatives(branch, end)]
     if parameters.is_nested(value):
         return list(_tried(value, end))
-    if parameters.is_constant(value):
+    if domains.is_constant(value):
         return [value]
     kind = domains.kind(value)
     if kind in ("choice", "grid_search"):

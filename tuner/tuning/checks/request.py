@@ -20,13 +20,12 @@ from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.saved_experiment import BEGUN, damaged_experiment
 from tuner.spec import domains
-from tuner.spec.auto import SearchFacts, choose, settled
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, fixed_epochs, option
+from tuner.spec.auto import SpaceTraits, as_before, choose
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, fixed_epochs, is_uri, local_root, option
 from tuner.spec.facts import facts_of, space_facts
-from tuner.spec.live import saves_checkpoints
-from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import resources_of
 from tuner.spec.space import Space
+from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
@@ -55,7 +54,7 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     else:
         loaded_space = call.space or find_space(call.given["space"])
         options = options_over(defaults_of(loaded_space), call.given)
-        experiment, why = _new(options, loaded_space, here)
+        experiment, why = _new(options, loaded_space)
         facts = facts_of(loaded_space, call.command) | ({"auto": why} if why else {})
     space = loaded_space.space
     _check_names(experiment, loaded_space)
@@ -73,13 +72,12 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
 
 
-def _new(options: Options, loaded_space: LoadedSpace, here: bool) -> tuple[Experiment, str]:
+def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
     """Returns a new search's experiment, whose name must be free, and why `auto` chose its searcher and scheduler."""
     name = options.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
-    pair = choose(options, _search_facts(options, loaded_space.space, here))
-    experiment = replace(settled(options, pair), name=name.replace(":", "-"))
+    experiment, why = choose(replace(options, name=name.replace(":", "-")), _traits_of(loaded_space.space))
     store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
         store.check()
@@ -88,24 +86,18 @@ def _new(options: Options, loaded_space: LoadedSpace, here: bool) -> tuple[Exper
         raise RequestError(
             f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
-    return experiment, pair.why
+    return experiment, why
 
 
-def _search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
-    """Returns what `auto` takes into account besides the options."""
-    num_at_once = None
-    if here and not options.address:
-        with contextlib.suppress(RequestError):  # `checked` raises it
-            num_at_once = resources_of(options, [local_cluster()]).concurrent
-    declared = [domain for _, domain in domains.leaves(space.searched)]
+def _traits_of(space: Space) -> SpaceTraits:
+    """Returns what `auto` takes into account of a space."""
+    grids = [domain for _, domain in domains.leaves(space.searched) if domains.is_grid(domain)]
     searchers = usable(space)
-    return SearchFacts(
+    return SpaceTraits(
         saves_checkpoints=saves_checkpoints(space),
         searchers=searchers,
-        num_params=len(declared),
-        grid_points=math.prod(len(domains.values_of(domain)) for domain in declared if domains.is_grid(domain)),
+        grid_points=math.prod(len(domains.values_of(domain)) for domain in grids),
         grid_size=grid_size(space.searched) if "grid" in searchers else None,
-        num_at_once=num_at_once,
     )
 
 
@@ -119,7 +111,7 @@ def _resumed(
             are known to be its own. No other code is imported.
     """
     saved = earlier.experiment
-    new = settled(wanted, saved)
+    new = as_before(wanted, saved)
     if new.space == earlier.space:  # by another path to the same file
         new = replace(new, space=saved.space)
     changed = {name: pair for name, pair in saved.differences(new).items() if name not in EXTENDABLE}

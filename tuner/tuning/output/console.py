@@ -9,12 +9,10 @@ from tuner.record.events import BEGINNINGS
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment
-from tuner.spec.live import saves_checkpoints
+from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
-from tuner.spec.places import is_uri
-from tuner.spec.rungs import milestones
 from tuner.spec.script import Script
+from tuner.spec.space_objects import saves_checkpoints
 from tuner.tuning.resume.replay import tried_again
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
@@ -225,7 +223,7 @@ def domain(declared: Any) -> str:
 def _branch(value: Any) -> str:
     if not parameters.is_nested(value):
         return str(value)
-    inner = {n: d if parameters.is_constant(d) else domain(d) for n, d in domains.leaves(value)}
+    inner = {n: d if domains.is_constant(d) else domain(d) for n, d in domains.leaves(value)}
     return ", ".join(f"{name}={each}" for name, each in inner.items())
 
 

@@ -18,7 +18,8 @@ from tuner.errors import RequestError
 from tuner.errors.output import bounded_output
 from tuner.record.records import sign_of
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment, nested
+from tuner.spec.domains import nested
+from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 
 logger = logging.getLogger(__name__)
@@ -226,7 +227,7 @@ def _num_values(value: Any) -> int:
         return sum(_num_values(each) for each in branches)
     if parameters.is_nested(value):
         return grid_size(value)
-    return 1 if parameters.is_constant(value) else len(domains.grid_values(value))
+    return 1 if domains.is_constant(value) else len(domains.grid_values(value))
 
 
 def grid_point(params: Mapping[str, Any], index: int) -> Setting:
@@ -245,4 +246,4 @@ def _grid_value(value: Any, at: int) -> Any:
         at -= size
     if parameters.is_nested(value):
         return grid_point(value, at)
-    return value if parameters.is_constant(value) else domains.grid_values(value)[at]
+    return value if domains.is_constant(value) else domains.grid_values(value)[at]

@@ -11,22 +11,22 @@ import pytest
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec import auto
-from tuner.spec.auto import Pair, SearchFacts, choose, settled
+from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import AUTO, CHOICES, PAIRS, Experiment, Options
-from tuner.spec.live import saves_checkpoints
+from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import find_space
 from tuner.tuning import session
 from tuner.tuning.checks import request as checking
 from tuner.tuning.output import console
 
-SPACES = Path(__file__).parent / "spaces"
-SAVES = SearchFacts(saves_checkpoints=True)
-LOSES = SearchFacts(saves_checkpoints=False)
+SPACES = Path(__file__).parents[1] / "spaces"
+SAVES = SpaceTraits(saves_checkpoints=True)
+LOSES = SpaceTraits(saves_checkpoints=False)
 MANY = auto.FEWEST_TO_PROMOTE
 
 
 @pytest.mark.parametrize(
-    ("options", "facts", "scheduler", "why"),
+    ("options", "traits", "scheduler", "why"),
     [
         ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
         ({"num_samples": 1}, dataclasses.replace(SAVES, grid_points=MANY), "asha-promotion", "trials or more"),
@@ -40,22 +40,22 @@ MANY = auto.FEWEST_TO_PROMOTE
         ({"brackets": 2}, SAVES, "asha-promotion", "the only one with --brackets"),
     ],
 )
-def test_the_scheduler_suits_the_search_and_the_reason_is_one_line(options, facts, scheduler, why):
-    pair = choose(Options(**options), facts)
-    assert pair.scheduler == scheduler and why in pair.why and "\n" not in pair.why
+def test_the_scheduler_suits_the_search_and_the_reason_is_one_line(options, traits, scheduler, why):
+    experiment, reason = choose(Options(**options), traits)
+    assert experiment.scheduler == scheduler and why in reason and "\n" not in reason
 
 
 def test_what_is_named_is_kept_and_the_other_one_works_with_it():
     for searcher, scheduler in itertools.product(("auto", *CHOICES["searcher"]), ("auto", *CHOICES["scheduler"])):
         if AUTO not in (searcher, scheduler) and scheduler not in PAIRS[searcher]:
             continue
-        for num_samples, max_epochs, facts in itertools.product((1, MANY), (1, 10), (SAVES, LOSES)):
+        for num_samples, max_epochs, traits in itertools.product((1, MANY), (1, 10), (SAVES, LOSES)):
             options = Options(searcher=searcher, scheduler=scheduler, num_samples=num_samples, max_epochs=max_epochs)
-            pair = choose(options, facts)
-            assert searcher in (AUTO, pair.searcher) and scheduler in (AUTO, pair.scheduler)
-            assert pair.scheduler in PAIRS[pair.searcher]
-            assert bool(pair.why) == (AUTO in (searcher, scheduler))
-            assert choose(options, facts) == pair
+            chosen, why = choose(options, traits)
+            assert searcher in (AUTO, chosen.searcher) and scheduler in (AUTO, chosen.scheduler)
+            assert chosen.scheduler in PAIRS[chosen.searcher]
+            assert bool(why) == (AUTO in (searcher, scheduler))
+            assert choose(options, traits) == (chosen, why)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
 def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_parameters(
     num_samples, scheduler, searchers, searcher, why
 ):
-    facts = dataclasses.replace(SAVES, searchers=searchers)
-    pair = choose(Options(num_samples=num_samples, scheduler=scheduler), facts)
-    assert pair.searcher == searcher and why in pair.why
+    traits = dataclasses.replace(SAVES, searchers=searchers)
+    experiment, reason = choose(Options(num_samples=num_samples, scheduler=scheduler), traits)
+    assert experiment.searcher == searcher and why in reason
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,8 @@ def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_paramete
     ],
 )
 def test_the_first_rung_lies_at_a_share_of_a_long_training_unless_it_is_named(options, grace):
-    pair = choose(Options(num_samples=MANY, **options), SAVES)
-    assert pair.grace_period == grace and ("grace period" in pair.why) == (grace in (2, 8))
-    assert settled(Options(num_samples=MANY, **options), pair).grace_period == grace
+    experiment, why = choose(Options(num_samples=MANY, **options), SAVES)
+    assert experiment.grace_period == grace and ("grace period" in why) == (grace in (2, 8))
 
 
 @pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("late.py", False), ("saving.py", True)])
@@ -134,7 +133,9 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     folder = saved(begun(tmp_path))
     before = load_experiment(folder)[0]
     assert (before.searcher, before.scheduler) == ("random", "asha")
-    monkeypatch.setattr(checking, "choose", lambda *_: Pair("grid", "fifo", 7, 3, True, "a later version"))
+    monkeypatch.setattr(
+        checking, "choose", lambda *_: (Experiment(searcher="grid", scheduler="fifo"), "a later version")
+    )
     request = resumed(folder, *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)

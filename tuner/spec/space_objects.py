@@ -15,11 +15,10 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.spec.script import Script
-from tuner.spec.space import Space
+from tuner.spec.space import Space, defines
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
 
 SHIPPED = "search_spaces."
-MOST_FUNCTIONS = 1000  # maximum number of a space's functions and classes whose source is read, in under a second
 
 
 def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
@@ -71,9 +70,8 @@ def saves_checkpoints(space: Space) -> bool:
     train = space.train
     if train is None:
         return True
-    if isinstance(train, type):  # Ray calls its save_checkpoint, which `tune.Trainable` leaves to subclasses
-        owner = next((each for each in train.__mro__ if "save_checkpoint" in vars(each)), None)
-        return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
+    if isinstance(train, type):
+        return defines(train, "save_checkpoint")
     try:
         texts = [train.source] if isinstance(train, Script) else _sources(space)
     except (OSError, TypeError):
@@ -121,10 +119,9 @@ def _sources(space: Space) -> set[str]:
     seen: set[int] = set()
     sources: set[str] = set()
     todo = _functions(space)
-    while todo and len(seen) < MOST_FUNCTIONS:
-        value = todo.pop()
+    for value in todo:
         while isinstance(value, functools.partial):
-            todo += [each for each in (*value.args, *value.keywords.values()) if callable(each)]
+            todo += filter(callable, (*value.args, *value.keywords.values()))
             value = value.func
         if not (isinstance(value, type) or hasattr(value, "__code__")):
             value = getattr(value, "__func__", type(value))  # a bound method's function, or a callable object's class
@@ -132,7 +129,7 @@ def _sources(space: Space) -> set[str]:
             continue
         seen.add(id(value))
         if isinstance(value, type):
-            todo += [each for each in vars(value).values() if inspect.isfunction(each)]
+            todo += filter(inspect.isfunction, vars(value).values())
             continue
         sources.add(inspect.getsource(value.__code__))
         used = (value.__globals__.get(name) for name in _names(value.__code__))

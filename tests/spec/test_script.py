@@ -1,0 +1,381 @@
+"""A script that trains by itself: how it gets its parameters, which mistakes are refused, and its searches."""
+
+import argparse
+import json
+import pickle
+import sys
+import types
+
+import pytest
+import torch
+
+from tuner import RequestError, load, load_best, run
+from tuner.spec.script import Ended, in_trial
+from tuner.spec.spaces import find_space
+
+DECLARED = 'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1), "width": tune.choice([8, 16])})\n'
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What a script appends to `seen`."""
+    module = types.ModuleType("seen_by_the_script")
+    module.seen = []
+    monkeypatch.setitem(sys.modules, "seen_by_the_script", module)
+    return module.seen
+
+
+@pytest.fixture
+def moved(tmp_path, seen):
+    """`moved(text, **files)` writes a script and files beside it; gives the script's space."""
+
+    def write(text, name="main.py", **files):
+        for file, content in files.items():
+            (tmp_path / file.replace("__", ".")).write_text(content)
+        (tmp_path / name).write_text(f"from seen_by_the_script import seen\n{text}")
+        return find_space(str(tmp_path / name)).space
+
+    return write
+
+
+def ran(space, config):
+    with in_trial(config, "loss"):
+        space.train(config)
+
+
+CONSTANTS = """
+from tuner import script, tune
+config = script({"lr": tune.uniform(0, 1), "depth": tune.choice([1, 2]), "name": "x"})
+lr = 0.1
+class Settings:
+    depth: int = -1
+def build(width, lr=0.1, *, depth=2 ** 3):
+    return lr, depth
+half = lr / 2
+lr_of = {"lr": 0.1, "other": 0.1}
+seen += [lr, Settings.depth, build(1), build(1, lr=0.3), lr_of["lr"], lr_of["other"], half, config["name"]]
+lr = half  # what the script computes stays
+seen.append(lr)
+name = "own"
+"""
+OPTIONS = """
+import argparse
+from tuner import script, tune
+
+script({"lr": tune.uniform(0, 1), "batch_size": tune.choice([8]), "data": "/d", "fast": True, "must": 3})
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1.0)
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--must", type=int, required=True)
+    parser.add_argument("--epochs", type=int, default=14)
+    momentum = dict(lr=0.5)  # an option of this name exists, so constants stay
+    seen.extend([vars(parser.parse_args()), momentum["lr"]])
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_parameters_replace_the_constants_of_their_names(moved, seen):
+    space = moved(CONSTANTS)
+    assert space.train.targets(space.params) == {
+        "lr": "in place of the constants in lines 5, 8, 11, 12",
+        "depth": "in place of the constants in lines 7, 8",
+        "name": "in place of the constant in line 15",
+    }
+    ran(space, {"lr": 0.7, "depth": 5, "name": "x"})
+    assert seen == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35]
+
+
+def test_parameters_are_the_defaults_of_the_options_of_their_names(moved, seen, search_here, tmp_path):
+    config = {"lr": 0.7, "batch_size": 8, "data": "/d", "fast": True, "must": 3}
+    before, parse = sys.argv, argparse.ArgumentParser.parse_known_args
+    ran(moved(OPTIONS), config)
+    assert seen == [{**config, "epochs": 14}, 0.5]
+    assert sys.argv is before and argparse.ArgumentParser.parse_known_args is parse
+    moved(OPTIONS + "    tune.report({'loss': 1.0})\n")
+    planned = search_here(str(tmp_path / "main.py"), "--dry-run").out
+    assert "lr: --lr; batch_size: --batch-size; data: data of its command line; fast: --fast; must: --must\n" in planned
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "expected"),
+    [
+        (
+            'parser.add_argument("--learning-rate", dest="lr", type=float, default=9.0)\n'
+            'parser.add_argument("-w", "--width", dest="hidden", type=int, default=1)\n',
+            {"lr": 0.5, "width": 8},
+            {"lr": 0.5, "hidden": 8},
+        ),
+        (
+            'train = parser.add_subparsers(dest="command", required=True).add_parser("train")\n'
+            'train.add_argument("--lr", type=float, default=1.0)\n'
+            'train.add_argument("--width", type=int, required=True)\n',
+            {"lr": 0.5, "width": 8, "command": "train"},
+            {"command": "train", "lr": 0.5, "width": 8},
+        ),
+    ],
+)
+def test_an_option_is_found_by_its_flag_and_its_dest_and_a_subcommand_by_its_dest(moved, seen, text, config, expected):
+    parsed = "import argparse\nparser = argparse.ArgumentParser()\n" + text + "seen.append(vars(parser.parse_args()))\n"
+    ran(space := moved(DECLARED + parsed), config)
+    assert seen == [expected]
+    if config.pop("command", None):
+        with pytest.raises(ValueError, match="command line: the following arguments are required: command; give such"):
+            ran(space, config)
+
+
+def test_parameters_are_the_defaults_of_clicks_options(moved, seen):
+    text = """
+import click
+@click.command()
+@click.option("--lr", default=0.1)
+@click.option("--width/--no-width", default=False)
+@click.option("--must", required=True)
+def main(**options):
+    seen.append(options)
+main(standalone_mode=False)
+"""
+    space = moved(DECLARED + text)
+    assert space.train.targets(space.params) == {"lr": "--lr", "width": "--width"}
+    ran(space, {"lr": 0.5, "width": True, "must": "x"})
+    assert seen == [{"lr": 0.5, "width": True, "must": "x"}]
+
+
+def test_parameters_replace_the_constants_of_modules_beside_the_script(moved, seen):
+    """Unless the script has the name itself; each trial imports the module anew."""
+    files = {
+        "settings_beside__py": "lr = 0.1\nwidth = 4\n",
+        "net_beside__py": "import settings_beside as s\nlr = s.lr\n",
+    }
+    text = "import net_beside, settings_beside\nwidth = 2\nseen.append((net_beside.lr, settings_beside.width, width))\n"
+    space, paths = moved(DECLARED + text, **files), list(sys.path)
+    assert space.train.targets(space.params)["lr"] == "in place of the constant in line 1 of settings_beside.py"
+    ran(space, {"lr": 0.5, "width": 8})
+    ran(space, {"lr": 0.25, "width": 16})
+    assert seen == [(0.5, 4, 8), (0.25, 4, 16)]
+    assert "settings_beside" not in sys.modules and "net_beside" not in sys.modules and sys.path == paths
+
+
+def test_parameters_replace_the_defaults_of_dataclass_fields_and_of_tuples(moved, seen):
+    text = """
+from dataclasses import dataclass, field
+@dataclass
+class Settings:
+    lr: float = field(default=0.1, metadata={"help": "rate"})
+    width: int = 4
+lr, width = 0.1, 4
+seen += [Settings().lr, Settings().width, lr, width]
+"""
+    ran(moved(DECLARED + text), {"lr": 0.5, "width": 8})
+    assert seen == [0.5, 8, 0.5, 8]
+
+
+def test_a_script_runs_as_python_runs_it(moved, seen, tmp_path):
+    """As `__main__`; its import ends at `script`; its classes can be pickled; an error has its own file and line."""
+    text = """
+import pickle
+class Own:
+    lr, width = 1.0, 1
+seen += [pickle.loads(pickle.dumps(Own())).lr, __name__, __file__]
+1 / 0
+"""
+    space, main = moved(DECLARED + text), sys.modules["__main__"]
+    assert pickle.loads(pickle.dumps(space.train)) == space.train and seen == []
+    with pytest.raises(ZeroDivisionError) as raised:
+        ran(space, {"lr": 0.5, "width": 8})
+    assert seen == [0.5, "__main__", str(tmp_path / "main.py")] and sys.modules["__main__"] is main
+    assert (raised.traceback[-1].path, raised.traceback[-1].lineno) == (tmp_path / "main.py", 8)
+
+
+def test_a_parameter_that_would_reach_nothing_is_refused(moved, tmp_path):
+    text = 'from tuner import script, tune\nscript({"learning_rat": tune.uniform(0, 1)})\nlearning_rate = 0.1\n'
+    with pytest.raises(RequestError) as refused:
+        moved(text)
+    path = tmp_path / "main.py"
+    assert str(refused.value) == (
+        f"--space {path}: parameter 'learning_rat' (line 3) would reach nothing in main.py; did you mean "
+        f"'learning_rate'?; name an option of the script, or a variable to which it gives a constant, or use what "
+        f"script() returns ({path}, line 3)"
+    )
+    with pytest.raises(RequestError, match="would reach nothing"):  # a comment, or a value that is computed
+        moved(f"{text}# learning_rat\nlearning_rat = 2 * learning_rate\n")
+    assert moved(text.replace("\nscript", "\nc = script")).searched
+    space = moved(f"{text}settings.learning_rat = 8\n")
+    assert space.train.targets(space.params) == {"learning_rat": "in place of the constant in line 5"}
+    assert moved(text, options__py="parser.add_argument('--learning-rat')").searched  # a file beside it has the option
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('p.add_argument("--lr", type=int)\n', r"'lr' is tune.uniform, but --lr \(.*main.py, line 4\) takes whole"),
+        ('p.add_argument("--width", choices=[8, 32])\n', r"'width' has the value 16, but --width \(.*4\) takes 8, 32"),
+        (
+            "lr = width = 1\ntune.report(loss=lr, n=1)\n",
+            r'line 5\): report takes .* tune.report\({"loss": lr, "n": 1}\)',
+        ),
+    ],
+)
+def test_a_mistake_in_the_script_ends_before_the_first_trial(moved, text, words):
+    with pytest.raises(RequestError, match=words):
+        moved(f"{DECLARED}{text}lr, width = 1, 2\n")
+
+
+def test_what_never_reports_or_reports_in_a_wrong_way_is_refused(search_here, tmp_path):
+    (tmp_path / "main.py").write_text(f"{DECLARED}lr, width = 1, 2\n")
+    done = search_here(str(tmp_path / "main.py"), "--dry-run")
+    assert done.code == 2 and 'main.py never reports a metric: write tune.report({"loss": value})' in done.err
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "log.py").write_text("tune.report({})")
+    assert search_here(str(tmp_path / "main.py"), "--dry-run").code == 0
+    text = "from tuner import Space, tune\ndef train(config):\n    tune.report(loss=1)\n"
+    (tmp_path / "own.py").write_text(f'{text}space = Space(params={{"x": tune.uniform(0, 1)}}, train=train)\n')
+    done = search_here(str(tmp_path / "own.py"), "--dry-run")
+    assert done.code == 2 and 'own.py, line 3): report takes a dictionary; write tune.report({"loss": 1})' in done.err
+
+
+def test_an_option_of_the_script_on_our_command_line_is_explained(tmp_path, capsys):
+    (tmp_path / "main.py").write_text('parser.add_argument("--epochs", type=int)\n')
+    assert run.main(["--space", str(tmp_path / "main.py"), "--epochs", "3"]) == 2
+    message = (
+        '--epochs is an option of main.py, not of this command: give it as a constant, script({"epochs": ..., ...})'
+    )
+    assert message in capsys.readouterr().err
+
+
+STUDY = """
+from tuner import script, tune
+script({"x": tune.uniform(0, 1)})
+from tuner.integrations import optuna
+def objective(trial):
+    trial.set_user_attr("where", trial.number)
+    return trial.suggest_float("x", 0, 1)
+def main():
+    study = optuna.create_study(direction="maximize", storage="sqlite:///never.db", study_name="own")
+    study.enqueue_trial({"x": 0.9})
+    study.optimize(objective, n_trials=7, callbacks=[print])
+    raise AssertionError("the results of many trials follow")
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_study_is_a_search(search_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.py").write_text(STUDY)
+    done = search_here(str(tmp_path / "study.py"))
+    assert done.code == 0 and not (tmp_path / "never.db").exists(), done.err
+    assert {trial.status for trial in done.record.trials} == {"completed"} and len(done.record.trials) == 7
+    assert [trial.reports[0].metrics["value"] for trial in done.record.trials] == [
+        trial.config["x"] for trial in done.record.trials
+    ]
+    assert done.record.experiment.mode == "max"
+
+
+def test_what_is_asked_is_told_once(moved, seen):
+    text = """
+from tuner import script, tune
+script({"x": tune.uniform(0, 1)})
+from tuner.integrations import optuna
+study = optuna.create_study()
+for _ in range(3):
+    trial = study.ask()
+    x = trial.suggest_float("x", 0, 1)
+    trial.set_user_attr("seen", [x, trial.system_attrs, trial.study.direction.name])
+    seen.append(trial.user_attrs)
+    study.tell(trial, x)
+"""
+    with pytest.raises(Ended) as ended:
+        ran(moved(text), {"x": 0.5})
+    assert ended.value.value == 0.5 and seen == [{"seen": [0.5, {}, "MINIMIZE"]}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('direction="maximize"', 'directions=["minimize", "maximize"]', r"2 objectives \(.*line 10\), but a search"),
+        (
+            "from tuner.integrations import optuna",
+            "import os, optuna",
+            r"study: replace import .*line 5\) by from tuner",
+        ),
+        ("    raise", "    study.optimize(other)\n    raise", r"several obj.*lines 12, 13.*with_trial\(other\)"),
+    ],
+)
+def test_a_study_that_is_no_search_is_refused(moved, old, new, words):
+    with pytest.raises(RequestError, match=words):
+        moved(STUDY.replace(old, new))
+
+
+def test_a_function_without_a_config_gets_it_by_its_parser(tmp_path, search_here):
+    text = """
+import argparse
+from tuner import Space, tune
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=9.0)
+    tune.report({"loss": parser.parse_args().lr})
+
+def deaf():
+    tune.report({"loss": 1})
+
+space = Space(params={"lr": tune.uniform(0, 1)}, train=main)
+other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
+"""
+    (tmp_path / "main.py").write_text(text)
+    done = search_here(str(tmp_path / "main.py"), "--num-samples", "2")
+    assert done.code == 0, done.err
+    assert [trial.reports[0].metrics["loss"] for trial in done.record.trials] == [
+        trial.config["lr"] for trial in done.record.trials
+    ]
+    done = search_here(f"{tmp_path}/main.py:other", "--num-samples", "2", name="deaf")
+    assert (done.code, done.err) == (1, "") and "the parameters did not reach it" in done.out
+
+
+WRITING = """
+from tuner import script, tune
+script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min", max_epochs=2)
+import os
+import torch
+lr, name = 0.1, "own"
+os.makedirs("checkpoints", exist_ok=True)
+if not os.path.exists("data/images"):
+    os.makedirs("data")
+    open("data/images", "w").write("downloaded")
+    open("downloads.txt", "w").close()
+for epoch in range(2):
+    torch.save({"lr": lr}, "model.pt")
+    torch.save({"lr": lr, "epoch": epoch}, "checkpoints/model.pt")
+    tune.report({"loss": abs(lr - 0.3)})
+"""
+
+
+def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, search_here, monkeypatch):
+    """Those of other trials and of the user are not overwritten, and a download is made once."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("model.pt", "checkpoints/model.pt"):
+        (tmp_path / name).write_text("the user's")
+    (tmp_path / "main.py").write_text(WRITING)
+    options = ("--num-samples", "4", "--scheduler", "fifo", "--max-concurrent-trials", "1")
+    ran = search_here(str(tmp_path / "main.py"), *options)
+    best, lr = ran.folder / "best", {id: trial.config["lr"] for id, trial in ran.trials.items()}
+    for trial in ran.record.trials:
+        assert [report.metrics["loss"] for report in trial.reports] == [abs(trial.config["lr"] - 0.3)] * 2
+    config = json.loads((best / "config.json").read_text())["config"]
+    winner = min(lr.values(), key=lambda each: abs(each - 0.3))
+    assert config == {"lr": winner, "name": "x"}
+    assert torch.load(best / "files" / "model.pt") == {"lr": winner}
+    assert torch.load(best / "files" / "checkpoints" / "model.pt") == {"lr": winner, "epoch": 1}
+    for trial, own in lr.items():
+        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own}
+    assert (tmp_path / "model.pt").read_text() == (tmp_path / "checkpoints" / "model.pt").read_text() == "the user's"
+    assert (tmp_path / "data" / "images").exists() and len(list(ran.folder.glob("ray/*/files/downloads.txt"))) == 1
+    assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
+    assert "`files/` has what the trial wrote" in (best / "README.md").read_text()

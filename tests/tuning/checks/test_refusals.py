@@ -1,0 +1,257 @@
+"""Wrong requests: exit code 2 and one line that says what was given, what is allowed and what to do; no Ray is left."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asking import request_of
+from tiers import further
+
+from tuner import audit, gpus, report, run, train
+from tuner.errors import RequestError
+from tuner.serve import __main__ as serve
+from tuner.spec import patience
+from tuner.tuning.checks.data import load_data
+
+ROOT = Path(__file__).parents[3]
+SPACES = ROOT / "tests" / "spaces"
+TINY = str(SPACES / "tiny.py")
+HEAD = "from ray import tune\nfrom tuner.space import Space\ntrain = print\n"
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "message"),
+    [
+        (report, ["nothing"], "no experiment 'nothing': no such folder TMP/results; change to the folder in which"),
+        (report, ["nothing", "--results", "."], "no experiment 'nothing' in TMP; this folder has no experiments"),
+        (run, ["--resume", "results/x"], "no such folder TMP/results/results; change to the folder in which"),
+        (train, ["results/x", "--trial", "1"], "no experiment 'x': no such folder TMP/results; change to the folder"),
+        (train, ["x/best/config.json"], "x/best/config.json: no such file TMP/x/best/config.json; give"),
+        (report, [], "give name (see --help)"),
+        (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
+        (audit, ["x", "--trials", "3", "--tri=4"], "--trials is given twice, with 3 and with 4: give it once"),
+        (serve, ["--port", "1", "--port", "2"], "--port is given twice, with 1 and with 2: give it once"),
+        (gpus, ["--wach"], "--wach: is no option of this command (see --help)"),
+    ],
+)
+def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(argv) == 2
+    err = capsys.readouterr().err
+    assert message.replace("TMP", str(tmp_path)) in err and err.startswith("tuner: error: ") and err.count("\n") == 1
+
+
+REQUESTS = [
+    (["--space", TINY, "--num-samples", "0"], "--num-samples 0: must be 1 or more"),
+    (["--space", TINY, "--num-samples", "2.5"], "--num-samples 2.5: must be a whole number"),
+    (["--space", TINY, "--num-samples"], "--num-samples: needs a value"),
+    (["--space", TINY, "--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
+    (["--space", TINY, "surplus"], "surplus"),
+    (["--space", TINY, "--max-epochs", "2", "--grace-period", "3"], "--grace-period 3 is above --max-epochs 2"),
+    (["--space", TINY, "--reduction-factor", "1"], "--reduction-factor 1: must be above 1"),
+    (["--space", TINY, "--seed", "-1"], "--seed -1: must be 0 or more, at most 4,294,967,295"),
+    (
+        ["--searcher", "hyperot"],
+        "--searcher hyperot: must be one of auto, random, grid, refine, forest, hyperopt, bohb, optuna; "
+        "did you mean 'hyperopt'?",
+    ),
+    (
+        ["--space", TINY, "--searcher", "bohb", "--scheduler", "asha"],
+        "bohb does not work with --scheduler asha; bohb works with bohb",
+    ),
+    (["--space", TINY, "--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
+    (
+        ["--space", TINY, "--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"],
+        "--cpus-per-trial 3: each of",
+    ),
+    (["--space", TINY, "--time-budget", "10"], "--time-budget 10: write it as 90s, 30m or 2h"),
+    (["--space", TINY, "--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
+    (["--space", TINY, "--cpus-per-trial", "many"], "--cpus-per-trial many: must be a number or auto"),
+    (["--space", TINY, "--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: above 1 it must be a whole number"),
+    (["--space", TINY, "--name", "../x"], "--name '../x': letters, digits"),
+    (["--space", TINY, "--results", ""], "--results '': give a folder, or an object store"),
+    (
+        ["--space", TINY, "--results", "nowhere://bucket/tuner"],
+        "--results nowhere://bucket/tuner: Unrecognized filesystem type",
+    ),
+    (["--space", TINY, "--results", "s3://bucket/tuner", "--address", "auto"], "where all nodes need a shared folder"),
+    (["--space", TINY, "--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
+    (["--space", TINY, "--metric", ""], "--metric '': give the name of a reported metric"),
+    (["--space", TINY, "--metric", "accuray"], "did you mean 'accuracy'?"),
+    (
+        ["--space", f"{SPACES}/numbers.py:derived", "--searcher", "grid"],
+        "cannot propose parameter 'half', a sample_from",
+    ),
+    ([], "give --space NAME (see --list), or --resume NAME"),
+    (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
+    (["--space", "zzz"], "known: cifar, imagefolder, mobilenet, quadratic, "),
+    (["--space", "nowhere.py"], "--space nowhere.py: no such file"),
+    (["--space", "TMP"], "is a folder; give the .py file"),
+    (["--space", "no.such.module"], "No module named"),
+    (["--space", "search_spaces.cifar:other"], "has no other = Space(...)"),
+    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "has no mutable parameters"),
+    (["--space", "search_spaces.cifar", "--data-dir", "TMP/empty"], "empty"),
+    (["--space", "search_spaces.cifar", "--data-dir", "TMP/gone"], "gone"),
+    (["--space", "my", "space.py"], "space.py: no option before it takes this word; write a value with spaces in"),
+    (["--space", TINY, "--batch-size", "32"], "is no option; values of parameters belong in the params"),
+    (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
+    (["--space", TINY, "--num-samples", "4", "--num-samples", "5"], "--num-samples is given twice, with 4 and with 5"),
+    (["--space", TINY, "--stop", "accuracy"], "--stop 'accuracy': write it as name=value"),
+    (["--space", TINY, "--stop", "accuracy=nan"], "--stop accuracy=nan: must be a number"),
+    (["--space", TINY, "--results", "taken"], "--results taken: is a file; give another folder"),
+    (["--space", TINY, "--results", "taken/below"], "cannot be written to"),
+]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"), REQUESTS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_wrong_request_is_refused(refused, argv, message):
+    assert message in refused(*argv)
+
+
+def command(folder, *argv, **variables):
+    """What the command itself says of a request that it refuses, all of it, in `folder`."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    words = [sys.executable, "-m", "tuner.run", *(word.replace("TMP", str(folder)) for word in argv)]
+    ended = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and "Traceback" not in ended.stdout, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("still ")]  # on a busy machine
+    assert len(lines) == 1 and lines[0].startswith("tuner: error: "), ended.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(("argv", "message"), further(REQUESTS[::6], 1))  # 4 s each
+def test_the_command_ends_with_2_and_one_line(tmp_path, argv, message):
+    assert message in command(tmp_path, *argv)
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("mine.txt", "Not a directory"),
+        pytest.param("long" * 25, "path length cannot exceed 107 bytes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, message):
+    (tmp_path / "mine.txt").write_text("")
+    refusal = command(tmp_path, "--space", "quadratic", "--name", "mine", RAY_TMPDIR=str(tmp_path / folder))
+    assert message in refusal and "RAY_TMPDIR" in refusal
+    assert not (tmp_path / "results" / "mine").exists()  # the same command can be given again
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
+    words = ["--space", "quadratic", "--address", "127.0.0.1:1", "--results", str(tmp_path / "none")]
+    assert run.main(words) == 2
+    assert "--address 127.0.0.1:1: nothing answers there" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    return open('my_data.npz')", ["FileNotFoundError", "my_data.npz", "space.py, line 6"]),
+        ("    return (1, 2)", ["returns a tuple of 2: int, int; return Splits(train=", "space.py, line 5"]),
+        ("    return None", ["returns None; return Splits(train="]),
+        ("    return data_dir / 'train.csv'", ["needs a folder: give --data-dir DIR", "space.py, line 6"]),
+        ("    return open(f'{data_dir}/train.csv')", ["needs a folder: give --data-dir DIR", "space.py, line 6"]),
+        ("    raise SystemExit('no data')", ["raises SystemExit: no data", "space.py, line 6"]),
+    ],
+)
+def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):
+    """What `load_data` does between the checks and the first trial."""
+    place = tmp_path / "space.py"
+    head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
+    tail = "space = Space(params={'x': tune.uniform(0, 1)}, task=Task(data=data, model=print, optimizer=print))\n"
+    place.write_text(f"{head}{body}\n\n\n{tail}")
+    request = request_of("--space", place, "--results", tmp_path)
+    with pytest.raises(RequestError) as refusal:
+        load_data(request)
+    assert all(word in str(refusal.value) for word in message), refusal.value
+
+
+TASK_HEAD = HEAD + (
+    "from torch import nn, optim\nimport numpy as np\nfrom tuner.space import Task\n"
+    "x = np.zeros((64, 4), 'float32')\n"
+    "t = dict(data=lambda: (x, np.zeros(64, 'int64')), model=lambda config: nn.Linear(4, 2),\n"
+    "         optimizer=lambda parameters, config: optim.SGD(parameters, lr=config['lr']))\n"
+    "p = {'lr': tune.uniform(0.1, 0.9)}\n"
+)
+DRY = "space = Space(params=p, task=Task(**t))"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (f"p[''] = 1; {DRY}", "a parameter has the empty name ''; give it a name"),
+        (f"t['metrics'] = {{'loss': print}}; {DRY}", "has 'loss', which every task reports itself; rename the metric"),
+        ("space = Space(params=p, train=nn.Linear(4, 2))", "train= is a module: give a function of the config"),
+        ("space = Space(params=p)", "Space has neither; give exactly one of task= and train="),
+        (
+            "space = Space(params=p, task=Task(**t), train=print)",
+            "Space has both; give exactly one of task= and train=",
+        ),
+        ("p['lr'] = tune.uniform(float('nan'), 1)", "write tune.uniform(low, high), or another domain, with finite"),
+        ("def f(): f()\nf()", "a function, or a dictionary in params, contains itself"),
+        (f"t['optimizer'] = optim.SGD; {DRY}", "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
+        (f"t['loss'] = nn.CrossEntropyLoss; {DRY}", "give an object, not the class: CrossEntropyLoss()"),
+        (f"t['data'] = lambda: ['a', 'b']; {DRY}", "returns a list of 2: str, str; return Splits("),
+        (f"t['data'] = lambda: (x, np.array(['cat'] * 64)); {DRY}", "text cannot become a tensor; give numbers"),
+    ],
+)
+def test_a_dry_run_refuses_a_mistake_in_the_space(code, message, refused, tmp_path):
+    Path("mine.py").write_text(f"{TASK_HEAD}{code}\n")
+    said = refused("--space", "mine.py", "--dry-run")
+    assert message in said and str(tmp_path) not in said and len(said) <= 300, said
+    assert not Path("results").exists(), "a refused request left the folder of results"
+
+
+def test_options_are_compared_with_the_epochs_of_the_space_and_not_with_the_default(refused, tmp_path, capsys):
+    space = "space = Space(params={'lr': tune.uniform(0, 1)}, train=train, metric='loss', mode='min', max_epochs=%d)\n"
+    (tmp_path / "long.py").write_text(HEAD + space % 52)
+    (tmp_path / "short.py").write_text(HEAD + space % 8)
+    rungs = ["--brackets", "6", "--grace-period", "1", "--reduction-factor", "2", "--num-samples", "30"]
+    for options in (["--grace-period", "20"], rungs):
+        assert run.main(["--space", "long.py", *options, "--dry-run"]) == 0, capsys.readouterr().err
+    assert "--grace-period 20 is above --max-epochs 8" in refused("--space", "short.py", "--grace-period", "20")
+    assert "--brackets 6: must be at most 4, the number of rungs" in refused("--space", "short.py", *rungs)
+
+
+@pytest.mark.parametrize("name", ["my space.py", "größe.py", "λ.py", "_mine.py"])
+def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(f"{HEAD}space = Space(params={{'x': tune.uniform(0, 1)}}, train=train)\n")
+    assert run.main(["--space", name, "--dry-run"]) == 0, capsys.readouterr().err
+    assert not Path("results").exists(), "a dry run left the folder of results"
+
+
+def test_an_import_that_takes_long_is_told_with_its_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(patience, "FIRST_S", 0.05)
+    Path("loop.py").write_text("import time\n\ntime.sleep(0.5)\n")
+    assert run.main(["--space", "loop.py", "--dry-run"]) == 2  # the file has no space
+    told, *_, error = capsys.readouterr().err.splitlines()
+    assert told.startswith("still importing loop.py after 0 s (loop.py, line 3); Ctrl-C ends it; the usual cause is a")
+    assert "training loop" in told and "has no space = Space(...)" in error
+
+
+@pytest.mark.parametrize("name", ["loop.py", "looping.forever"])
+def test_an_interrupted_import_names_its_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("tuner.engine.local.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    Path("looping").mkdir()
+    for file in ("loop.py", "looping/forever.py"):
+        Path(file).write_text("for epoch in range(3):\n    raise KeyboardInterrupt\n")
+    assert run.main(["--space", name, "--dry-run"]) == 130
+    line = capsys.readouterr().err.strip()
+    assert line.startswith(f"interrupted while importing {name} (") and "line 2); the usual cause is a training" in line
+
+
+def test_a_file_that_asks_for_input_is_told_what_to_do(tmp_path, monkeypatch, refused):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    Path("asks.py").write_text("name = input()\n")
+    assert "EOF when reading a line (asks.py, line 1); the file asks for input" in refused("--space", "asks.py")

@@ -1,0 +1,164 @@
+"""A resume is refused with what the folder lacks or the command changes; a search killed at its start begins anew."""
+
+import itertools
+import os
+import shutil
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from asking import request_of
+from crashing import killed_at
+from killing import SPACES
+
+from tuner import run
+from tuner.errors import RequestError
+from tuner.tuning import session
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch, capsys):
+    """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
+    shutil.copy(SPACES / "tiny.py", tmp_path / "space.py")
+    monkeypatch.chdir(tmp_path)
+    request = request_of("--space", "space.py", "--name", "mine", "--num-samples", 6)
+    folder = request.experiment.folder
+    folder.mkdir(parents=True)
+    for name in (".lock", ".driver"):
+        (folder / name).touch()
+    session.open_journal(request).close()
+    return folder
+
+
+def test_what_was_saved_can_be_resumed(saved, capsys):
+    assert run.main(["--resume", "mine", "--dry-run"]) == 0
+    assert run.main(["--resume", "latest", "--dry-run", "--num-samples", "9"]) == 0
+    assert "settings    9 by random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--space", "space.py", "--name", "mine"],
+            "already exists; continue it with --resume mine, or give another name",
+        ),
+        (
+            ["--space", "space.py", "--name", "latest"],
+            "--resume latest means the newest experiment; give another name",
+        ),
+        (["--resume", "mien"], "no experiment 'mien' in TMP/results; did you mean 'mine'?"),
+        (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
+        (["--resume", "latest", "--results", "TMP/gone"], "no such folder TMP/gone; give the --results of a search"),
+        (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
+        (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
+        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
+        (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
+        (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_resume_is_refused(refused, saved, tmp_path, argv, message):
+    assert message.replace("TMP", str(tmp_path)) in refused(*argv)
+
+
+def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):
+    text = (tmp_path / "space.py").read_text()
+    (tmp_path / "space.py").write_text(text.replace("tune.loguniform(1e-4, 1e-1)", "tune.loguniform(1e-4, 1)"))
+    message = refused("--resume", "mine", "--space", "space.py")
+    assert "the space has changed: lr was" in message and "start anew with --name" in message
+
+
+def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
+    (tmp_path / "space.py").unlink()
+    message = refused("--resume", "mine")
+    assert "the space space.py is not in" in message and f"{tmp_path / 'space.py'}, is gone; run this in" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"format": 2, "options": 3}',
+        '{"format": 2, "options": {"searcher": "gone"}}',
+    ],
+)
+def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
+    (saved / "experiment.json").write_text(text)
+    (saved / ".experiment.json.copy").write_text(text)
+    message = refused("--resume", "mine")
+    assert "experiment.json is damaged" in message and "start anew with --name" in message
+
+
+def test_a_journal_whose_first_line_is_damaged_is_refused(refused, saved):
+    (saved / "journal.jsonl").write_text('{"time": 1, "event": "repo\n')
+    assert "journal.jsonl is damaged at line 1" in refused("--resume", "mine")
+
+
+@pytest.mark.parametrize("left", [None, b"", bytes(9), b'{"time": 1, "ev'])
+def test_a_journal_that_has_lost_its_events_is_refused_once_the_search_has_begun(refused, saved, left):
+    path = saved / "journal.jsonl"
+    path.unlink() if left is None else path.write_bytes(left)
+    assert "journal.jsonl is missing or empty: its trials are unknown" in refused("--resume", "mine")
+
+
+def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_without_its_journal(saved, capsys):
+    """It is killed before each change of its files, up to the one that says that it has begun."""
+    seen = Counter()
+    request = request_of("--space", "space.py", "--name", "other", "--num-samples", 6)
+    folder = request.experiment.folder
+    for step in itertools.count(1):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        if not killed_at(step, lambda: session.open_journal(request).close()):
+            break
+        if not (folder / "experiment.json").exists():
+            continue
+        for gone in (False, True):
+            if gone:
+                (folder / "journal.jsonl").unlink(missing_ok=True)
+            try:
+                seen[gone, bool(request_of("--resume", "other", "--trust").history)] += 1
+            except RequestError as error:
+                assert gone and "its trials are unknown" in str(error)
+                seen["refused"] += 1
+    assert set(seen) == {(False, False), (False, True), (True, False), "refused"}
+
+
+def test_the_first_event_is_on_the_disk_before_experiment_json_says_so(saved, monkeypatch):
+    """Otherwise a power failure might leave the word without the event."""
+    request = request_of("--space", "space.py", "--name", "other")
+    request.experiment.folder.mkdir()
+    synced, sync = [], os.fsync
+
+    def fsync(handle):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append((path, path.read_text() if path.is_file() else ""))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    session.open_journal(request).close()
+    events = next(n for n, (path, text) in enumerate(synced) if "experiment_started" in text)
+    folder = next(n for n, (path, _) in enumerate(synced) if n > events and path == request.experiment.folder.resolve())
+    begun = next(n for n, (_, text) in enumerate(synced) if '"begun": true' in text)
+    assert events < folder < begun
+
+
+@pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])
+def test_a_foreign_folder_is_refused(refused, saved, foreign):
+    other = saved.parent / "other"
+    if foreign == "a file":
+        other.write_text("hello")
+    else:
+        other.mkdir()
+        (other / "notes.txt").write_text("hello")
+    assert "no experiment 'other' in " in refused("--resume", "other")
+
+
+def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
+    from tuner.record.storage.lock import only_driver
+
+    with only_driver(saved):
+        assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")

@@ -1,0 +1,235 @@
+"""Reads the text of a user's script before any trial runs: what parameters set in it, mistakes, and an Optuna study."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import RequestError, nearest
+from tuner.spec import domains, parameters
+
+CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
+CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+# Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
+FIELDS = ("field", "Field", "Option", "Argument")
+MOST_FILES = 200  # maximum number of a folder's files that are searched for a parameter
+REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
+REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # report, or may do so
+MOST_REPORTS = 1000  # the default of --max-epochs for an Optuna script: its objective declares none
+
+
+def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
+    """Returns the Python files of a folder with their text, MOST_FILES at most."""
+    files = [file for file in sorted(folder.glob(pattern))[:MOST_FILES] if file.is_file()]
+    return {file: file.read_text(encoding="utf-8", errors="replace") for file in files}
+
+
+def imports(source: str, module: str) -> bool:
+    """Whether a text has an import with this name."""
+    return re.search(rf"(?m)^\s*(import|from)\s.*\b{re.escape(module)}\b", source) is not None
+
+
+def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
+    """Returns the files whose modules a script imports, directly or through another of the files."""
+    found: dict[Path, str] = {}
+    texts = [source]
+    for text in texts:
+        new = {file: own for file, own in files.items() if file not in found and imports(text, file.stem)}
+        found |= new
+        texts += new.values()
+    return found
+
+
+def options_of(source: str) -> dict[str, str]:
+    """Returns parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option."""
+    options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
+    dests = re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)
+    words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
+    return words | {name: f"{name} of its command line" for name in [*dests, *(name for _, name in options if name)]}
+
+
+class Constants(ast.NodeTransformer):
+    """A file in which parameters replace the constants of their names: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
+
+    Attributes:
+        tree: the changed syntax tree; it reads the parameters from the global CONFIG.
+        lines: name -> the line numbers of the constants that the parameter of this name has replaced.
+    """
+
+    def __init__(self, file: Path | str, text: str, names: Set[str]) -> None:
+        self.file, self.names = str(file), names
+        self.lines: dict[str, set[int]] = {}
+        self.tree: ast.Module = ast.fix_missing_locations(self.visit(ast.parse(text, self.file)))
+
+    def run(self, config: Mapping[str, Any], namespace: dict[str, Any]) -> None:
+        """Runs the file with the parameters, in a module's namespace."""
+        namespace[CONFIG] = config
+        exec(compile(self.tree, self.file, "exec", dont_inherit=True), namespace)
+
+    def visit(self, node: ast.AST) -> Any:
+        """Replaces the constants of a node and of all nodes in it; leaves declarations of the parameters."""
+        match node:
+            case ast.Call() if declares(node):
+                return node
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+                values[:] = map(self._value, names, values)
+            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
+                node.value = self._value(target, node.value)
+            case ast.keyword():
+                node.value = self._value(node, node.value)
+            case ast.arguments():
+                node.defaults = list(
+                    map(self._value, [*node.posonlyargs, *node.args][-len(node.defaults) :], node.defaults)
+                )
+                node.kw_defaults = list(map(self._value, node.kwonlyargs, node.kw_defaults))
+            case ast.Dict():
+                node.values = list(map(self._value, node.keys, node.values))
+        return self.generic_visit(node)
+
+    def _value(self, named: ast.AST | None, value: Any) -> Any:
+        """Returns what a variable, argument or key gets: the parameter of its name in place of a constant."""
+        name = _name(named)
+        if name is None or name not in self.names or value is None:
+            return value
+        if isinstance(value, ast.Call) and _name(value.func) in FIELDS:
+            for each in value.keywords:
+                each.value = self._value(named, each.value) if each.arg == "default" else each.value
+            value.args[:1] = [self._value(named, each) for each in value.args[:1]]
+            return value
+        if not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
+            return value
+        self.lines.setdefault(name, set()).add(value.lineno)
+        read = ast.Subscript(ast.Name(CONFIG, ast.Load()), ast.Constant(name), ast.Load())
+        return ast.copy_location(read, value)
+
+
+def declares(node: ast.AST) -> bool:
+    """Whether a node is a call of `script` or of W&B's `sweep`, which declare the parameters."""
+    return isinstance(node, ast.Call) and _name(node.func) in ("script", "sweep")
+
+
+def reads_config(source: str) -> bool:
+    """Whether parameters may reach the script in ways that its text does not show.
+
+    They may if it uses what `script` returns, W&B, Optuna, or a parser whose options are fields of imported classes.
+    """
+    nodes = list(ast.walk(ast.parse(source)))
+    alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    elsewhere = ("wandb", "suggest_", "HfArgumentParser")
+    return any(word in source for word in elsewhere) or any(declares(node) and id(node) not in alone for node in nodes)
+
+
+def check_reports(source: str, path: object) -> None:
+    """Raises RequestError for a call such as `tune.report(loss=loss)`: the function takes a dictionary."""
+    for node in _calls(ast.parse(source), "report"):
+        metrics = [each for each in node.keywords if each.arg and each.arg not in REPORT]
+        owner = ast.unparse(node.func.value).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
+        if owner in ("tune", "train", "session", "") and metrics and not node.args:
+            written = ", ".join(f'"{each.arg}": {ast.unparse(each.value)}' for each in metrics)
+            raise RequestError(
+                f"{ast.unparse(node)} ({path}, line {node.lineno}): report takes a dictionary; "
+                f"write tune.report({{{written}}})"
+            )
+
+
+def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
+    """Raises RequestError for a parameter with a value that `type=int` or `choices=[...]` of its option refuses."""
+    for node in _calls(ast.parse(source), "add_argument"):
+        given = {each.arg: _literal(each.value) for each in node.keywords}
+        for flag in [str(each.value) for each in node.args if isinstance(each, ast.Constant)]:
+            name = flag.lstrip("-").replace("-", "_")
+            if name not in params or parameters.is_nested(params[name]):
+                continue
+            place = f"{flag} ({path}, line {node.lineno})"
+            kind, values = _kind_and_values(params[name])
+            fractions = [f"tune.{kind}"] if "uniform" in kind else [repr(v) for v in values if isinstance(v, float)]
+            if given.get("type") == "int" and fractions:
+                raise RequestError(
+                    f"parameter {name!r} is {fractions[0]}, but {place} takes whole numbers; write "
+                    f"tune.randint(low, high), tune.qrandint or a tune.choice of whole numbers"
+                )
+            allowed: Any = given.get("choices")
+            for value in values if isinstance(allowed, (list, tuple, set)) else ():
+                if value not in allowed:
+                    listed = ", ".join(map(repr, allowed))
+                    raise RequestError(f"parameter {name!r} has the value {value!r}, but {place} takes {listed}")
+
+
+def _kind_and_values(domain: Any) -> tuple[str, list[Any]]:
+    """Returns a domain's kind, empty for a constant, and its values; a range has none."""
+    if domains.is_constant(domain):
+        return "", [domain]
+    kind = domains.kind(domain)
+    return kind, domains.values_of(domain) if kind in ("choice", "grid_search") else []
+
+
+def check_names(source: str, path: Path, unread: Set[str]) -> None:
+    """Raises ValueError if a parameter would reach nothing, with the nearest word of the script.
+
+    Args:
+        unread: the parameters that the text names neither as an option nor as a variable with a constant.
+    """
+    for name in sorted(unread)[:1] if not reads_config(source) else ():
+        words = set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
+        hint = nearest(name, words) or nearest(name.upper(), words)
+        raise ValueError(
+            f"parameter {name!r} would reach nothing in {path.name}{hint}; name an option of the "
+            f"script, or a variable to which it gives a constant, or use what script() returns"
+        )
+
+
+def of_study(source: str, path: object) -> dict[str, Any]:
+    """Returns the fields of a Space for a script's Optuna study, with the mode and number of trials that it declares.
+
+    Raises:
+        RequestError: the study has several directions, the script optimizes several objectives, or it imports Optuna
+            itself, so that each trial would run the whole study.
+    """
+    tree = ast.parse(source)
+    created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
+    if not created:
+        return {}
+    given = {each.arg: _literal(each.value) for node in (*created, *optimized) for each in node.keywords}
+    if isinstance(several := given.get("directions"), (list, tuple)) and len(several) > 1:
+        raise RequestError(
+            f"the study has {len(several)} objectives ({path}, line {created[0].lineno}), but a search has one metric: "
+            f"let the objective return one number, and write direction={several[0]!r}"
+        )
+    for node in (each for each in ast.walk(tree) if isinstance(each, (ast.Import, ast.ImportFrom))):
+        statement = ast.unparse(node)
+        if re.match(r"import (.*, )?optuna\b|from optuna\b.*\bcreate_study\b", statement):
+            raise RequestError(
+                f"each trial would run the whole study: replace {statement} ({path}, line {node.lineno}) by "
+                f"from tuner.integrations import optuna"
+            )
+    objectives = {ast.unparse(node.args[0]): str(node.lineno) for node in optimized if node.args}
+    if len(objectives) > 1:
+        raise RequestError(
+            f"the script optimizes several objectives ({path}, lines {', '.join(objectives.values())}), but a trial "
+            f"runs one: search one of them, as Space(params=..., train=with_trial({list(objectives)[-1]}), "
+            f"metric='value')"
+        )
+    num_trials, mode = given.get("n_trials"), "max" if "max" in str(given.get("direction")).lower() else "min"
+    trials = {"num_samples": num_trials} if isinstance(num_trials, int) and num_trials > 0 else {}
+    return {"metric": "value", "mode": mode, "max_epochs": MOST_REPORTS, **trials}
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == name)
+
+
+def _name(node: ast.AST | None) -> str | None:
+    """Returns the last name of a variable, attribute, argument or key: `lr` of `args.lr`, `lr=` and `"lr":`."""
+    names = (getattr(node, attribute, None) for attribute in ("id", "attr", "arg", "value"))
+    return next((name for name in names if isinstance(name, str)), None)
+
+
+def _literal(node: ast.expr) -> Any:
+    """Returns the value of a literal; for another expression, its code as text."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return ast.unparse(node)
