@@ -57,6 +57,7 @@ seen += [lr, Settings.depth, build(1), build(1, lr=0.3), lr_of["lr"], lr_of["oth
 lr = half  # what the script computes stays
 seen.append(lr)
 name = "own"
+assert {lr: 0.2}[lr] == 0.2  # a key that is computed names no parameter
 """
 OPTIONS = """
 import argparse

@@ -86,7 +86,8 @@ class Constants(ast.NodeTransformer):
                 )
                 node.kw_defaults = list(map(self._value, node.kwonlyargs, node.kw_defaults))
             case ast.Dict():
-                node.values = list(map(self._value, node.keys, node.values))
+                keys = [key if isinstance(key, ast.Constant) else None for key in node.keys]
+                node.values = list(map(self._value, keys, node.values))
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
