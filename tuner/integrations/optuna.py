@@ -42,8 +42,6 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
 
     The numbers that the objective reports and returns are the search's metric, whatever its name is. A returned number
     that equals the last reported one is not reported again. The search's scheduler prunes.
-
-    Raises a RequestError if the objective returns several values.
     """
     return functools.partial(_train, objective)
 
