@@ -132,7 +132,7 @@ def test_the_command_ends_with_2_and_one_line(tmp_path, argv, message):
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
-        ("mine.txt", "Not a directory"),
+        ("mine.txt", "File exists"),
         pytest.param("long" * 25, "path length cannot exceed 107 bytes", marks=pytest.mark.slow),
     ],
 )

@@ -34,7 +34,7 @@ TAIL_BYTES = 256 * 1024  # read of each log, from its end
 # What the line of a log has that names the cause, the most telling first: Ray's fatal lines, a signal, Ray's errors.
 CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
 # Errors that another folder for Ray's files and sockets would repair.
-OF_THE_FOLDER = r"path length|File name too long|Not a directory|No space left|Read-only|Permission denied"
+OF_THE_FOLDER = r"path length|File name too long|Not a directory|File exists|No space left|Read-only|Permission denied"
 NOISE = r"^\[[^]]*\] |An unexpected system state has occurred.*?with you to fix it\. "  # left out of a log's line
 MOST_CHARS = 300  # of a log's line in an error
 
