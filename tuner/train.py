@@ -56,11 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Returns the config to train, its folder, and the files of that folder that name the space.
-
-    Raises:
-        RequestError: the command line is wrong, or there is no such config or trial.
-    """
+    """Returns the config to train, its folder, and the files of that folder that name the space."""
     match argv:
         case [name]:
             return load_config(path := Path(name)), path.parent, (path.name,)
@@ -71,23 +67,18 @@ def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if this trial were the best.
-
-    Raises:
-        RequestError: the experiment has no such trial, or its space is unknown.
-    """
-    known = {trial.id: trial for trial in record.trials}
+    """Returns what best/config.json would be if this trial were the best; raises RequestError without such a trial."""
+    known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
-        raise RequestError(f"--trial {trial_id}: {record.experiment.name} has trials {ids}{nearest(trial_id, known)}")
-    if not record.experiment.space:
-        raise RequestError(f"{record.experiment.folder} was not written by tuner, so its space is unknown")
-    trial, experiment = known[trial_id], record.experiment
+        raise RequestError(f"--trial {trial_id}: {experiment.name} has trials {ids}{nearest(trial_id, known)}")
+    if not experiment.space:
+        raise RequestError(f"{experiment.folder} was not written by tuner, so its space is unknown")
+    trial = known[trial_id]
     best = trial.best(experiment.metric, experiment.mode)
-    last = trial.reports[-1].epoch if trial.reports else 0
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
-    return config_of(record, trial, best.epoch if best else last, sha256=sha256, **shares)
+    return config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)
 
 
 def retrain(config: dict[str, Any]) -> None:

@@ -48,11 +48,7 @@ class OpenFolder:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[OpenFolder]:
-    """Opens an experiment's folder.
-
-    Raises:
-        RequestError: the folder is missing, a link, or cannot be opened.
-    """
+    """Opens an experiment's folder; raises RequestError if it is missing, a link, or cannot be opened."""
     with contextlib.ExitStack() as stack:
         try:
             results = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -66,11 +62,7 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Locks out drivers while the `with` block runs; the name of the last driver stays recorded.
-
-    Raises:
-        RequestError: the folder has no experiment of tuner, a process runs it, or the lock cannot be taken.
-    """
+    """Locks out drivers while the `with` block runs; raises RequestError if a process runs it or it is not tuner's."""
     path = folder.path
     try:
         if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.place, follow_symlinks=False).st_mode):
@@ -90,11 +82,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
 
 
 def rename(folder: OpenFolder, new: str) -> None:
-    """Renames the folder; its files stay as they are, because every reader takes the name of the folder.
-
-    Raises:
-        RequestError: `new` is taken, or the folder cannot be renamed. The folder then has its old name.
-    """
+    """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
     try:
         os.mkdir(new, dir_fd=folder.results)  # reserves the name: a rename replaces only an empty folder
     except FileExistsError:
@@ -112,10 +100,7 @@ def rename(folder: OpenFolder, new: str) -> None:
 def set_aside(folder: OpenFolder) -> str:
     """Begins to delete the folder: it gets a name that no list shows, and loses the files that make it an experiment.
 
-    So an error or a crash midway leaves no half of an experiment. Returns the name; `remove` deletes the rest.
-
-    Raises:
-        RequestError: the folder cannot be deleted; nothing was changed.
+    Returns the name; `remove` deletes the rest. Raises RequestError if the folder cannot be deleted.
     """
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
@@ -166,11 +151,7 @@ def _move(folder: OpenFolder, old: str, new: str) -> None:
 
 
 def write_in(folder: OpenFolder, name: str, content: str) -> None:
-    """Replaces a file of the folder atomically; a link is replaced itself.
-
-    Raises:
-        RequestError: the file cannot be written; it keeps its old content.
-    """
+    """Replaces a file of the folder atomically, as `write_atomically` does; raises RequestError if it cannot."""
     try:
         write_atomically(Path(name), content, folder.place)
     except OSError as error:

@@ -1,10 +1,8 @@
 """Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
 A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
-thread uploads the changes: about a second after each change, or later if uploads take long.
-
-After a search is killed, the store may lack the latest changes. A resume on this machine uploads them. A resume on
-another machine continues from what is in the store.
+thread uploads the changes. After a search is killed, the store may lack the latest ones. A resume on this machine
+uploads them; a resume on another machine continues from what is in the store.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
 # Bytes per read and write; pyarrow sends files to S3 in parts of this size.
 PART_BYTES = 10 << 20
-# Maximum number of parts of a file that pyarrow holds in memory and sends at once. Without a limit, a file of 500 MB
-# takes 900 MB of memory. pyarrow's own `copy_files` has no limit either: it takes 450 MB.
+# Parts of a file that pyarrow holds in memory at once. Without a limit, a file of 500 MB takes 900 MB of memory, and
+# 450 MB with pyarrow's own `copy_files`.
 MOST_PARTS = 8
 
 
@@ -55,15 +53,15 @@ class ObjectStore:
             raise RequestError(f"--results {uri}: {_first_line(error)}; give a folder, s3://… or gs://…") from None
 
     def path(self, *parts: str) -> str:
-        """Joins names to a path below the store's root, in the form that the store's file system takes."""
+        """Joins names to a path below the store's root."""
         return str(PurePosixPath(self.root, *parts))
 
     def check(self) -> None:
         """Raises RequestError if the store cannot be written to."""
-        probe = self.path(f".tuner-{os.getpid()}")
+        probe = f".tuner-{os.getpid()}"
         try:
-            self._write(probe, io.BytesIO())
-            self.filesystem.delete_file(probe)
+            self.upload("", probe, io.BytesIO())
+            self.remove("", probe)
         except OSError as error:
             what = f"cannot be written to ({_first_line(error)}); check the address, the bucket and the credentials"
             raise RequestError(f"--results {self.uri}: {what}") from None
@@ -118,14 +116,7 @@ class ObjectStore:
 
     def upload(self, name: str, relative: str, content: BinaryIO) -> None:
         """Writes a file to the store. In an object store, readers see its old content until the new one is whole."""
-        self._write(self.path(name, relative), content)
-
-    def remove(self, name: str, relative: str) -> None:
-        """Removes a file of the experiment from the store if it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.path(name, relative))
-
-    def _write(self, path: str, content: BinaryIO) -> None:
+        path = self.path(name, relative)
         try:
             stream = self.filesystem.open_output_stream(path)
         except FileNotFoundError:  # the file's folder is missing, in a store with real folders, such as HDFS
@@ -136,6 +127,11 @@ class ObjectStore:
                 stream.write(part)
                 if number % MOST_PARTS == 0:
                     stream.flush()  # frees memory: waits until the store has all parts so far
+
+    def remove(self, name: str, relative: str) -> None:
+        """Removes a file of the experiment from the store if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(name, relative))
 
     def _entries(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector

@@ -17,11 +17,9 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
-    """Caches a function's result inside the record that is its first argument; later calls return the same object.
+    """Caches a function's result inside the record that is its first argument; callers must not change the result.
 
-    Callers must not change the result. All other arguments must be hashable. Without the cache the dashboard takes
-    1.2 s to draw 10,000 trials, and it does so after each event. The result is freed with its record. Two threads may
-    both compute a result; both results are equal.
+    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it does so after each event.
     """
 
     @wraps(function)
@@ -45,8 +43,7 @@ class Session(NamedTuple):
 class Report(NamedTuple):
     """A trial's metrics after `epoch` epochs; `checkpoint` is a path relative to the experiment's folder.
 
-    `order` numbers the search's reports by arrival (in a journal: the event's number). It orders reports of equal
-    `time`.
+    `order` numbers the search's reports by arrival (in a journal: the event's number).
     """
 
     epoch: int
@@ -162,11 +159,8 @@ def finite(value: Any) -> float | None:
     """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and -MOST_INTEGER < value < MOST_INTEGER
-        else None
-    )
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
 def records_of(events: Iterable[Event]) -> list[TrialRecord]:
@@ -247,7 +241,7 @@ class Folding:
 
 
 class _Building:
-    """Collects a trial's events in lists; extending a record's tuples instead would take quadratic time."""
+    """Collects a trial's events in lists; extending a record's tuples instead takes quadratic time."""
 
     def __init__(self, trial_id: str, order: int) -> None:
         self.fields: dict[str, Any] = {"id": trial_id, "config": {}, "order": order}
@@ -255,7 +249,7 @@ class _Building:
         self.repeated: list[Report] = []
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
-        self.seconds, self.since = 0.0, math.nan
+        self.since = math.nan
         self.between, self.gaps, self.has_reported = 0.0, 0, False  # seconds between reports; has the attempt reported
         self.spans: list[tuple[float, float]] = []
         self.changed_at = order
@@ -265,7 +259,10 @@ class _Building:
         kind, time = event["event"], event["time"]
         self.changed_at = order
         if kind == "report":
-            self._report(event, order)
+            # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
+            if (epoch := event["epoch"]) in self.reports:
+                self.repeated.append(self.reports[epoch])
+            self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), time, order)
         elif kind == "decision":
             self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
             if event["action"] == "pause":
@@ -286,19 +283,11 @@ class _Building:
         if "config" in event:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):
-            self.seconds += time - self.since
             if kind == "report" and self.has_reported:
                 self.between, self.gaps = self.between + time - self.since, self.gaps + 1
             self.has_reported = True
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
-
-    def _report(self, event: Event, order: int) -> None:
-        epoch = event["epoch"]
-        # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
-        if epoch in self.reports:
-            self.repeated.append(self.reports[epoch])
-        self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -306,7 +295,7 @@ class _Building:
             reports=tuple(self.reports.values()),
             decisions=tuple(self.decisions),
             errors=tuple(self.errors),
-            seconds=round(self.seconds, 3),
+            seconds=round(sum(end - start for start, end in self.spans), 3),
             changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
