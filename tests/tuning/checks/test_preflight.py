@@ -166,6 +166,12 @@ MISTAKES = {
         ["the loss (", "has no gradient", "no argmax, ==, round, detach"],
         "def hits",
     ),
+    "an exit of the process": (
+        "import os\ndef wrong(config):\n    os._exit(3)\n",
+        dict(model="wrong"),
+        ["model(config) raises SystemExit: os._exit(3)"],
+        "os._exit(3)",
+    ),
     "a module instead of a function": (
         "",
         dict(model="nn.Linear(4, 3)"),
@@ -379,7 +385,9 @@ def test_the_users_code_prints_no_more_than_a_limit(command, monkeypatch):
 
 
 NUMBERS = "def numbers(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n"
+FROZEN = "def frozen(config):\n    made = model(config)\n    made[0].requires_grad_(False)\n    return made\n"
 MEANT = {
+    "frozen weights: 10 of 19 (requires_grad=False); no trial trains them": dict(model="frozen"),  # with width 2
     "batch_size 1000 is above the 81 training examples (20 of 101 are for validation)": dict(batch_size="1000"),
     "Using a target size (torch.Size([32])) that is different to the input size": dict(
         data="numbers", model="lambda config: nn.Linear(4, 1)", loss="nn.functional.mse_loss"
@@ -389,4 +397,4 @@ MEANT = {
 
 @pytest.mark.parametrize("words", MEANT)
 def test_what_may_be_meant_is_warned_of(command, caplog, words):
-    assert command(NUMBERS, **MEANT[words])[0] == "searched" and words in caplog.text
+    assert command(NUMBERS + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text

@@ -11,13 +11,15 @@ import contextlib
 import inspect
 import io
 import logging
+import os
 import socket
 import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+from unittest import mock
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LOW, HIGH = 0.0, 1.0  # the ends of a range, as `domains.from_unit` names them
 SKIP = "; --no-preflight skips this check"
-# Starts of warnings of torch -> the Task's function that causes it: mistakes that give a wrong loss but no error.
-WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model"}
+# Starts of warnings -> the Task's function that causes it: what gives no error, but perhaps a wrong loss.
+WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
 
 def check(request: Request) -> list[str]:
@@ -271,8 +273,19 @@ class _Dropped(io.StringIO):
 
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings."""
+    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings.
+
+    `os._exit` raises SystemExit meanwhile, because it would end the command without a message.
+    """
+    process, ends = os.getpid(), os._exit
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process:  # a forked process, such as a DataLoader's
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
     with (
+        mock.patch.object(os, "_exit", leave),
         contextlib.redirect_stdout(_Dropped()),
         contextlib.redirect_stderr(_Dropped()),
         warnings.catch_warnings(record=True) as heard,

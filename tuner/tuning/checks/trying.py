@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -89,8 +90,12 @@ class TracedTask:
 
     def trace_forward(self, model: nn.Module) -> None:
         """Traces the forward pass of the built model."""
-        unset = (name for name, value in model.named_parameters() if not value.isfinite().all())
+        weights = dict(model.named_parameters())
+        unset = (name for name, value in weights.items() if not value.isfinite().all())
         self.forward, self._unset = place_of(model.forward) or self.forward, next(unset, "")
+        if frozen := sum(value.numel() for value in weights.values() if not value.requires_grad):
+            total = sum(value.numel() for value in weights.values())
+            warnings.warn(f"frozen weights: {frozen:,} of {total:,} (requires_grad=False); no trial trains them", stacklevel=1)
         model.forward = self._traced("the model", model.forward, lambda outputs: True, "")
 
     def _traced(self, name: str, function: Any, fits: Callable[[Any], bool], wanted: str) -> Any:
