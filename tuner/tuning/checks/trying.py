@@ -95,7 +95,8 @@ class TracedTask:
         self.forward, self._unset = place_of(model.forward) or self.forward, next(unset, "")
         if frozen := sum(value.numel() for value in weights.values() if not value.requires_grad):
             total = sum(value.numel() for value in weights.values())
-            warnings.warn(f"frozen weights: {frozen:,} of {total:,} (requires_grad=False); no trial trains them", stacklevel=1)
+            text = f"frozen weights: {frozen:,} of {total:,} (requires_grad=False); no trial trains them"
+            warnings.warn(text, stacklevel=1)
         model.forward = self._traced("the model", model.forward, lambda outputs: True, "")
 
     def _traced(self, name: str, function: Any, fits: Callable[[Any], bool], wanted: str) -> Any:
