@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from tuner.errors import RequestError
-from tuner.record import object_store
-from tuner.record.object_store import JOURNAL, ObjectStore, Uploader, files_of
 from tuner.record.reading import read
+from tuner.record.storage import object_store
+from tuner.record.storage.object_store import JOURNAL, ObjectStore, Uploader, files_of
 from tuner.spec.experiment import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +274,7 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
 GROWTH = """
 import resource, sys
 from pathlib import Path
-from tuner.record.object_store import ObjectStore, Uploader
+from tuner.record.storage.object_store import ObjectStore, Uploader
 store = ObjectStore(sys.argv[1])
 store.names()  # loads the SDK
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

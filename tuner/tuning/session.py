@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.events import Event
 from tuner.record.journal import Journal
-from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
+from tuner.record.storage.object_store import ObjectStore, Uploader
 from tuner.spec.experiment import Experiment, Options, is_uri
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of

@@ -15,10 +15,10 @@ from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.machine import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.record.events import Event
-from tuner.record.object_store import ObjectStore
 from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.saved_experiment import BEGUN, damaged_experiment
+from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, as_before, choose
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, fixed_epochs, is_uri, local_root, option

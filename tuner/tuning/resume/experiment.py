@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
 from tuner.record.storage.lock import only_driver
+from tuner.record.storage.object_store import ObjectStore
 from tuner.spec.experiment import LATEST, Experiment, is_uri, local_root
 from tuner.tuning.requests import SearchCall, options_over
 from tuner.tuning.resume.trust import OPTION, code_of, names_its_space, recorded_path, refuse_links
