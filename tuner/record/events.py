@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, parsed
+from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, is_inside, parsed
 from tuner.spec.experiment import MOST_EPOCHS, MOST_RUNGS
 
 Event = dict[str, Any]
@@ -97,16 +97,6 @@ def is_trial_id(value: Any) -> bool:
     """Whether the value can be a trial's id, which is also the name of the trial's folder."""
     fits = isinstance(value, str) and 0 < len(value) <= MOST_ID
     return fits and "/" not in value and "\0" not in value and value not in (".", "..")
-
-
-def is_inside(path: Any) -> bool:
-    """Whether the value is a relative path of less than 1,000 characters without parts `.` and `..`; ignores links."""
-    return (
-        isinstance(path, str)
-        and 0 < len(path) < 1000
-        and not {"", "..", "."} & set(path.split("/"))
-        and "\0" not in path
-    )
 
 
 def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:

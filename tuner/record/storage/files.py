@@ -273,3 +273,13 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_inside(path: Any) -> bool:
+    """Whether the value is a relative path of less than 1,000 characters without parts `.` and `..`; ignores links."""
+    return (
+        isinstance(path, str)
+        and 0 < len(path) < 1000
+        and not {"", "..", "."} & set(path.split("/"))
+        and "\0" not in path
+    )

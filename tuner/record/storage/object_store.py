@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
-from tuner.record.events import is_inside
-from tuner.record.storage.files import asides_of, replacing
+from tuner.record.storage.files import asides_of, is_inside, replacing
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
