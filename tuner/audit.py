@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import random
 import shlex
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, refused, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
-from tuner.record.records import TrialRecord, sign_of
+from tuner.record.records import Report, TrialRecord, best_of
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
@@ -72,13 +71,11 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
             audit.json has another seed; or the saved state of a trial is damaged.
     """
     winner, pruned = record.best(), prunable(record)
+    name, folder = record.experiment.name, record.experiment.folder
     if record.state == "running":
-        raise RequestError(
-            f"{record.experiment.name} has not ended: stop it, or finish it with --resume if it was killed"
-        )
+        raise RequestError(f"{name} has not ended: stop it, or finish it with --resume if it was killed")
     if winner is None or not pruned:
-        raise RequestError(f"{record.experiment.name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
-    folder = record.experiment.folder
+        raise RequestError(f"{name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
     saved = read_audit(folder) or {"winner": winner[0].id, "seed": seed, "sample": [], "trials": []}
     if saved["seed"] != seed:
         raise RequestError(f"--seed {seed}: {folder / FILE} has seed {saved['seed']}; give that, or delete the file")
@@ -108,24 +105,21 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
 
     Returns its best value, and a text with the first repeated epoch whose metric differs from the search's.
     """
-    experiment, began = record.experiment, time.monotonic()
-    sign = sign_of(experiment.mode)
+    experiment, began, differs = record.experiment, time.monotonic(), ""
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
-    best, best_epoch, differs = math.inf, None, ""
     for epoch, repeated in epochs_of(record, trial):
         before = values.get(epoch, repeated)
         if before != repeated and not differs:
             differs = f"epoch {epoch}: {repeated!r} here, {before!r} in the search"
         values[epoch] = repeated
-    for epoch, value in sorted(values.items()):
-        if isinstance(value, (int, float)) and math.isfinite(value) and sign * value < best:
-            best, best_epoch = sign * value, epoch
+    reports = (Report(epoch, {experiment.metric: value}, None, 0.0) for epoch, value in sorted(values.items()))
+    best = best_of(reports, experiment.metric, experiment.mode)
     return AuditedTrial(
         trial=trial.id,
-        stopped=trial.reports[-1].epoch,
+        stopped=trial.last_epoch,
         epochs=max(values),
-        best=None if best_epoch is None else sign * best,
-        best_epoch=best_epoch,
+        best=best.metrics[experiment.metric] if best else None,
+        best_epoch=best.epoch if best else None,
         beats=False,  # `result_of` sets it, because a resume may change the best trial to compare with
         differs=differs,
         seconds=round(time.monotonic() - began, 3),

@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TextIO, cast
+from typing import Annotated
 
 import tyro
 
@@ -54,7 +54,9 @@ def main(argv: list[str]) -> int:
     try:
         command = parse(argv)
         if command.list:
-            return print_spaces()
+            spaces = list_spaces()
+            say(*(f"{name:{max(map(len, spaces))}}  {line}" for name, line in spaces.items()))
+            return 0
         return run(call_of(argv, command))
     except KeyboardInterrupt as error:
         say("", str(error if isinstance(error, InterruptedEarly) else INTERRUPTED), to=sys.stderr)
@@ -65,11 +67,11 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> Command:
-    """Parses the command line. Raises tyro's error as a one-line RequestError."""
+    """Parses the command line; raises tyro's error as a RequestError of one line."""
     refuse_repeated(argv, repeatable=("--point", "--stop"))
-    stderr, shown = io.StringIO(), WithoutEmptyDefaults(sys.stdout)
+    stderr, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding=sys.stdout.encoding)
     try:
-        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(cast(TextIO, shown)):
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(printed):
             command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
@@ -81,23 +83,20 @@ def parse(argv: list[str]) -> Command:
         if not ended.code:
             raise
         # tyro prints the error as the first paragraph in a box, drawn in ASCII if the terminal has no other characters.
-        printed = SGR.sub("", stderr.getvalue())  # tyro colours it if stdout is a terminal
-        lines = [line.strip(" │|╭╮╰╯─+-") for line in printed.splitlines()[1:]]
+        lines = [line.strip(" │|╭╮╰╯─+-") for line in SGR.sub("", stderr.getvalue()).splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
         raise RequestError(of_the_script(text, argv) or f"{in_words(text)} (see --help)") from None
     finally:
-        shown.show()
+        printed.seek(0)
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.write(without_empty_defaults(printed.read()))
     if () in command.experiment.point:
         raise RequestError("--point: needs values; write it as --point name=value, such as --point lr=0.01")
     return command
 
 
 def call_of(argv: list[str], command: Command) -> SearchCall:
-    """Returns what the command line asks for, with the options that it gives.
-
-    Raises:
-        RequestError: neither `--space` nor `--resume` is given.
-    """
+    """Returns what the command line asks for; raises RequestError without `--space` and `--resume`."""
     if not (command.experiment.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
     names = {word.partition("=")[0].replace("_", "-") for word in argv if word.startswith("--")}
@@ -112,25 +111,9 @@ def call_of(argv: list[str], command: Command) -> SearchCall:
     )
 
 
-class WithoutEmptyDefaults:
-    """Collects the help, and writes it without `(default: '')` and `(default: False)`, which say nothing."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._text = stream, ""
-
-    def write(self, text: str) -> int:
-        """Keeps the text, because tyro may break a default into two lines."""
-        self._text += text
-        return len(text)
-
-    def show(self) -> None:
-        """Writes the text without tyro's colours, which ignore NO_COLOR; drops what a closed pipe no longer takes."""
-        text = EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", SGR.sub("", self._text)))
-        with contextlib.suppress(BrokenPipeError):
-            self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)  # tyro asks for the stream's encoding and `isatty`
+def without_empty_defaults(text: str) -> str:
+    """Returns the help without `(default: '')` and `(default: False)`, which say nothing, and without colours."""
+    return EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", SGR.sub("", text)))
 
 
 def in_words(text: str) -> str:
@@ -147,13 +130,11 @@ def in_words(text: str) -> str:
             return f"{word}: no option before it takes this word; write a value with spaces in quotes"
         hint = nearest(word, known) if len(word) > len("--lr") else ""
         return f"{word}: is no option{hint or '; values of parameters belong in the params of the space'}"
-    match = re.match(r"Error parsing (--\S+): no type matching FLOAT\|\{(\w+)\}.*\['(.*)'\]", text)
-    if match:
+    if match := re.match(r"Error parsing (--\S+): no type matching FLOAT\|\{(\w+)\}.*\['(.*)'\]", text):
         return f"{match[1]} {match[3]}: must be a number or {match[2]}"
-    match = re.match(r"Error parsing (--\S+): (invalid literal for int|could not convert).*?: '(.*)'$", text)
-    if not match:
-        return text
-    return f"{match[1]} {match[3]}: must be a {'whole ' if match[2].endswith('int') else ''}number"
+    if match := re.match(r"Error parsing (--\S+): (invalid literal for int|could not convert).*?: '(.*)'$", text):
+        return f"{match[1]} {match[3]}: must be a {'whole ' if match[2].endswith('int') else ''}number"
+    return text
 
 
 def of_the_script(text: str, argv: list[str]) -> str:
@@ -161,22 +142,13 @@ def of_the_script(text: str, argv: list[str]) -> str:
     match = re.match(r"Unrecognized options: (--?)([^\s,=]+)", text)
     path = next((value for flag, value in itertools.pairwise(argv) if flag == "--space"), "")
     file = file_of(path) if match and path else None
-    name = match[2].replace("-", "_") if match else ""
-    if not match or file is None or name not in options_of(file.read_text(encoding="utf-8", errors="replace")):
+    if not match or file is None:
         return ""
-    return (
-        f"{match[1]}{match[2]} is an option of {file.name}, not of this command: give it as a constant, "
-        f'script({{"{name}": ..., ...}})'
-    )
-
-
-def print_spaces() -> int:
-    """Runs `--list`: prints each space in search_spaces/ with the first line of its docstring."""
-    spaces = list_spaces()
-    width = max(map(len, spaces), default=0)
-    for name, line in spaces.items():
-        say(f"{name:{width}}  {line}")
-    return 0
+    name = match[2].replace("-", "_")
+    if name not in options_of(file.read_text(encoding="utf-8", errors="replace")):
+        return ""
+    constant = f'script({{"{name}": ..., ...}})'
+    return f"{match[1]}{match[2]} is an option of {file.name}, not of this command: give it as a constant, {constant}"
 
 
 def run(call: SearchCall) -> int:

@@ -76,18 +76,17 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     Raises:
         RequestError: the experiment has no such trial, or its space is unknown.
     """
-    known = {trial.id: trial for trial in record.trials}
+    known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
-        raise RequestError(f"--trial {trial_id}: {record.experiment.name} has trials {ids}{nearest(trial_id, known)}")
-    if not record.experiment.space:
-        raise RequestError(f"{record.experiment.folder} was not written by tuner, so its space is unknown")
-    trial, experiment = known[trial_id], record.experiment
+        raise RequestError(f"--trial {trial_id}: {experiment.name} has trials {ids}{nearest(trial_id, known)}")
+    if not experiment.space:
+        raise RequestError(f"{experiment.folder} was not written by tuner, so its space is unknown")
+    trial = known[trial_id]
     best = trial.best(experiment.metric, experiment.mode)
-    last = trial.reports[-1].epoch if trial.reports else 0
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
-    return config_of(record, trial, best.epoch if best else last, sha256=sha256, **shares)
+    return config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)
 
 
 def retrain(config: dict[str, Any]) -> None:

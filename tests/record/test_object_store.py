@@ -75,27 +75,19 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
     assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
 
 
-def test_a_working_copy_that_is_gone_or_behind_is_brought_back(uri, folder, tmp_path):
+def test_a_working_copy_that_is_gone_or_behind_is_brought_back_and_one_that_is_ahead_stays(uri, folder, tmp_path):
     store = ObjectStore(uri)
     Uploader(store, "mine", folder).pushed()
-    for before in (None, ""):
-        elsewhere = tmp_path / "elsewhere"
+    elsewhere = tmp_path / "elsewhere"
+    for before, after in ((None, "one\n"), ("", "one\n"), ("one\ntwo\n", "one\ntwo\n")):
         if before is not None:
             (elsewhere / JOURNAL).write_text(before)
         store.bring("mine", elsewhere)
         assert files_of(elsewhere).keys() == files_of(tmp_path / "store" / "mine").keys()
-        assert (elsewhere / JOURNAL).read_text() == "one\n"
-
-
-def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_refused(uri, folder):
-    store = ObjectStore(uri)
-    Uploader(store, "mine", folder).pushed()
-    (folder / JOURNAL).write_text("one\ntwo\n")
-    store.bring("mine", folder)
-    assert (folder / JOURNAL).read_text() == "one\ntwo\n"
-    (folder / JOURNAL).write_text("other\n")
+        assert (elsewhere / JOURNAL).read_text() == after
+    (elsewhere / JOURNAL).write_text("other\n")
     with pytest.raises(RequestError, match="went different ways"):
-        store.bring("mine", folder)
+        store.bring("mine", elsewhere)
 
 
 def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch):

@@ -13,20 +13,16 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.storage.files import json_in, open_in
 
-# Maximum number of folders and entries that one `SavedCheckpoints` lists; each takes 5 us. A trial has few
-# checkpoints, and callers look up those of the best trials first.
-MOST_LOOKS = 20_000
+MOST_LOOKS = 20_000  # folders and entries that one `SavedCheckpoints` lists; each takes 5 us
 STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip with a CRC-32 per record
 
 
 class SavedCheckpoints:
     """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
 
-    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy.
-
-    Each folder of checkpoints is listed at most once. Every folder and every entry counts towards MOST_LOOKS; a
-    checkpoint that was not listed by then counts as missing. The limit is needed because a journal may name a million
-    checkpoints, and the dashboard may look them up again after each new line of the journal.
+    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy. After MOST_LOOKS,
+    a checkpoint that was not listed counts as missing: a journal may name a million, and the dashboard looks them up
+    after each new line.
     """
 
     def __init__(self, experiment: Path) -> None:

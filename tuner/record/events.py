@@ -159,10 +159,6 @@ def _are_rungs(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MOST_RUNGS and all(map(_is_length, value))
 
 
-def _is_state(value: Any) -> bool:
-    return isinstance(value, str) and value in STATES
-
-
 def _is_place(value: Any) -> bool:
     return value is None or _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
@@ -183,7 +179,7 @@ _FITS: dict[str, _Fields] = {  # kind of event -> its required fields, each with
     "trial_failed": (("error", _is_text),),
     "trial_ended": (("status", _is_text), ("reason", _is_text)),
     "length_learned": (("epochs", _is_length), ("rungs", _are_rungs)),
-    "experiment_finished": (("state", _is_state),),
+    "experiment_finished": (("state", lambda value: isinstance(value, str) and value in STATES),),
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
 _OPTIONAL: _Fields = (

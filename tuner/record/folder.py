@@ -48,11 +48,7 @@ class OpenFolder:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[OpenFolder]:
-    """Opens an experiment's folder.
-
-    Raises:
-        RequestError: the folder is missing, a link, or cannot be opened.
-    """
+    """Opens an experiment's folder; raises RequestError if it is missing, a link, or cannot be opened."""
     with contextlib.ExitStack() as stack:
         try:
             results = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -90,11 +86,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
 
 
 def rename(folder: OpenFolder, new: str) -> None:
-    """Renames the folder; its files stay as they are, because every reader takes the name of the folder.
-
-    Raises:
-        RequestError: `new` is taken, or the folder cannot be renamed. The folder then has its old name.
-    """
+    """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
     try:
         os.mkdir(new, dir_fd=folder.results)  # reserves the name: a rename replaces only an empty folder
     except FileExistsError:
@@ -166,11 +158,7 @@ def _move(folder: OpenFolder, old: str, new: str) -> None:
 
 
 def write_in(folder: OpenFolder, name: str, content: str) -> None:
-    """Replaces a file of the folder atomically; a link is replaced itself.
-
-    Raises:
-        RequestError: the file cannot be written; it keeps its old content.
-    """
+    """Replaces a file of the folder atomically, as `write_atomically` does; raises RequestError if it cannot."""
     try:
         write_atomically(Path(name), content, folder.place)
     except OSError as error:

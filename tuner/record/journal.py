@@ -23,11 +23,18 @@ from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
 
-class Journal:
+class _Unpickled:
+    """Ray pickles its Tuner with all that it refers to, but tuner never reads that file."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Journal(_Unpickled):
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
     Opening the journal cuts off what `scan` cannot read: an incomplete last line, or everything from a damaged line
-    on. Before it cuts off damaged lines, it copies the whole journal to another file.
+    on. In the second case it first copies the whole journal to another file.
 
     Attributes:
         blocked: called when a write fails, for example on a full disk; waits and returns whether to retry the write.
@@ -84,9 +91,6 @@ class Journal:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file
-
     def sync(self) -> None:
         """Waits until the journal's lines, and its name in its folder, are on the disk."""
         os.fsync(self._file.fileno())
@@ -124,7 +128,7 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
     return {**fields, "metrics": kept}
 
 
-class JournalWriter:
+class JournalWriter(_Unpickled):
     """Writes events to a journal, except those that the journal already has (the same name, trial and epoch).
 
     A resumed search replays its journal. The replay produces the recorded events again.
@@ -157,6 +161,3 @@ class JournalWriter:
             self._has[key] -= 1
             return
         self._journal.write(event, trial, **fields)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file

@@ -1,10 +1,8 @@
 """Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
 A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
-thread uploads the changes: about a second after each change, or later if uploads take long.
-
-After a search is killed, the store may lack the latest changes. A resume on this machine uploads them. A resume on
-another machine continues from what is in the store.
+thread uploads the changes. After a search is killed, the store may lack the latest ones. A resume on this machine
+uploads them; a resume on another machine continues from what is in the store.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
 # Bytes per read and write; pyarrow sends files to S3 in parts of this size.
 PART_BYTES = 10 << 20
-# Maximum number of parts of a file that pyarrow holds in memory and sends at once. Without a limit, a file of 500 MB
-# takes 900 MB of memory. pyarrow's own `copy_files` has no limit either: it takes 450 MB.
+# Parts of a file that pyarrow holds in memory at once. Without a limit, a file of 500 MB takes 900 MB of memory, and
+# 450 MB with pyarrow's own `copy_files`.
 MOST_PARTS = 8
 
 
@@ -55,7 +53,7 @@ class ObjectStore:
             raise RequestError(f"--results {uri}: {_first_line(error)}; give a folder, s3://… or gs://…") from None
 
     def path(self, *parts: str) -> str:
-        """Joins names to a path below the store's root, in the form that the store's file system takes."""
+        """Joins names to a path below the store's root."""
         return str(PurePosixPath(self.root, *parts))
 
     def check(self) -> None:

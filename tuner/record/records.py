@@ -17,11 +17,9 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
-    """Caches a function's result inside the record that is its first argument; later calls return the same object.
+    """Caches a function's result inside the record that is its first argument; callers must not change the result.
 
-    Callers must not change the result. All other arguments must be hashable. Without the cache the dashboard takes
-    1.2 s to draw 10,000 trials, and it does so after each event. The result is freed with its record. Two threads may
-    both compute a result; both results are equal.
+    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it does so after each event.
     """
 
     @wraps(function)
@@ -45,8 +43,7 @@ class Session(NamedTuple):
 class Report(NamedTuple):
     """A trial's metrics after `epoch` epochs; `checkpoint` is a path relative to the experiment's folder.
 
-    `order` numbers the search's reports by arrival (in a journal: the event's number). It orders reports of equal
-    `time`.
+    `order` numbers the search's reports by arrival (in a journal: the event's number).
     """
 
     epoch: int
@@ -162,11 +159,8 @@ def finite(value: Any) -> float | None:
     """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and -MOST_INTEGER < value < MOST_INTEGER
-        else None
-    )
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
 def records_of(events: Iterable[Event]) -> list[TrialRecord]:

@@ -103,13 +103,12 @@ def no_experiment(folder: Path) -> str:
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    there = (
-        f"; the newest there: {', '.join(others[:MOST_NAMES])}{more}"
-        if others
-        else "; this folder has no experiments: give another --results"
-    )
-    hint = f"; did you mean {close[0]!r}?" if close else there
-    return f"no experiment {folder.name!r} in {parent}{hint}"
+    hint = f"the newest there: {', '.join(others[:MOST_NAMES])}{more}"
+    if not others:
+        hint = "this folder has no experiments: give another --results"
+    elif close:
+        hint = f"did you mean {close[0]!r}?"
+    return f"no experiment {folder.name!r} in {parent}; {hint}"
 
 
 def _changed(path: Path) -> float:

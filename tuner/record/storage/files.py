@@ -1,7 +1,6 @@
 """Writes files so that readers never see half of one, and reads files without trusting who wrote them.
 
-Readers that parse a journal or a JSON file open it with `open_in` and parse it with `parsed`. A file may be a pipe,
-a link, endless, nested too deeply, or not text. Each of these raises an OSError or a ValueError.
+A file may be a pipe, a link, endless, nested too deeply, or not text: reading raises an OSError or a ValueError.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ _shared: set[Path] = set()  # folders in which other users may rename files
 def share(root: Path) -> None:
     """Makes `open_in` refuse any folder directly below `root` that is a link.
 
-    Checking the folder before opening a file is not enough: another user who may rename in `root` can replace the
-    folder by a link in between.
+    A check before a file is opened is not enough, because another user may replace the folder in between.
     """
     _shared.add(root)
 
@@ -45,8 +43,7 @@ def share(root: Path) -> None:
 def open_in(folder: Path, name: str) -> BinaryIO:
     """Opens a regular file in a folder for reading; never waits for another process, even if the file is a pipe.
 
-    The folder's own path may contain links; if `share` was called for its parent, its last part must be no link. Below
-    the folder no link is followed, so a name from an untrusted journal cannot lead to a file elsewhere.
+    Links are followed in the folder's own path (see `share`), but not below it.
 
     Raises:
         OSError: the file is missing, unreadable, a link, or not regular; or its name is empty, has `..` or begins
@@ -116,9 +113,8 @@ def weight(text: bytes) -> int:
 def parsed(text: bytes) -> Any:
     """Parses JSON from an untrusted file; NaN and Infinity become floats.
 
-    pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. The standard library's is the
-    fallback, because pydantic's refuses 202 or more levels of nesting and halves of surrogate pairs, which file
-    names may contain.
+    pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. But pydantic's refuses 202 or more
+    levels of nesting, and halves of surrogate pairs, which file names may contain.
 
     Raises:
         ValueError: the text is not JSON, is nested more than MOST_DEPTH levels, or has an integer above MOST_NUMBER.
@@ -215,9 +211,9 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
-    The new folder lies beside `path`. It is synced before the two change places in one step, so at any time `path` has
-    all of the old content or all of the new. A file system that cannot do this (NFS) takes two renames. A crash between
-    them leaves no `path`; the next call first moves the old folder back. Only one process at a time may call it.
+    The two change places in one step, so `path` has all of the old content or all of the new. A file system that
+    cannot do this (NFS) takes two renames. A crash between them leaves no `path`; the next call moves the old folder
+    back. Only one process at a time may call it.
     """
     new, old = asides_of(path)
     _tidy(path)

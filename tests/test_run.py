@@ -1,6 +1,7 @@
-"""Wrong requests through the command itself, every fourth of `test_refusals` too: its exit code, its one line."""
+"""`tuner.run` as a command: fast help, the options that users rely on, and one line for a refused request."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,48 @@ from test_refusals import FILES, HEAD, OPTIONS, SPACE_NAMES, TINY
 from tiers import further
 
 ROOT = Path(__file__).parent.parent
-REQUESTS = [
+OFFERED = set(
+    """--space --list --num-samples --max-epochs --grace-period --reduction-factor --brackets --searcher --scheduler
+    --metric --mode --cpus-per-trial --gpus-per-trial --workers-per-trial --strategy --precision --on-oom
+    --max-concurrent-trials --time-budget --seed --name --results --resume --address --data-dir --wandb --wandb-project
+    --dry-run --tensorboard --help --point --stop --perturbation-interval --trial-timeout --max-failures --priority
+    --trust --no-preflight --table""".split()
+)
+PROGRAM = """
+import runpy, sys
+sys.argv = ["tuner.run", {option!r}]
+try:
+    runpy.run_module("tuner.run", run_name="__main__", alter_sys=True)
+except SystemExit as ended:
+    assert not ended.code, ended.code
+heavy = {{"ray", "torch", "numpy", "pandas", "wandb"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def output_of(option):
+    command = [sys.executable, "-c", PROGRAM.format(option=option)]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
+    return ran.stdout
+
+
+def test_help_lists_the_options_of_the_contract_and_imports_neither_ray_nor_torch():
+    text = output_of("--help")
+    assert "Exit codes: 0 done" in text and "ray://" not in text
+    assert set(re.findall(r"^│ (?:-h, )?(--[a-z-]+)", text, re.MULTILINE)) == OFFERED
+
+
+def test_list_imports_neither_ray_nor_torch():
+    text = output_of("--list")
+    assert "cifar" in text and "LeNet on CIFAR-10" in text
+
+
+REQUESTS = [  # every fourth of `test_refusals`: 4 s each
     *((["--space", TINY, *argv], None, message) for argv, message in OPTIONS),
     *((argv, None, message) for argv, message in SPACE_NAMES),
     *((["--space", "mine.py"], text, message) for text, message in FILES if "TMP" not in message),
-][::4]  # 4 s each
+][::4]
 
 
 @pytest.mark.parametrize(
