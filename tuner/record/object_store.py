@@ -58,10 +58,10 @@ class ObjectStore:
 
     def check(self) -> None:
         """Raises RequestError if the store cannot be written to."""
-        probe = self.path(f".tuner-{os.getpid()}")
+        probe = f".tuner-{os.getpid()}"
         try:
-            self._write(probe, io.BytesIO())
-            self.filesystem.delete_file(probe)
+            self.upload("", probe, io.BytesIO())
+            self.remove("", probe)
         except OSError as error:
             what = f"cannot be written to ({_first_line(error)}); check the address, the bucket and the credentials"
             raise RequestError(f"--results {self.uri}: {what}") from None
@@ -116,14 +116,7 @@ class ObjectStore:
 
     def upload(self, name: str, relative: str, content: BinaryIO) -> None:
         """Writes a file to the store. In an object store, readers see its old content until the new one is whole."""
-        self._write(self.path(name, relative), content)
-
-    def remove(self, name: str, relative: str) -> None:
-        """Removes a file of the experiment from the store if it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.path(name, relative))
-
-    def _write(self, path: str, content: BinaryIO) -> None:
+        path = self.path(name, relative)
         try:
             stream = self.filesystem.open_output_stream(path)
         except FileNotFoundError:  # the file's folder is missing, in a store with real folders, such as HDFS
@@ -134,6 +127,11 @@ class ObjectStore:
                 stream.write(part)
                 if number % MOST_PARTS == 0:
                     stream.flush()  # frees memory: waits until the store has all parts so far
+
+    def remove(self, name: str, relative: str) -> None:
+        """Removes a file of the experiment from the store if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(name, relative))
 
     def _entries(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector

@@ -241,7 +241,7 @@ class Folding:
 
 
 class _Building:
-    """Collects a trial's events in lists; extending a record's tuples instead would take quadratic time."""
+    """Collects a trial's events in lists; extending a record's tuples instead takes quadratic time."""
 
     def __init__(self, trial_id: str, order: int) -> None:
         self.fields: dict[str, Any] = {"id": trial_id, "config": {}, "order": order}
@@ -249,7 +249,7 @@ class _Building:
         self.repeated: list[Report] = []
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
-        self.seconds, self.since = 0.0, math.nan
+        self.since = math.nan
         self.between, self.gaps, self.has_reported = 0.0, 0, False  # seconds between reports; has the attempt reported
         self.spans: list[tuple[float, float]] = []
         self.changed_at = order
@@ -259,7 +259,10 @@ class _Building:
         kind, time = event["event"], event["time"]
         self.changed_at = order
         if kind == "report":
-            self._report(event, order)
+            # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
+            if (epoch := event["epoch"]) in self.reports:
+                self.repeated.append(self.reports[epoch])
+            self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), time, order)
         elif kind == "decision":
             self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
             if event["action"] == "pause":
@@ -280,19 +283,11 @@ class _Building:
         if "config" in event:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):
-            self.seconds += time - self.since
             if kind == "report" and self.has_reported:
                 self.between, self.gaps = self.between + time - self.since, self.gaps + 1
             self.has_reported = True
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
-
-    def _report(self, event: Event, order: int) -> None:
-        epoch = event["epoch"]
-        # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
-        if epoch in self.reports:
-            self.repeated.append(self.reports[epoch])
-        self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -300,7 +295,7 @@ class _Building:
             reports=tuple(self.reports.values()),
             decisions=tuple(self.decisions),
             errors=tuple(self.errors),
-            seconds=round(self.seconds, 3),
+            seconds=round(sum(end - start for start, end in self.spans), 3),
             changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
