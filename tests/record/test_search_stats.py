@@ -47,7 +47,7 @@ def test_the_summary_is_what_plain_sums_say(mode, seed):
     finite = [[sign * v for r in t.reports if (v := r.metrics["loss"]) == v] for t in trials]
     assert [rank.loss for rank in stats.ranked] == sorted(min(values) for values in finite if values)
     assert stats.epochs == sum(trial.reports[-1].epoch for trial in trials if trial.reports)
-    margins = [decision.margin for decision in stats.ranked_decisions]
+    margins = [decision.margin for _, decision in stats.ranked_decisions]
     assert len(margins) == sum(len(trial.decisions) for trial in trials) and margins == sorted(margins)
     last, cutoffs = {}, {}
     for place, trial in enumerate(trials):

@@ -25,14 +25,6 @@ class Rank(NamedTuple):
     place: int
 
 
-class RankedDecision(NamedTuple):
-    """A decision: its margin (infinite without one), its trial's index, its number among that trial's decisions."""
-
-    margin: float
-    place: int
-    number: int
-
-
 class Improvement(NamedTuple):
     """A new best value of the search: the number of reports by then, the value, the trial's index, the time."""
 
@@ -88,7 +80,7 @@ class SearchStats:
 
     @cached_property
     def epochs(self) -> int:
-        """Total number of epochs that all trials have trained."""
+        """Number of epochs that all trials have trained."""
         return sum(trial.last_epoch for trial in self.trials)
 
     @cached_property
@@ -160,12 +152,10 @@ class SearchStats:
         return (self.trials[best[0].place], best[1]) if best else None
 
     @cached_property
-    def ranked_decisions(self) -> list[RankedDecision]:
-        """All decisions, ordered by margin, the smallest first."""
-        margins = (
-            (place, number, d) for place, trial in enumerate(self.trials) for number, d in enumerate(trial.decisions)
-        )
-        return sorted(RankedDecision(decision.margin, place, number) for place, number, decision in margins)
+    def ranked_decisions(self) -> list[tuple[TrialRecord, Decision]]:
+        """All decisions with their trials, ordered by margin, the smallest first."""
+        pairs = ((trial, decision) for trial in self.trials for decision in trial.decisions)
+        return sorted(pairs, key=lambda pair: pair[1].margin)
 
     @cached_property
     def rungs(self) -> list[RungSummary]:

@@ -183,11 +183,8 @@ def decision_rows(
     trials of `changed_since`, in trial order. In both cases returns at most `limit` decisions from `offset` on.
     """
     end = None if limit is None else offset + limit
-    if since:
-        decisions = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
-        return [decision_row(*each) for each in islice(decisions, offset, end)]
-    trials = ((record.trials[call.place], call.number) for call in record.stats.ranked_decisions[offset:end])
-    return [decision_row(trial, trial.decisions[number]) for trial, number in trials]
+    changed = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
+    return [decision_row(*each) for each in islice(changed if since else record.stats.ranked_decisions, offset, end)]
 
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
