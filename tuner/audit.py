@@ -101,10 +101,7 @@ def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
 
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
-    """Trains a pruned trial to the last epoch.
-
-    Returns its best value, and a text with the first repeated epoch whose metric differs from the search's.
-    """
+    """Trains a pruned trial to the last epoch; compares the metrics of repeated epochs with the search's."""
     experiment, began, differs = record.experiment, time.monotonic(), ""
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
     for epoch, repeated in epochs_of(record, trial):

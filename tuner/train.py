@@ -56,11 +56,7 @@ def main(argv: list[str]) -> int:
 
 
 def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Returns the config to train, its folder, and the files of that folder that name the space.
-
-    Raises:
-        RequestError: the command line is wrong, or there is no such config or trial.
-    """
+    """Returns the config to train, its folder, and the files of that folder that name the space."""
     match argv:
         case [name]:
             return load_config(path := Path(name)), path.parent, (path.name,)
@@ -71,11 +67,7 @@ def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if this trial were the best.
-
-    Raises:
-        RequestError: the experiment has no such trial, or its space is unknown.
-    """
+    """Returns what best/config.json would be if this trial were the best; raises RequestError without such a trial."""
     known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"

@@ -62,11 +62,7 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Locks out drivers while the `with` block runs; the name of the last driver stays recorded.
-
-    Raises:
-        RequestError: the folder has no experiment of tuner, a process runs it, or the lock cannot be taken.
-    """
+    """Locks out drivers while the `with` block runs; raises RequestError if a process runs it or it is not tuner's."""
     path = folder.path
     try:
         if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.place, follow_symlinks=False).st_mode):
@@ -104,10 +100,7 @@ def rename(folder: OpenFolder, new: str) -> None:
 def set_aside(folder: OpenFolder) -> str:
     """Begins to delete the folder: it gets a name that no list shows, and loses the files that make it an experiment.
 
-    So an error or a crash midway leaves no half of an experiment. Returns the name; `remove` deletes the rest.
-
-    Raises:
-        RequestError: the folder cannot be deleted; nothing was changed.
+    Returns the name; `remove` deletes the rest. Raises RequestError if the folder cannot be deleted.
     """
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)

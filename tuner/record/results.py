@@ -66,17 +66,13 @@ class ExperimentRecord:
 
     @property
     def retrainable(self) -> bool:
-        """Whether `tuner.train` and `tuner.audit` can train the search's settings.
-
-        The space must have a task; only then experiment.json records `data`. It must lie in a file or module, because
-        the space of a script or notebook can only be used in that program.
-        """
+        """Whether `tuner.train` and `tuner.audit` can train the settings: the space is a file or module with a task."""
         space = self.experiment.space
-        return bool(space) and not is_live(space) and "data" in self.facts
+        return bool(space) and not is_live(space) and "data" in self.facts  # written for a task only
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """Returns the best trial by `experiment.BEST_RULE` and the report that decides it; None if there is none.
+        """Returns the best trial by `experiment.BEST_RULE` and its best report; None if there is none.
 
         A report whose checkpoint is gone counts only if all are gone.
         """

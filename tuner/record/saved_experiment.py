@@ -23,7 +23,7 @@ UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, Attribu
 
 
 def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any]) -> None:
-    """Writes experiment.json and its copy: all options, and the facts that the caller passes (space, data)."""
+    """Writes experiment.json and its copy: all options, and the facts (space, data)."""
     document = {FIELD: FORMAT, "options": dataclasses.asdict(experiment), **facts}
     text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
     for name in (FILE, COPY):

@@ -26,8 +26,8 @@ LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a
 def only_driver(folder: Path, what: str = "") -> Iterator[None]:
     """Locks the experiment's existing folder for this driver while the `with` block runs.
 
-    The operating system's lock (flock) is released when the process ends, even if it is killed. On a shared file
-    system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
+    The lock (flock) is released when the process ends, even if it is killed. It works between hosts if the shared file
+    system's flock does (NFS 4, and Lustre mounted with flock).
 
     Args:
         what: AUDIT for an audit, else empty.
@@ -90,10 +90,7 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the experiment's last driver ran on this host and has ended; False if that is unknown.
-
-    If an audit has the lock, the driver has ended: an audit locks only a search that has ended.
-    """
+    """Whether the experiment's last driver ran on this host and has ended, maybe before an audit; False if unknown."""
     try:
         holder = _holder(folder)
         return holder.endswith(f" on {socket.gethostname()}") and (holder.startswith(AUDIT) or not driver_of(folder))

@@ -15,9 +15,7 @@ MOST_KEPT_BYTES = 1 << 20  # maximum size of a file of a trial that can no longe
 
 
 class TrialFiles:
-    """Deletes the large files of trials that can no longer win, at each trial's end.
-
-    A trial that has ended behind the best value so far cannot win: the best value only improves.
+    """Deletes the large files of trials that ended behind the best value so far, at each trial's end.
 
     Args:
         folder: the experiment's folder.
