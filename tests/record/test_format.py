@@ -1,7 +1,6 @@
 """A folder of another format, or of none, is refused by each command in one line that names both numbers."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from killing import SPACES
@@ -15,7 +14,6 @@ from tuner.record.reading import read, scan
 from tuner.record.results import load
 from tuner.record.saved_experiment import COPY, FILE, digest, load_experiment, save_experiment
 from tuner.serve.access.state import BASE, state_folder
-from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
@@ -109,16 +107,6 @@ def test_an_answer_of_another_format_is_neither_trained_nor_loaded(folder, capsy
     assert f"reads format {FORMAT} only" in (message := capsys.readouterr().err) and message.count("\n") == 1
     with pytest.raises(OtherFormat, match="best/config.json has"):
         load_best(folder)
-
-
-def test_the_service_lists_a_refused_folder_with_its_line_beside_its_neighbours(folder):
-    experiment, facts = load_experiment(folder)
-    (folder.parent / "good").mkdir()
-    save_experiment(replace(experiment, name="good"), folder.parent / "good", facts)
-    renumber_experiment(folder, FORMAT + 1)
-    errors = {row.name: row.error for row in ResultsReader(folder.parent).summaries()}
-    assert errors.keys() == {"good", "mine"} and not errors["good"]
-    assert f"format {FORMAT + 1}" in errors["mine"] and f"format {FORMAT}" in errors["mine"]
 
 
 def test_an_experiment_whose_number_alone_was_altered_is_read_from_its_copy(folder, caplog):
