@@ -53,7 +53,8 @@ def session_folder() -> Iterator[str]:
     All users of the machine may write to the folders that Ray makes in it.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
-    base.mkdir(parents=True, exist_ok=True)
+    if not base.exists():  # a file there is an error of its own below: "Not a directory"
+        base.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:
         yield f"{folder}/ray"
 
