@@ -275,3 +275,12 @@ def test_whoever_reads_refuses_an_endless_last_line(tmp_path, monkeypatch):
     for reader in (read, lambda path: Reading(path).read_on()):
         with pytest.raises(RequestError, match="damaged at line 2 .the line is longer than 100 bytes"):
             reader(path)
+
+
+def test_a_journal_that_was_replaced_is_read_from_its_first_line(tmp_path):
+    path = tmp_path / "j"
+    path.write_bytes(line({**REPORT, "format": FORMAT}) + line({**REPORT, "trial": "1"}))
+    reading = Reading(path)
+    assert [trial.id for trial in reading.read_on()] == ["0", "1"]
+    path.write_bytes(line({**REPORT, "trial": "2", "format": FORMAT}))
+    assert [trial.id for trial in reading.read_on()] == ["2"]
