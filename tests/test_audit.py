@@ -24,13 +24,6 @@ def test_the_interval_is_the_exact_one_of_a_finite_population(pruned, audited):
         assert false_prunes(beat, audited, pruned, 0.95) == (min(wrong), max(wrong))
 
 
-def test_what_is_known_for_certain_bounds_the_interval():
-    assert false_prunes(1, 3, 8, 0.95) == (1, 6)  # 12.5 % to 75 %; as of endlessly many trials, 1 % to 91 %
-    assert false_prunes(2, 8, 8, 0.95) == (2, 2)
-    fewest, most = false_prunes(30, 3000, 10_000, 0.95)
-    assert 30 < fewest < 100 < most < 200
-
-
 def test_a_larger_sample_holds_the_smaller():
     trials = [f"{n:05}" for n in range(30)]
     assert drawn_trials(trials, 9, seed=3)[:4] == drawn_trials(trials, 4, seed=3) != drawn_trials(trials, 4, seed=4)

@@ -1,76 +1,22 @@
-"""The table of devices and trials, from recorded answers of NVML and from journals."""
+"""The table of running trials, from journals."""
 
 import os
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from tuner import gpus
 from tuner.record.journal import Journal
-from tuner.training.devices import nvml
-
-
-class NVMLError(Exception):
-    pass
-
-
-class Recorded:
-    """NVML's answers for two devices: one that tells all, and a MIG slice that tells neither use nor power."""
-
-    NVMLError = NVMLError
-    NVML_TEMPERATURE_GPU = 0
-
-    def __init__(self, pids):
-        self.pids, self.open = pids, 0
-
-    def nvmlInit(self):
-        self.open += 1
-
-    def nvmlShutdown(self):
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self):
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        if uuid != "GPU-5f3a":
-            raise NVMLError("Not Found")
-        return 0
-
-    def nvmlDeviceGetName(self, handle):
-        return "NVIDIA H100 80GB HBM3"
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        if handle == 1:
-            raise NVMLError("Not Supported")
-        return SimpleNamespace(gpu=97, memory=41)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return SimpleNamespace(total=85520809984, free=64035840000, used=21484969984)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return 54
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        if handle == 1:
-            raise NVMLError("Not Supported")
-        return 412345
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        return [SimpleNamespace(pid=pid) for pid in self.pids] if handle == 0 else []
 
 
 class Without:
-    """A machine without NVIDIA's driver."""
+    """A machine without NVIDIA's driver; `gpu/test_nvml_stub.py` shows devices."""
 
-    NVMLError = NVMLError
+    class NVMLError(Exception):
+        pass
 
     def nvmlInit(self):
-        raise NVMLError("NVML Shared Library Not Found")
+        raise self.NVMLError("NVML Shared Library Not Found")
 
 
 @pytest.fixture
@@ -88,29 +34,18 @@ def results(tmp_path):
     return tmp_path
 
 
-def output_of(monkeypatch, capsys, driver, *options):
-    monkeypatch.setitem(sys.modules, "pynvml", driver)
-    assert gpus.main(list(options)) == 0
+def output_of(monkeypatch, capsys, results):
+    monkeypatch.setitem(sys.modules, "pynvml", Without())
+    assert gpus.main(["--results", str(results)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
-def test_every_device_is_told_with_its_trials(monkeypatch, capsys, results):
-    driver = Recorded([os.getpid(), 77])
-    lines = output_of(monkeypatch, capsys, driver, "--results", str(results))
-    assert lines[0].split() == ["gpu", "name", "busy", "memory", "temperature", "power", "trials"]
-    row = "0    NVIDIA H100 80GB HBM3  97 %  20.0 of 79.6 GiB  54 C         412 W  mine/00000, 1 other process"
-    assert lines[1] == row
-    assert lines[2] == "1    NVIDIA H100 80GB HBM3  -     20.0 of 79.6 GiB  54 C         -      -"
-    assert lines[4].split() == ["experiment", "trial", "pid", "node", "cpus", "gpus", "epoch"]
-    assert lines[5].split() == ["mine", "00000", str(os.getpid()), "127.0.0.1", "1", "0.25", "3"] and len(lines) == 6
-    assert driver.open == 0
-
-
-def test_without_a_gpu_it_says_so_and_tells_of_the_machine(monkeypatch, capsys, results):
-    lines = output_of(monkeypatch, capsys, Without(), "--results", str(results))
+def test_without_a_gpu_the_machine_and_the_running_trials_are_shown(monkeypatch, capsys, results):
+    lines = output_of(monkeypatch, capsys, results)
     assert lines[0] == "no NVIDIA GPU was found (NVML reports none)"
     assert "CPU" in lines[1] and "load" in lines[1] and lines[1].endswith("GiB")
-    assert lines[-1].startswith("mine")
+    assert lines[3].split() == ["experiment", "trial", "pid", "node", "cpus", "gpus", "epoch"]
+    assert lines[4].split() == ["mine", "00000", str(os.getpid()), "127.0.0.1", "1", "0.25", "3"] and len(lines) == 5
 
 
 def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(monkeypatch, capsys, results, caplog):
@@ -122,7 +57,7 @@ def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(m
     odd.write("trial_started", "00003", node="n" * 5000, resources={"CPU": {}, "GPU": "all"}, pid=5, config={})
     odd.write("trial_started", "00004", node="n", resources={}, pid="../..", config={})
     odd.close()
-    lines = output_of(monkeypatch, capsys, Without(), "--results", str(results))
+    lines = output_of(monkeypatch, capsys, results)
     rows = [line.split() for line in lines[-2:]]
     assert [row[:3] for row in rows] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "5"]]
     assert rows[1][3:] == ["n" * gpus.MOST_NODE, "0", "0", "0"] and caplog.text.count("skipped: ") == 2
@@ -154,10 +89,3 @@ def test_a_trial_without_a_worker_is_left_out(results):
     journal.write("experiment_resumed")  # the earlier session was killed; its process ids may be those of others now
     assert running() == []
     journal.close()
-
-
-def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", Recorded([]))
-    assert nvml.percent("5f3a") == 97 and nvml.percent("other") is None
-    monkeypatch.setitem(sys.modules, "pynvml", Without())
-    assert nvml.percent("5f3a") is None

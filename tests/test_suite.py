@@ -14,7 +14,13 @@ code = pytest.main(["--without-ray", "-n", "0", "-p", "no:cacheprovider", *sys.a
 print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
 sys.exit(code)
 """
-FEW = ["errors/test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "training/test_memory.py"]
+FEW = [
+    "errors/test_errors.py",
+    "record/test_files.py",
+    "test_gpus.py",
+    "record/test_records.py",
+    "training/test_memory.py",
+]
 WITH_RAY = "tuning/resume/test_resume.py"  # skipped as a whole: it imports Ray itself
 
 

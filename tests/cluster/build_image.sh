@@ -40,7 +40,7 @@ inside() {
 }
 inside id --user --name
 inside env PYTHONPATH=/opt/pytest python -m pytest -p no:cacheprovider \
-    tests/test_layers.py tests/spec/test_experiment.py tests/test_journal.py tests/training/test_loop.py \
+    tests/test_layers.py tests/spec/test_experiment.py tests/record/test_journal.py tests/training/test_loop.py \
     tests/tuning/checks/test_refusals.py
 inside python -m tuner.run --space quadratic --num-samples 4 --wandb disabled --results /storage/results
 inside ray --version

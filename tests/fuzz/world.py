@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import os
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -137,7 +136,3 @@ def ends_soon(follow):
         return follow(journal, after, lambda: next(looks) > 1, pause_s=0)
 
     return few
-
-
-def is_root():
-    return os.geteuid() == 0

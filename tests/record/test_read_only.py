@@ -57,7 +57,7 @@ def mounted(tmp_path):
 
     def run(*argv):
         command = ["unshare", "--mount", "bash", "-c", MOUNT, str(tmp_path / "results"), sys.executable, *argv]
-        env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent.parent)}
+        env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
         return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
 
     return run
