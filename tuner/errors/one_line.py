@@ -40,7 +40,7 @@ def line_of(error: BaseException) -> str:
 
 
 def _show(before: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an error that `in_one_line` has marked as one line, and others as `sys.excepthook` did before."""
+    """Prints an error marked by `in_one_line` on one line; passes other errors to the previous excepthook."""
     if hasattr(error, RENDER):
         say(line_of(error), to=sys.stderr)
     else:

@@ -71,7 +71,7 @@ def is_importing(frame: FrameType | None) -> bool:
 
 
 def innermost_frame(error: BaseException) -> FrameType | None:
-    """The frame that raised an error; its `f_back` has importlib's frames too, which Python cuts from tracebacks."""
+    """Returns the frame that raised the error. Its `f_back` chain has importlib frames, which tracebacks omit."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1] if frames else None
 

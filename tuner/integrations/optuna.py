@@ -62,7 +62,7 @@ def create_study(**options: Any) -> Any:
 
 
 def load_study(**options: Any) -> Any:
-    """Loads a study; in a trial, creates a study that has only this trial."""
+    """Loads a study. In a tuner trial, creates one with only that trial."""
     return create_study(**options) if running() else optuna.load_study(**options)
 
 

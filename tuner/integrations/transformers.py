@@ -61,7 +61,7 @@ class TunerCallback(TrainerCallback):
         return None if folder is None else str(folder)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Gives later Trainers their bar and loggers back; directs this one's files to the trial's temporary folder."""
+        """Restores progress bar and loggers for later Trainers; this one will write to the trial's temporary folder."""
         vars(trainer_module).update(LOUD)
         if self._active:
             with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ MOST_NAMED = 100  # files of a subfolder that are named
 
 @dataclass(frozen=True)
 class OpenFolder:
-    """An experiment's folder that is open: `place` and `results` are file descriptors of it and of its parent."""
+    """An open experiment folder: `place` is its file descriptor, and `results` is that of its parent folder."""
 
     path: Path
     results: int
@@ -134,7 +134,7 @@ def remove(folder: OpenFolder, aside: str) -> str:
 
 
 def _move(folder: OpenFolder, old: str, new: str) -> None:
-    """Renames the open folder; puts back what another process has exchanged for it meanwhile."""
+    """Renames the open folder; undoes it if another process replaced the folder meanwhile."""
     path = folder.path
     if not folder.is_at(old):
         raise RequestError(f"{path} was replaced meanwhile; nothing was changed")

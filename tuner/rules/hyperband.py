@@ -1,4 +1,4 @@
-"""HyperBand, Li et al., JMLR 2018, and its variant for BOHB, Falkner et al., ICML 2018, as in Ray 2.60.0."""
+"""HyperBand (Li et al., JMLR 2018) and its BOHB variant (Falkner et al., ICML 2018), as in Ray 2.60.0."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class HyperBand(Rule):
         return RuleDecision("pause", reason, *bracket.place, recorded=len(bracket.waiting) - 1)
 
     def settled(self, trial: int) -> Decisions:
-        """The decisions for a trial's bracket once all its live trials have reached the rung, else none.
+        """Returns decisions for the trial's bracket if all its live trials reached the rung, else none.
 
-        As in Ray, a bracket is also halved when its last live trial has ended: the next trials start at a later rung.
+        As in Ray, a bracket without live trials is also halved: trials that join afterwards start at a later rung.
         """
         bracket = self._of[trial]
         return [] if self._for_bohb and self._takes_more(bracket) else self._settle(bracket, trial)

@@ -14,10 +14,9 @@ from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
-    """Returns the rules for trials that end by themselves after this many epochs; 0 = their length is unknown.
+    """Returns the rules for trials that end by themselves after `epochs` epochs; 0 = unknown number.
 
-    A grace period that `auto` chose becomes the same share of this length. One that the user gave stays, as does the
-    reduction factor.
+    A grace period that `auto` chose shrinks in proportion. The user's grace period and the reduction factor stay.
     """
     if not 0 < epochs < rules.max_epochs:
         return rules

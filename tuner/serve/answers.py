@@ -146,9 +146,9 @@ def figure_text(figure: dict[str, Any] | None) -> bytes:
 
 
 def figures_text(figures: Mapping[str, bytes], most: int) -> bytes:
-    """Combines the texts of figures by name to one JSON object of at most about `most` bytes.
+    """Returns a JSON object with the figures by name, of at most about `most` bytes.
 
-    It leaves out empty texts. An empty figure that shows the reason takes the place of a figure that does not fit.
+    It leaves out empty texts. It replaces a figure that does not fit by an empty figure that shows the reason.
     """
     texts = {}
     for name, text in figures.items():

@@ -101,8 +101,8 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
     elif phase == "stopping":
         state = "stopping"
     elif search and phase == "submitted":
-        # The search has started once its journal was written after the request. It stays "running" until its job
-        # ends, because the driver prints the answer after the end of the journal.
+        # The search has started if its journal is newer than the request. It stays "running" until its job ends,
+        # because the driver prints the answer after the journal's end.
         state = "running" if (summary.updated or 0) > search.since else "starting"
         if state == "starting":
             waits_for, waits_since = search.message, search.submitted or search.since

@@ -1,7 +1,7 @@
-"""Options and Experiment: the options of one search over a space, checked when they are built.
+"""Options and Experiment: the options of one search over a space. Their constructors check the values.
 
-The fields of `Options` are the options of the command line: `tuner.run` generates the options from this class. In an
-`Experiment`, a searcher and a scheduler are named wherever the options leave the choice to `auto`.
+`tuner.run` generates the command-line options from the fields of `Options`. Where the options leave the searcher or
+the scheduler to `auto`, `Experiment` has the chosen name.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class LoadedSpace:
 
 
 def list_spaces() -> dict[str, str]:
-    """Name -> first docstring line of each file in `search_spaces/`, except names that begin with `_`; imports none."""
+    """Returns name -> first docstring line for each file in `search_spaces/`; skips `_*.py` and imports nothing."""
     files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
     return {path.stem: _about(path) for path in files}
 
@@ -71,7 +71,7 @@ def is_path(name: str) -> bool:
 
 
 def split_path(name: str) -> tuple[str, str]:
-    """`my_space.py:other` -> the path and the requested attribute, which is empty if the name has none."""
+    """Splits `my_space.py:other` into the path and the attribute, which is empty if `name` has none."""
     path, _, attribute = name.rpartition(":")
     return (path, attribute) if path.endswith(".py") and attribute.isidentifier() else (name, "")
 

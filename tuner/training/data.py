@@ -80,7 +80,7 @@ class Files:
         return self.decode(self.path(row)), self.targets[row]
 
     def path(self, row: int) -> str:
-        """The file of an example."""
+        """Path of the row's file."""
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:

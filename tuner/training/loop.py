@@ -170,7 +170,7 @@ class Training:
         return self.training_loss(self.precision.forward(self.network, inputs), targets)
 
     def drop_gradients(self) -> None:
-        for parameter in self.parameters:  # zero_grad takes 10 us longer; a small step takes 460 us
+        for parameter in self.parameters:  # zero_grad takes 10 us more, 2 % of a small step
             parameter.grad = None
 
     def evaluate(self, part: DataSplit) -> dict[str, float]:

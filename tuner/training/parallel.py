@@ -47,7 +47,7 @@ class Single:
         model.to(self.devices[0])
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """The modules that run the placed model: one for training, one for evaluation."""
+        """Returns the training and the evaluation module for a model after `place`."""
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # names of the `options` of `search`
-_searching = threading.Lock()  # held while this process searches: Ray and signal handlers are the process's
+_searching = threading.Lock()  # one search at a time: Ray and signal handlers belong to the process
 
 
 @overload

@@ -87,7 +87,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
-    start_clean(num_threads=1, gpus=0)  # this process only waits; the workers use the resources
+    start_clean(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
     begin_reports()
     state, best = saved_state()
     group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)

@@ -9,7 +9,7 @@ from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
 from tuner.spec.spaces import is_in_main
 
-MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if a rule pruned fewer
+MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit command trains
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:

@@ -10,10 +10,10 @@ from tuner.rules.hyperband import ADVICE, band_of
 
 
 class Savings(NamedTuple):
-    """An estimate of what the trials that a rule stopped did not train: epochs, seconds on workers, and a sentence.
+    """The estimated training that pruning saved: epochs, seconds on workers, and a sentence with both.
 
-    All are empty if no rule stopped a trial, or if it is unknown how many epochs such a trial trains. The seconds are 0
-    and the sentence names none if no trial tells how long an epoch takes.
+    All are empty if no rule pruned a trial, or if the length of an unpruned trial is unknown. If no trial tells how
+    long an epoch takes, the seconds are 0 and the sentence omits them.
     """
 
     epochs: int = 0

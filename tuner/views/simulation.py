@@ -51,7 +51,7 @@ class _Arrival(NamedTuple):
 
 
 def epochs_beyond(trial: TrialRecord, rules: Experiment) -> int:
-    """Counts the epochs, up to the rules' `max_epochs`, for which the search did not train this trial.
+    """Counts the epochs from the trial's last epoch to the rules' `max_epochs`.
 
     The count is 0 if the trial completed, failed or has no reports.
     """

@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a search has found out.
+    """The conclusions of a search.
 
     Attributes:
         outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
@@ -92,7 +92,7 @@ class Verdict:
     steps: list[Step]
 
     def about(self, term: str) -> str:
-        """Returns the text of a point; empty without such a point."""
+        """Returns the text of the verdict's point `term`, or ''."""
         return next((point.text for point in self.points if point.term == term), "")
 
 

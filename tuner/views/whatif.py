@@ -117,7 +117,7 @@ def checked_rules(
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     try:
         rules = replace(own, searcher="random", brackets=1, **changed)  # type: ignore[arg-type]  # any searcher
-    except RequestError as error:  # the text names command-line options; the page has fields
+    except RequestError as error:  # the page has form fields instead of --options
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
     has_brackets = scheduler in ("asha", "asha-promotion")

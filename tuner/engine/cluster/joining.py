@@ -119,7 +119,7 @@ def _set_mode(mode: str) -> None:
 
 
 def _asks_for_no_token(head: str) -> bool:
-    """Whether the cluster requires no token. Such a head also accepts any token, so this queries it without one."""
+    """Whether the cluster requires no token. Such a cluster accepts any token too, so this queries without one."""
     try:
         _set_mode("disabled")
         get_cluster_metadata(GcsClient(address=head))

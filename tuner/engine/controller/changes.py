@@ -154,7 +154,7 @@ class Controller(TuneController):
         self._room = room
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Keeps repeated epochs, and WAITS (no room for a checkpoint), from scheduler, searcher and journal."""
+        """Hides repeated epochs and WAITS (no room for a checkpoint) from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])

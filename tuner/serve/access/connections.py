@@ -12,8 +12,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_BYTES = 64 << 10  # bytes of a request line and its headers together
-# MOST_PARTS limits the chunks of a body. uvicorn parses all 256 kB that it has read before it serves another client. A
-# chunk takes 40 us, and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
+# MOST_PARTS limits the chunks of a request body. uvicorn parses all 256 kB of a read before it serves another client.
+# Each chunk takes 40 us: 600 kB in one-byte chunks took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
 
 
@@ -61,7 +61,7 @@ class Connection(H11Protocol):
         try:
             self.conn.receive_data(data)
             self.handle_events()  # uvicorn stops the timer of the head once it is complete
-        except h11.LocalProtocolError:  # the rest of a refused body is not HTTP, and the refusal is already sent
+        except h11.LocalProtocolError:  # the refusal is sent, and the rest of the refused body is not valid HTTP
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:

@@ -101,7 +101,7 @@ def start_arguments(asked: BaseModel) -> list[str]:
 
 
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
-    """Returns the command line that resumes a search over `space`, as its experiment.json names it.
+    """Returns the arguments that resume a search; `space` is the name in its experiment.json.
 
     Before any import, `tuner.run` refuses a folder that names another space.
 

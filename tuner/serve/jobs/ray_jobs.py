@@ -22,7 +22,7 @@ STOP_WAIT_S = 120  # seconds until Ray kills a stopped job; by default 3, but wr
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job; `last_line` ends Ray's message, which quotes the end of a failed job's output."""
+    """The state of a job; `last_line` is that of Ray's message, which ends with a failed job's output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None

@@ -106,7 +106,7 @@ def is_loadable(best: Path) -> bool:
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
+    """Reads a best/config.json; raises a RequestError if it does not exist, is damaged or has an invalid value."""
     wanted = "give the best/config.json of an experiment"
     if path.is_dir():
         raise RequestError(f"{path} is a folder; give {path / 'best' / 'config.json'}, or add --trial ID")
@@ -220,5 +220,7 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
         model.load_state_dict(weights)
     except RuntimeError as error:
         why = " ".join(str(error).split())[:300]
-        raise RequestError(f"{best / MODEL} does not fit the space's model ({why}); give the unchanged space") from None
+        raise RequestError(
+            f"{best / MODEL} does not fit the space's model ({why}); undo the changes to the space since the search"
+        ) from None
     return model.eval()

@@ -112,7 +112,7 @@ def _resumed(
     """
     saved = earlier.experiment
     new = as_before(wanted, saved)
-    if new.space == earlier.space:  # by another path to the same file
+    if new.space == earlier.space:  # both paths lead to the same file
         new = replace(new, space=saved.space)
     changed = {name: pair for name, pair in saved.differences(new).items() if name not in EXTENDABLE}
     if changed:

@@ -118,7 +118,7 @@ class ProgressTable(CLIReporter):
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
-        """Returns the table's columns, and a line on the trials that it leaves out: the oldest that do not run."""
+        """Returns the table's columns, and a line that counts the omitted trials: the oldest ones not running."""
         most = MOST_ROWS if done and len(trials) <= MOST_ROWS else self._most_rows
         first = sorted(trials, key=lambda trial: (trial.status == Trial.RUNNING, trial.trial_id), reverse=True)[:most]
         left_out = len(trials) - len(first)

@@ -160,8 +160,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--attached", action="store_true", help="end at the latest when the standard input closes")
     args = parser.parse_args(argv)
     os.nice(10)  # this process yields the CPUs to the trials
-    # To stop a job, Ray sends SIGTERM to all processes of the job. This one must still copy the last events; the search
-    # ends it.
+    # Ray stops a job by SIGTERM to all its processes. This one ignores it to copy the last events; the search ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = args.folder

@@ -71,7 +71,7 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> ResumedExperiment:
         address = options_over(experiment, call.given).address
         if address not in ("", "auto", call.given.get("address")):
             raise RequestError(
-                f"{folder} names the cluster {address}; join it by --address {address}, or give {OPTION}"
+                f"{folder / FILE} names the cluster {address}; to join it, give --address {address} or {OPTION}"
             )
     if not call.dry_run:
         stack.enter_context(only_driver(folder))

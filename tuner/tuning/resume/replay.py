@@ -29,7 +29,7 @@ ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOO
 
 
 class Replay(ReplayController):
-    """Replays a history once, by `run`. It stands in for Ray's controller: its trials have a status but no worker.
+    """Replays a journal once, in `run`. It replaces Ray's controller: its trials have a status but no worker.
 
     The scheduler gets the `Trial` objects that Ray will get afterwards.
 

@@ -72,7 +72,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
-        self._any_usable = resumed  # whether a report had the metric, and those of --stop
+        self._any_usable = resumed  # whether a report had the metric and --stop's metrics
         self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
         self._known: set[str] = set()  # unfinished trials that `_add` got, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them

@@ -52,7 +52,7 @@ class ForestSearcher(OwnSearcher):
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
         self._domains = dict(domains.leaves(space.encoded))
-        self._features: dict[str, Matrix] = {}  # trial -> the features of its setting
+        self._features: dict[str, Matrix] = {}  # trial -> its setting as numbers
         self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
         self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
         self._num_reports = self._num_learnt = 0

@@ -67,7 +67,7 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 
 
 class OwnSearcher(Searcher):
-    """Proposes the given points, then the settings of a subclass's `_next`, which it numbers.
+    """Proposes the --point settings, then the settings of the subclass's `_next(number)`.
 
     Args:
         first_num_samples: --num-samples of the search's first session.

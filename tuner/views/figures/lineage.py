@@ -120,9 +120,9 @@ def _report_of(trial: TrialRecord, decision: Decision, metric: str) -> Report | 
 
 
 def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tuple[str, float, float]]:
-    """Traces a value back: its trial's last copy before it, then that copy's source, and so on to the start.
+    """Traces a trial's value at time `end` back through the copies that led to it.
 
-    Returns the latest part first: a trial, and from when to when it is part of the value's history.
+    Returns (trial, start time, end time) for each part of the value's history, the latest first.
     """
     path = []
     for copy in reversed(copies):

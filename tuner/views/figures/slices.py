@@ -112,7 +112,7 @@ def _described(axes: list[Axis], trials: list[TrialRecord], title: str, best: in
 
 
 def _label(axis: Axis, place: float) -> str:
-    """The label of a position: the text of its tick, or its number; a logarithmic axis has positions of log10."""
+    """Returns a position's label: its tick's text, else its number. On a logarithmic axis, `place` is a log10."""
     if place in axis.ticks:
         return tick(axis.texts[axis.ticks.index(place)], 16)
     return f"{10**place if axis.ticks else place:.4g}"
