@@ -16,13 +16,13 @@ ENVIRONMENT = dict(
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that requests no GPU trains on GPU 0
     RAY_CHDIR_TO_TRIAL_DIR="0",  # else Ray makes trials run in a folder in which relative paths find no data
     TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard, which doubles a report's cost
-    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.signals` handles SIGINT and SIGTERM instead of Ray
+    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.local.signals` handles SIGINT and SIGTERM instead of Ray
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # else one report without the metric ends the whole experiment
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # else Ray prints errors that the journal and the final summary have
     TUNE_GLOBAL_CHECKPOINT_S="inf",  # no periodic snapshots: their cost grows with the trials; the journal suffices
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
-    # Three limits that Ray reads before it reads those of `engine.ahead`, too short on a busy machine:
+    # Three limits that Ray reads before it reads those of `engine.local.ahead`, too short on a busy machine:
     RAY_gcs_rpc_server_connect_timeout_s="60",  # 5 s: then the raylet aborts, since it does not reach the GCS
     RAY_gcs_server_port_wait_time_s="300",  # 20 attempts, a second each, to reach a GCS that lives
     RAY_raylet_client_num_connect_attempts="300",  # 10 attempts, a second each, of the driver to reach the raylet

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class JournalCallback(Callback):
-    """Journals when trials start and are interrupted; stops a hopeless search. The scheduler journals all else.
+    """Journals when trials start and are interrupted; stops a hopeless search.
 
     Args:
         files: deletes large files that functions have written, when a trial ends; None for a Task.

@@ -81,13 +81,9 @@ class Proposals(SearchAlgorithm):
         for place, trial in enumerate(self._recorded):
             if trial.is_finished():
                 return self._recorded.pop(place)
-            if trial.status == Trial.PAUSED:
+            if trial.status == Trial.PAUSED or not busy:
                 return self._live(self._recorded.pop(place))
-            if not busy:
-                return self._live(self._recorded.pop(place))
-        if busy:
-            return None
-        if self.is_exhausted():
+        if busy or self.is_exhausted():
             return None
         trial_id = f"{self._seeded.num_proposed:05d}"
         setting = self._seeded.suggest(trial_id)

@@ -1,1 +1,1 @@
-"""Checks before the first trial: may the space's code be run, and does it work on a batch."""
+"""Checks before the first trial: is the request possible, is the data usable, does the space train on a batch."""

@@ -1,4 +1,4 @@
-"""Writes the texts that a search prints: the plan for `--dry-run`, a heading at its start, the answer at its end."""
+"""Writes the texts that a search prints: the plan for `--dry-run`, and a heading at its start."""
 
 from __future__ import annotations
 
