@@ -1,6 +1,9 @@
 """Spaces are found by name, file and module; a wrong one is refused in one line with its file and line."""
 
+import gc
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,3 +140,16 @@ def test_what_is_no_file_of_a_space_says_what_to_give(file_with):
     assert "is a folder; give the .py file" in refusal(".")
     assert "is a notebook; call tuner.search(space) in it" in refusal("work.ipynb")
     assert "no such file in " in refusal("my_spce.py") and "did you mean 'my_space.py'?" in refusal("my_spce.py")
+
+
+def test_two_threads_may_list_the_spaces_at_once():
+    gc.callbacks.append(pause := lambda *_: time.sleep(0))  # lets the other threads run during a collection
+    before = gc.get_threshold()
+    gc.set_threshold(5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            listed = list(threads.map(lambda _: list_spaces(), range(100)))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(pause)
+    assert all(each == listed[0] for each in listed)

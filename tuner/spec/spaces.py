@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ ADVICE = {  # words of an import's error -> what to do
     "relative import": "; a file that is given by its path is in no package: import without the leading dot",
     "EOF when reading": '; the file asks for input when it is imported: put that under if __name__ == "__main__":',
 }
+_parsing = threading.Lock()
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
 
 
@@ -59,10 +61,20 @@ class LoadedSpace:
         return stem if re.match("[A-Za-z0-9]", stem) else f"space_{stem.strip('_')}"
 
 
+def space_files() -> dict[str, Path]:
+    """Returns name -> path for each file in `search_spaces/`, sorted by name; skips `_*.py`."""
+    return {path.stem: path for path in sorted(_folder().glob("*.py")) if not path.name.startswith("_")}
+
+
 def list_spaces() -> dict[str, str]:
-    """Returns name -> first docstring line for each file in `search_spaces/`; skips `_*.py` and imports nothing."""
-    files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
-    return {path.stem: _about(path) for path in files}
+    """Returns name -> first docstring line for each file in `search_spaces/`; imports nothing."""
+    return {name: _about(path) for name, path in space_files().items()}
+
+
+def parsed(path: Path) -> ast.Module:
+    """Parses a Python file, one thread at a time: two threads that parse at once raise SystemError in Python 3.11."""
+    with _parsing:
+        return ast.parse(path.read_text())
 
 
 def is_path(name: str) -> bool:
@@ -94,7 +106,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
             f'Python: tuner.search(space, resume="NAME") resumes its search, tuner.load_best(FOLDER, space=space) '
             f"loads its best model"
         )
-    known = list_spaces()
+    known = space_files()
     if is_path(name) or (module_name not in known and Path(name).exists()):
         path, attribute = split_path(name)
         file = Path(path)
@@ -199,7 +211,7 @@ def _folder() -> Path:
 
 def _about(path: Path) -> str:
     try:
-        return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        return (ast.get_docstring(parsed(path)) or "").partition("\n")[0]
     except (SyntaxError, ValueError) as error:
         return f"(does not parse: {error})"
 

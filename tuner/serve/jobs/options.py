@@ -20,7 +20,7 @@ from tuner.errors import RequestError, nearest
 from tuner.record.texts import command
 from tuner.spec.experiment import LATEST, Options, option
 from tuner.spec.space import Space
-from tuner.spec.spaces import file_of, list_spaces
+from tuner.spec.spaces import file_of, parsed, space_files
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
@@ -58,7 +58,7 @@ Start: type[BaseModel] = _model(
     "Start",
     "A search to start; an option that is left out has the space's default.",
     SETTABLE,
-    space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(list_spaces())})),
+    space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(space_files())})),
 )
 Resume: type[BaseModel] = _model(
     "Resume", "What to extend in a resumed search; an empty one changes nothing.", ON_RESUME
@@ -73,7 +73,7 @@ def defaults_of(space: str) -> dict[str, Any]:
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     defaults = {name: defaults[name] for name in SETTABLE}
     path = file_of(space)
-    calls = ast.walk(ast.parse(path.read_text())) if path else ()
+    calls = ast.walk(parsed(path)) if path else ()
     called = next((node for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == "Space"), None)
     own: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Space) if each.name in defaults}
     for keyword in called.keywords if called else ():
@@ -88,13 +88,13 @@ def defaults_of(space: str) -> dict[str, Any]:
 def ships(space: str) -> bool:
     """Returns whether a space, `name` or `name:attribute`, is a file of tuner's own `search_spaces/`."""
     name, colon, attribute = space.partition(":")
-    return name in list_spaces() and (not colon or attribute.isidentifier())
+    return name in space_files() and (not colon or attribute.isidentifier())
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
     """Returns the command line of a new search; raises RequestError for an unknown space or a text as `_arguments`."""
     chosen = asked.model_dump(exclude_none=True)
-    space, known = chosen.pop("space"), list_spaces()
+    space, known = chosen.pop("space"), space_files()
     if space not in known:  # a path or a module would let a request run any code
         raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
     return [f"--space={space}", *_arguments(chosen)]
@@ -113,7 +113,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     if not ships(space):
         raise RequestError(
             f"{name} searches {space[:MOST_CHARS]!r}: the service resumes only searches over "
-            f"{', '.join(list_spaces())}; if you trust that code, run "
+            f"{', '.join(space_files())}; if you trust that code, run "
             f"{command('run', '--resume', name, '--results FOLDER')}"
         )
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
