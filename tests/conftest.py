@@ -120,6 +120,27 @@ def search(one_ray, tmp_path, capsys):
 
 
 @pytest.fixture
+def here(one_ray, tmp_path, monkeypatch):
+    """A folder to search in, with trials that train in this process (`workerless.InThisProcess`)."""
+    from workerless import in_this_process
+
+    monkeypatch.chdir(tmp_path)
+    with in_this_process():
+        yield tmp_path
+
+
+@pytest.fixture
+def one_thread():
+    """Threads that outnumber the free cores make small steps a hundred times slower."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def search_here(search):
     """As `search`, but its trials train in this process, one at a time (`workerless.InThisProcess`)."""
     from workerless import in_this_process

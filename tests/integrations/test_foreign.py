@@ -12,7 +12,6 @@ import ray.tune.examples
 import torch
 from ray import cloudpickle, tune
 from tiers import further
-from workerless import in_this_process
 
 from tuner import Space, load_best, search
 from tuner.engine.workers.reports import Reporter
@@ -24,14 +23,6 @@ from tuner.tuning.trial import metrics_of
 ROOT = Path(__file__).parents[2]
 PARAMS = {"x": tune.uniform(-1, 1), "kind": tune.choice([{"name": "a", "depth": tune.randint(1, 5)}])}
 QUICK = {"wandb": "disabled", "num_samples": 3, "max_concurrent_trials": 1}
-
-
-@pytest.fixture
-def here(one_ray, tmp_path, monkeypatch):
-    """A folder to search in, with trials that train in this process."""
-    monkeypatch.chdir(tmp_path)
-    with in_this_process():
-        yield tmp_path
 
 
 @pytest.fixture

@@ -15,17 +15,10 @@ from tuner.training.data import Splits, hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SPACES = sorted(list_spaces())
 # Smaller images of the same space, where it has them, so that a test takes a second.
 SMALL = {"imagefolder": "imagefolder:space64"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 import torch
 from ray import tune
 from spaces import tiny
-from workerless import in_this_process
 
 from tuner import RequestError, Space, load, load_best, run, search
 from tuner.spec.space_objects import space_of
@@ -21,14 +20,6 @@ from tuner.spec.space_objects import space_of
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "spaces" / "tiny.py"
 QUICK = {"wandb": "disabled", "num_samples": 3, "max_epochs": 2, "max_concurrent_trials": 1}
-
-
-@pytest.fixture
-def here(one_ray, tmp_path, monkeypatch):
-    """A folder to search in, with trials that train in this process."""
-    monkeypatch.chdir(tmp_path)
-    with in_this_process():
-        yield tmp_path
 
 
 @pytest.fixture
