@@ -113,9 +113,6 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
     from tuner.training.launch import Processes
     from tuner.training.loop import Training
 
-    if find_space(config["space"]).space.task is None:
-        function = f"space {config['space']!r} is a function for Ray Tune"
-        raise RequestError(f"{function}: call it with {config['config']}")
     spec, (task, splits) = spec_of(config), material(config)
     if spec.strategy == "ddp":
         source = partial(material, config)
@@ -144,11 +141,13 @@ def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
-    """Returns the task and its data, split as in the search."""
+    """Returns the task and its data, split as in the search; RequestError if the space is a function for Ray Tune."""
     from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task
-    assert task is not None
+    if task is None:
+        function = f"space {config['space']!r} is a function for Ray Tune"
+        raise RequestError(f"{function}: call it with {config['config']}")
     return task, splits_of(task, config.get("data_dir") or "", config["seed"])
 
 

@@ -165,10 +165,15 @@ def finite(value: Any) -> float | None:
 
 def records_of(events: Iterable[Event]) -> list[TrialRecord]:
     """Returns one record per trial, in the order of the trials' first events."""
+    return folded(events).records()
+
+
+def folded(events: Iterable[Event]) -> Folding:
+    """Returns what the events of a journal tell of its search and trials."""
     folding = Folding()
     for event in events:
         folding.add(event)
-    return folding.records()
+    return folding
 
 
 MOST_CHANGED = 1000  # the most characters of a reason that are kept

@@ -136,13 +136,17 @@ class SearchStats:
         report = trial.best(self._metric, self._mode) if trial else None
         return (trial, report) if trial and report else None
 
+    @cached_property
+    def _any_saved(self) -> bool:
+        return any(report.checkpoint for trial in self.trials for report in trial.reports)
+
     def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
         """Returns the best trial and report as `best` does, but only among reports whose checkpoint is in `saved`.
 
         With None, the reports with a checkpoint in the journal count, also if it is gone.
         """
         best: tuple[Rank, Report] | None = None
-        for rank in self.ranked if any(each.checkpoint for t in self.trials for each in t.reports) else []:
+        for rank in self.ranked if self._any_saved else []:
             if best and rank[:2] > best[0][:2]:
                 break  # no later trial can be better, so their checkpoints need not be looked up on disk
             report = self.trials[rank.place].best_saved(self._metric, self._mode, saved)

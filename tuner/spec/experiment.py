@@ -208,16 +208,15 @@ class Options:
         """Checks an option's class, length and choice, because a value from a file may be anything."""
         allowed, value = ALLOWED[type(self)][name], getattr(self, name)
         choices = [each for each in allowed if isinstance(each, str)]
-        fits = type(value) in allowed or (float in allowed and type(value) is int)
+        is_huge = isinstance(value, int) and abs(value) >= 10**18  # Python refuses to print more than 4300 digits
+        fits = not is_huge and (type(value) in allowed or (float in allowed and type(value) is int))
         if isinstance(value, str):
             fits = value in choices or (fits and len(value) <= MOST_CHARS)
         elif isinstance(value, tuple):
             fits = fits and _are_words(value, depth=2 if name == "point" else 1)
-        elif isinstance(value, int):
-            fits = fits and abs(value) < 10**18  # Python refuses to print numbers of more than 4300 digits
         if fits:
             return
-        short = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
+        short = isinstance(value, (str, float, int, type(None))) and not is_huge
         shown = (str if choices else repr)(value)[:50] if short else f"({type(value).__name__})"
         texts = ["a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each] for each in allowed if each in KINDS]
         if choices:

@@ -59,15 +59,11 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
         except ValueError:
             if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
-    state = (
-        "failed"
-        if stopper.error
-        else "interrupted"
-        if stopper.interrupted
-        else "failed"
-        if stopper.gave_up
-        else "finished"
-    )
+    state = "finished"
+    if stopper.error or stopper.gave_up:
+        state = "failed"
+    if stopper.interrupted and not stopper.error:
+        state = "interrupted"
     refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
     journal.write("experiment_finished", state=state, reason=stopper.reason, refused=refused, out_of_time=out_of_time)
     if stopper.error:

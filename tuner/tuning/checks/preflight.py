@@ -160,11 +160,11 @@ def _check_task(request: Request) -> list[str]:
             raise first
         then = "such a trial is pruned after its first epoch"
         logger.warning("with %s, %s %s; %s", _listed(diverged), first.part, first.problem, then)
-        odd = {}
-    for name, row in odd.items():
-        if row is not None:
-            found = nonfinite_data(space.task, splits, name, row)
-            logger.warning("%s %s; %s", found.part, found.problem, found.advice)
+    else:
+        for name, row in odd.items():
+            if row is not None:
+                found = nonfinite_data(space.task, splits, name, row)
+                logger.warning("%s %s; %s", found.part, found.problem, found.advice)
     return [name for name, _ in settings]
 
 
