@@ -235,9 +235,9 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
     output, code = command("--resume", "latest", "--results", s3)
     assert code == 0, output
 
-    def curves(folder):
+    def curves(folder):  # a set: epochs whose checkpoint was not uploaded yet are trained again, with the same result
         events = [event for event in read(folder / JOURNAL) if event["event"] == "report"]
-        return [(event["trial"], event["epoch"], event["metrics"]["loss"]) for event in events]
+        return {(event["trial"], event["epoch"], event["metrics"]["loss"]) for event in events}
 
     assert curves(local_root(s3) / "mine") == curves(tmp_path / "whole")
     assert store.read("mine", JOURNAL) == (local_root(s3) / "mine" / JOURNAL).read_bytes()
