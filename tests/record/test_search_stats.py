@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.record.records import records_of
+from tuner.record import search_stats
+from tuner.record.records import Folding, records_of
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 
@@ -47,7 +48,7 @@ def test_the_summary_is_what_plain_sums_say(mode, seed):
     finite = [[sign * v for r in t.reports if (v := r.metrics["loss"]) == v] for t in trials]
     assert [rank.loss for rank in stats.ranked] == sorted(min(values) for values in finite if values)
     assert stats.epochs == sum(trial.reports[-1].epoch for trial in trials if trial.reports)
-    margins = [decision.margin for _, decision in stats.ranked_decisions]
+    margins = [trials[place].decisions[number].margin for _, place, number in stats.ranked_decisions]
     assert len(margins) == sum(len(trial.decisions) for trial in trials) and margins == sorted(margins)
     last, cutoffs = {}, {}
     for place, trial in enumerate(trials):
@@ -72,3 +73,30 @@ def test_the_summary_is_what_plain_sums_say(mode, seed):
     expected = [(n, sign * best[n]) for n in range(1, len(best)) if best[n] != best[n - 1]]
     assert [(found.epochs, found.value) for found in stats.improvements] == expected
     assert stats.num_reports == len(losses)
+
+
+PARTS = (
+    "counts", "epochs", "num_reports", "epoch_seconds", "lengths", "stopped", "failed", "worker_spans", "ranked",
+    "ranked_decisions", "rungs", "improvements",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [0, 100])  # changed items from which on lists are sorted anew
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_summary_that_takes_over_the_one_before_equals_one_computed_anew(many, seed):
+    folding, draw, before = Folding(), random.Random(seed), None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_stats, "MANY", many)
+        for event in events(seed):
+            folding.add(event)
+            if draw.random() < 0.3:
+                trials, refused = tuple(folding.records()), draw.random() < 0.1
+                stats = SearchStats(Experiment(), trials, refused=refused)
+                anew = SearchStats(Experiment(), trials, refused=refused)
+                if before:
+                    stats.take_over(before)
+                used = [part for part in PARTS if before is None or draw.random() < 0.7]
+                assert {part: getattr(stats, part) for part in used} == {part: getattr(anew, part) for part in used}
+                assert stats.best_saved(None) == anew.best_saved(None) and stats.best() == anew.best()
+                before = stats

@@ -108,6 +108,7 @@ class Following:
         self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._others + more))
         self._hold = hold
         self._others = 0  # memory of experiment.json, or of a Ray folder
+        self._stats: SearchStats | None = None
 
     @property
     def weight(self) -> int:
@@ -146,7 +147,11 @@ class Following:
         if search["state"] == "running" and abandoned(folder):  # a killed driver writes no final event
             search = {**search, "state": "interrupted", "reason": KILLED}
             trials = [replace(t, status="interrupted", reason=KILLED) if t.status == "running" else t for t in trials]
-        return ExperimentRecord(experiment, facts, tuple(trials), **search, sessions=tuple(folding.sessions))
+        record = ExperimentRecord(experiment, facts, tuple(trials), **search, sessions=tuple(folding.sessions))
+        if self._stats:
+            record.stats.take_over(self._stats)
+        self._stats = record.stats
+        return record
 
     def _hold_others(self, weight: int) -> None:
         self._hold(weight + self.reading.weight)

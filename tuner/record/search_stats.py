@@ -1,20 +1,26 @@
 """Summarises the trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-Reads no files and no clock. With 10,000 trials of ten reports, all of it takes a third of a second.
+Reads no files and no clock. With 10,000 trials of ten reports, all of it takes a third of a second. A summary that
+takes over the one before it computes only what concerns the trials that have changed, in 20 ms.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from collections.abc import Container
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
 from functools import cached_property
+from itertools import compress, zip_longest
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.records import Decision, Report, TrialRecord, finite, kept, sign_of
+from tuner.record.records import Report, TrialRecord, finite, sign_of
 from tuner.spec.experiment import Experiment
+
+Value = TypeVar("Value")
+Item = TypeVar("Item", bound=Any)
+MANY = 100  # changed items from which on sorting a list anew is faster than inserting each
 
 
 class Rank(NamedTuple):
@@ -32,6 +38,14 @@ class Improvement(NamedTuple):
     value: float
     place: int
     time: float
+
+
+class RankedDecision(NamedTuple):
+    """A decision's margin, its trial's index, and its number among the trial's decisions."""
+
+    margin: float
+    place: int
+    number: int
 
 
 class WorkerSpan(NamedTuple):
@@ -72,21 +86,64 @@ class SearchStats:
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
         self._metric, self._mode, self._refused = experiment.metric, experiment.mode, refused
+        self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
+        self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
+        self._rungs: dict[_RungKey, RungSummary] = {}
+
+    def take_over(self, before: SearchStats) -> None:
+        """Takes over the parts that `before` has computed, and corrects them where trials have changed since.
+
+        Args:
+            before: an earlier summary of the same search: its trials are the first ones of this summary, in this order.
+        """
+        pairs = enumerate(zip_longest(before.trials, self.trials))
+        changed = [(place, old, new) for place, (old, new) in pairs if old is not new]
+        for key, values in list(before._by_trial.items()):  # a list, because other threads may add parts meanwhile
+            function, *rest = key
+            self._by_trial[key] = values = values[:]
+            for place, _, new in changed:
+                values[place : place + 1] = [function(new, *rest)]
+        for of, items in list(before._sorted.items()):
+            gone = {item for place, old, _ in changed if old for item in self._items(of, place, old)}
+            come = {item for place, _, new in changed for item in self._items(of, place, new)}
+            self._sorted[of] = _renewed(items, gone - come, come - gone)
+        self._rungs = dict(list(before._rungs.items()))
+        for _, old, new in changed:
+            then = _at_rungs(old) if old else {}
+            for key, reached in _at_rungs(new).items():  # a trial never leaves a rung
+                if then.get(key) != reached:
+                    self._rungs.pop(key, None)
+
+    def by_trial(self, function: Callable[..., Value], *rest: str) -> list[Value]:
+        """Returns `function(trial, *rest)` of each trial; a later summary calls it for changed trials only."""
+        key = (function, *rest)
+        if key not in self._by_trial:
+            self._by_trial[key] = [function(trial, *rest) for trial in self.trials]
+        return self._by_trial[key]
+
+    def _in_order(self, of: _ItemsOf[Item]) -> list[Item]:
+        """Returns the items of all trials, sorted."""
+        if of not in self._sorted:
+            self._sorted[of] = sorted(item for place, t in enumerate(self.trials) for item in self._items(of, place, t))
+        return self._sorted[of]
+
+    def _items(self, of: _ItemsOf[Item], place: int, trial: TrialRecord) -> Iterator[Item]:
+        return of(place, trial, self._metric, self._mode)
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Status -> number of trials."""
-        return dict(Counter(trial.status for trial in self.trials))
+        return dict(Counter(self.by_trial(getattr, "status")))
 
     @cached_property
     def epochs(self) -> int:
         """Number of epochs that all trials have trained."""
-        return sum(trial.last_epoch for trial in self.trials)
+        return sum(self.by_trial(getattr, "last_epoch"))
 
-    @cached_property
+    @property
     def num_reports(self) -> int:
         """Number of reports; an epoch that is trained again after a restart counts again."""
-        return sum(len(trial.reports) + len(trial.repeated) for trial in self.trials)
+        return len(self._in_order(_orders))
 
     @property
     def repeated(self) -> int:
@@ -96,39 +153,34 @@ class SearchStats:
     @cached_property
     def epoch_seconds(self) -> float | None:
         """The median of the trials' `epoch_seconds`; None if no trial has any."""
-        known = [trial.epoch_seconds for trial in self.trials if trial.epoch_seconds is not None]
+        known = [seconds for seconds in self.by_trial(getattr, "epoch_seconds") if seconds is not None]
         return median(known) if known else None
 
     @cached_property
     def lengths(self) -> dict[int, int]:
         """Number of epochs -> how many completed trials had trained as many, in ascending order."""
-        ends = (trial.last_epoch for trial in self.trials if trial.status == "completed")
-        return dict(sorted(Counter(ends).items()))
+        ends = zip(self.by_trial(getattr, "status"), self.by_trial(getattr, "last_epoch"), strict=True)
+        return dict(sorted(Counter(epoch for status, epoch in ends if status == "completed").items()))
 
     @cached_property
     def stopped(self) -> list[TrialRecord]:
         """The trials that a rule stopped."""
-        return [trial for trial in self.trials if trial.is_stopped]
+        return list(compress(self.trials, self.by_trial(getattr, "is_stopped")))
 
     @cached_property
     def failed(self) -> list[TrialRecord]:
         """The failed trials, in the order in which they failed."""
         return sorted((t for t in self.trials if t.status == "failed"), key=lambda trial: trial.changed_at)
 
-    @cached_property
+    @property
     def worker_spans(self) -> list[WorkerSpan]:
         """All time spans on workers, ordered by their start."""
-        trials = enumerate(self.trials)
-        return sorted(WorkerSpan(span[0], place, n) for place, trial in trials for n, span in enumerate(trial.spans))
+        return self._in_order(_worker_spans)
 
-    @cached_property
+    @property
     def ranked(self) -> list[Rank]:
         """The trials with a finite value, the best first."""
-        best = ((place, trial.best(self._metric, self._mode)) for place, trial in enumerate(self.trials))
-        return [] if self._refused else sorted(self._rank(place, report) for place, report in best if report)
-
-    def _rank(self, place: int, report: Report) -> Rank:
-        return Rank(report.metrics[self._metric] * sign_of(self._mode), report.time, place)
+        return [] if self._refused else self._in_order(_ranks)
 
     def best(self) -> tuple[TrialRecord, Report] | None:
         """Returns the trial with the best finite value and that report, the earlier of equal ones; None without any."""
@@ -136,84 +188,123 @@ class SearchStats:
         report = trial.best(self._metric, self._mode) if trial else None
         return (trial, report) if trial and report else None
 
-    @cached_property
-    def _any_saved(self) -> bool:
-        return any(report.checkpoint for trial in self.trials for report in trial.reports)
-
     def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
         """Returns the best trial and report as `best` does, but only among reports whose checkpoint is in `saved`.
 
         With None, the reports with a checkpoint in the journal count, also if it is gone.
         """
         best: tuple[Rank, Report] | None = None
-        for rank in self.ranked if self._any_saved else []:
+        for rank in self.ranked if any(self.by_trial(_has_checkpoint)) else []:
             if best and rank[:2] > best[0][:2]:
                 break  # no later trial can be better, so their checkpoints need not be looked up on disk
             report = self.trials[rank.place].best_saved(self._metric, self._mode, saved)
             if report:
-                own = self._rank(rank.place, report)
+                own = _rank(rank.place, report, self._metric, self._mode)
                 best = min(best or (own, report), (own, report), key=lambda pair: pair[0][:2])
         return (self.trials[best[0].place], best[1]) if best else None
 
-    @cached_property
-    def ranked_decisions(self) -> list[tuple[TrialRecord, Decision]]:
-        """All decisions with their trials, ordered by margin, the smallest first."""
-        pairs = ((trial, decision) for trial in self.trials for decision in trial.decisions)
-        return sorted(pairs, key=lambda pair: pair[1].margin)
+    @property
+    def ranked_decisions(self) -> list[RankedDecision]:
+        """All decisions ordered by margin, the smallest first."""
+        return self._in_order(_ranked_decisions)
 
     @cached_property
     def rungs(self) -> list[RungSummary]:
         """The rungs that a trial reached, ordered by band, bracket and rung."""
-        reached: dict[tuple[int | None, int | None, int], dict[int, Decision]] = defaultdict(dict)
-        cutoffs: dict[tuple[int | None, int | None, int], tuple[tuple[int, int], float]] = {}
-        for place, trial in enumerate(self.trials):
-            for decision in trial.decisions:
-                if decision.rung is None:
-                    continue
-                key = decision.band, decision.bracket, decision.rung
-                reached[key][place] = decision
-                then = decision.recorded, place
-                if decision.cutoff is not None and then >= cutoffs.get(key, ((-1, -1), 0.0))[0]:
-                    cutoffs[key] = then, decision.cutoff
-        ordered = sorted(reached, key=lambda key: tuple(-1 if each is None else each for each in key))
-        return [self._rung(*key, list(reached[key].values()), cutoffs.get(key, (0, None))[1]) for key in ordered]
+        by_trial = self.by_trial(_at_rungs)
+        keys = {key for at_rungs in by_trial for key in at_rungs}
+        for key in keys - self._rungs.keys():
+            self._rungs[key] = self._rung(*key, [at_rungs[key] for at_rungs in by_trial if key in at_rungs])
+        return [self._rungs[key] for key in sorted(keys, key=lambda key: [-1 if k is None else k for k in key])]
 
-    def _rung(
-        self, band: int | None, bracket: int | None, rung: int, decisions: list[Decision], cutoff: float | None
-    ) -> RungSummary:
-        actions = Counter(decision.action for decision in decisions)
-        values = (finite(decision.value) for decision in decisions)
-        scores = sorted(-sign_of(self._mode) * value for value in values if value is not None)
-        counts = len(decisions), actions["continue"], actions["stop"], actions["pause"]
-        return RungSummary(rung, bracket, band, *counts, scores, cutoff)
+    def _rung(self, band: int | None, bracket: int | None, rung: int, reached: list[_AtRung]) -> RungSummary:
+        actions = Counter(each.action for each in reached)
+        scores = sorted(each.value for each in reached if each.value is not None)
+        if self._mode == "min":
+            scores = [-value for value in reversed(scores)]
+        latest = max(((each.recorded, i) for i, each in enumerate(reached) if each.cutoff is not None), default=None)
+        counts = len(reached), actions["continue"], actions["stop"], actions["pause"]
+        return RungSummary(rung, bracket, band, *counts, scores, reached[latest[1]].cutoff if latest else None)
 
     @cached_property
     def improvements(self) -> list[Improvement]:
         """The new best values of the search, in the order in which they arrived."""
-        if self._refused:
-            return []
-        orders = sorted(each.order for trial in self.trials for each in (*trial.repeated, *trial.reports))
-        better = (
-            (r.order, p, r) for p, t in enumerate(self.trials) for r in _improvements(t, self._metric, self._mode)
-        )
         found: list[Improvement] = []
-        best, sign = math.inf, sign_of(self._mode)
-        for order, place, report in sorted(better):
-            value = report.metrics[self._metric]
+        best, sign, orders = math.inf, sign_of(self._mode), self._in_order(_orders)
+        for order, place, value, time in [] if self._refused else self._in_order(_improvements):
             if value * sign < best:
                 best = value * sign
-                found.append(Improvement(bisect_right(orders, order), value, place, report.time))
+                found.append(Improvement(bisect_right(orders, order), value, place, time))
         return found
 
 
-@kept
-def _improvements(trial: TrialRecord, metric: str, mode: str) -> list[Report]:
-    """Returns the reports that improved the trial's own best value, in the order in which they arrived."""
-    found: list[Report] = []
+class _AtRung(NamedTuple):
+    """A trial at a rung: its last action and finite value, its latest cutoff, and the number of values recorded then."""
+
+    action: str
+    value: float | None
+    recorded: int
+    cutoff: float | None
+
+
+_RungKey = tuple[int | None, int | None, int]  # band, bracket, rung
+_ItemsOf = Callable[[int, TrialRecord, str, str], Iterator[Item]]  # a trial's index, the trial, metric and mode
+
+
+def _renewed(items: list[Item], gone: set[Item], come: set[Item]) -> list[Item]:
+    """Returns a sorted list without the items that are gone and with those that have come."""
+    if len(gone) + len(come) > MANY:
+        return sorted([*(item for item in items if item not in gone), *come])
+    items = items[:]
+    for item in gone:
+        del items[bisect_left(items, item)]
+    for item in come:
+        insort(items, item)
+    return items
+
+
+def _orders(place: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[int]:
+    return (report.order for report in (*trial.repeated, *trial.reports))
+
+
+def _worker_spans(place: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[WorkerSpan]:
+    return (WorkerSpan(start, place, number) for number, (start, _) in enumerate(trial.spans))
+
+
+def _ranks(place: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[Rank]:
+    if report := trial.best(metric, mode):
+        yield _rank(place, report, metric, mode)
+
+
+def _rank(place: int, report: Report, metric: str, mode: str) -> Rank:
+    return Rank(report.metrics[metric] * sign_of(mode), report.time, place)
+
+
+def _ranked_decisions(place: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[RankedDecision]:
+    return (RankedDecision(decision.margin, place, number) for number, decision in enumerate(trial.decisions))
+
+
+def _improvements(place: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[int, int, float, float]]:
+    """Yields the order, the trial's index, the value and the time of each report that improved the trial's best."""
     best, sign = math.inf, sign_of(mode)
     for report in sorted((*trial.repeated, *trial.reports), key=lambda each: each.order):
         value = finite(report.metrics.get(metric))
         if value is not None and value * sign < best:
             best = value * sign
-            found.append(report)
+            yield report.order, place, value, report.time
+
+
+def _has_checkpoint(trial: TrialRecord) -> bool:
+    return any(report.checkpoint for report in trial.reports)
+
+
+def _at_rungs(trial: TrialRecord) -> dict[_RungKey, _AtRung]:
+    found: dict[_RungKey, _AtRung] = {}
+    for d in trial.decisions:
+        if d.rung is not None:
+            key = d.band, d.bracket, d.rung
+            before = found.get(key, _AtRung("", None, -1, None))
+            is_latest = d.cutoff is not None and d.recorded >= before.recorded
+            latest = (d.recorded, d.cutoff) if is_latest else before[2:]
+            found[key] = _AtRung(d.action, finite(d.value), *latest)
     return found

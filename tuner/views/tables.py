@@ -182,9 +182,11 @@ def decision_rows(
     Decisions without a value or a cutoff come last, in trial order. With `since`, returns only the decisions of the
     trials of `changed_since`, in trial order. In both cases returns at most `limit` decisions from `offset` on.
     """
-    end = None if limit is None else offset + limit
     changed = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
-    return [decision_row(*each) for each in islice(changed if since else record.stats.ranked_decisions, offset, end)]
+    places = ((record.trials[each.place], each.number) for each in record.stats.ranked_decisions)
+    ranked = ((trial, trial.decisions[number]) for trial, number in places)
+    end = None if limit is None else offset + limit
+    return [decision_row(*each) for each in islice(changed if since else ranked, offset, end)]
 
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:

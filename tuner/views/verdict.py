@@ -212,10 +212,12 @@ def _close_calls(record: ExperimentRecord) -> list[CloseCall]:
     """Returns the close calls among the MOST_CALLS decisions with the smallest margins, the closest first."""
     spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.stats.rungs}
     found = []
-    for trial, decision in record.stats.ranked_decisions[:MOST_CALLS]:
+    for margin, place, number in record.stats.ranked_decisions[:MOST_CALLS]:
+        trial = record.trials[place]
+        decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
-        if decision.action == "stop" and trial.status == "pruned" and decision.margin < CLOSE * spread:
-            found.append(CloseCall(trial.id, decision.epoch, decision.margin, decision.margin / spread))
+        if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
+            found.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
     return sorted(found, key=lambda call: call.share)
 
 

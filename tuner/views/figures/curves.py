@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite
@@ -35,7 +36,7 @@ MOST_SVG = 10_000
 MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # of rungs; the median rule has one at each epoch
-MOST_IN_BAND, LEAST_IN_BAND = 2000, 10  # trials whose quantiles are drawn; fewer at an epoch have no quantiles
+MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # trials whose quantiles are drawn; fewer at an epoch have no quantiles
 DASH = {"symbol": "line-ew-open", "size": 16, "color": STOP_COLOR, "line": {"width": 2}}
 
 
@@ -135,10 +136,11 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
     left = [trial for trial in record.trials if trial.status != "pruned"]
     room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
     if len(left) > room:
-        ranked = [trial for rank in record.stats.ranked if (trial := record.trials[rank.place]).status != "pruned"]
+        ranked = (record.trials[rank.place] for rank in record.stats.ranked)
         half = room // 2
-        better = {trial.id for trial in ranked[:half]}
-        left = [*ranked[:half], *_evenly([trial for trial in left if trial.id not in better], room - half)]
+        best = list(islice((trial for trial in ranked if trial.status != "pruned"), half))
+        better = {trial.id for trial in best}
+        left = [*best, *_evenly([trial for trial in left if trial.id not in better], room - half)]
     winner = record.best()
     chosen = {trial.id for trial in [*left, *_evenly(pruned, MAX_CURVES - len(left)), *(winner or ())[:1]]}
     return [trial for trial in record.trials if trial.id in chosen]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
@@ -20,7 +20,7 @@ from tuner.views.figures.drawing import (
     ticks_between,
     within_range,
 )
-from tuner.views.figures.values import chosen, default, title_of, value_of
+from tuner.views.figures.values import chosen, default, title_of, values_of
 
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
@@ -90,11 +90,13 @@ def sampled(record: ExperimentRecord, choice: str) -> list[tuple[TrialRecord, fl
 
     If there are more than MOST_LINES, it returns every n-th of them, and the winner.
     """
-    asked = record.experiment.metric, record.experiment.mode, choice
-    ordered = [record.trials[place] for place in sorted(rank.place for rank in record.stats.ranked)]
-    compared = [(trial, value) for trial in ordered if (value := value_of(trial, *asked)) is not None]
-    winner, every = record.best(), math.ceil(len(compared) / MOST_LINES) or 1
-    return [pair for i, pair in enumerate(compared) if i % every == 0 or (winner and pair[0] is winner[0])]
+    values = values_of(record, choice)
+    places = [place for place, value in enumerate(values) if value is not None]
+    winner, every = record.best(), math.ceil(len(places) / MOST_LINES) or 1
+    is_drawn = (i % every == 0 or (winner and record.trials[place] is winner[0]) for i, place in enumerate(places))
+    return [
+        (record.trials[place], value) for place in compress(places, is_drawn) if (value := values[place]) is not None
+    ]
 
 
 @kept

@@ -43,7 +43,8 @@ def default(record: ExperimentRecord) -> str:
 @kept
 def shared_epoch(record: ExperimentRecord) -> int:
     """Returns the last epoch that nine of ten trials with a finite value reached; 0 without any."""
-    reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.stats.ranked)
+    lasts = zip(record.stats.by_trial(getattr, "last_epoch"), values_of(record, BEST), strict=True)
+    reached = sorted(last for last, best in lasts if best is not None)
     return reached[len(reached) // MISSING] if reached else 0
 
 
@@ -58,7 +59,13 @@ def chosen(record: ExperimentRecord, choice: str) -> str:
     return choice or default(record)
 
 
-@kept
+def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
+    """Returns the `value_of` each trial; None for all if the search was refused."""
+    experiment = record.experiment
+    values = record.stats.by_trial(value_of, experiment.metric, experiment.mode, choice)
+    return [None] * len(values) if record.refused else values
+
+
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
     """Returns the trial's value for a choice: `best`, `last` or an epoch; None if it is not finite, or not reached."""
     if choice == BEST:
