@@ -239,7 +239,7 @@ class SearchStats:
 
 
 class _AtRung(NamedTuple):
-    """A trial at a rung: its last action and finite value, its latest cutoff, and the number of values recorded then."""
+    """A trial at a rung: its last action, its finite value, its latest cutoff, the number of values recorded then."""
 
     action: str
     value: float | None
