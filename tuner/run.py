@@ -154,8 +154,8 @@ def of_the_script(text: str, argv: list[str]) -> str:
 def run(call: SearchCall) -> int:
     """Runs a new search, or resumes one; returns the exit code."""
     try:
-        done = run_search(call)
-        return done.exit_code if done else 0
+        result = run_search(call)
+        return result.exit_code if result else 0
     except KeyboardInterrupt:
         from tuner.engine.local.signals import end_family
 

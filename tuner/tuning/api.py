@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ray import tune
 
     from tuner.tuning.answer.best import BestModel
-    from tuner.tuning.answer.ending import Done
     from tuner.tuning.answer.result import SearchResult
 
     Searchable: TypeAlias = "AnySpace | tune.Tuner | None"
@@ -86,19 +85,15 @@ def search(
         call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table)
         call.command = [sys.executable, *sys.argv]
         try:
-            done = _searched(given, call)
+            result = _searched(given, call)
         except KeyboardInterrupt as error:  # from a second Ctrl-C, or from one before or after the trials
             if isinstance(error, InterruptedEarly) or not (call.begun and call.begun.folder.exists()):
                 raise
             raise KeyboardInterrupt(_interrupted(call.begun)) from error
-    if done is None:
-        return None
-    if done.exit_code == 130:
+    if result and call.begun and result.state == "interrupted":
         with in_one_line():
-            raise KeyboardInterrupt(_interrupted(done.request.experiment))
-    from tuner.tuning.answer.result import SearchResult
-
-    return SearchResult(done.request.experiment.folder, done.record.state, done.record)
+            raise KeyboardInterrupt(_interrupted(call.begun))
+    return result
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
@@ -192,7 +187,7 @@ def _interrupted(experiment: Experiment) -> str:
     return f'interrupted; tuner.search(space, resume="{experiment.name}"{more}) resumes it'
 
 
-def _searched(space: AnySpace | None, call: SearchCall) -> Done | None:
+def _searched(space: AnySpace | None, call: SearchCall) -> SearchResult | None:
     if file := importing():
         raise RequestError(
             f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'

@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
@@ -38,16 +37,8 @@ ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_
 TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a search ended: `state` is finished, interrupted or failed; `reason` is empty if it did not end early."""
-
-    state: str
-    reason: str = ""
-
-
-def search(assembly: Assembly, journal: Journal) -> Outcome:
-    """Runs an assembled search to its end; Ray must be running.
+def search(assembly: Assembly, journal: Journal) -> None:
+    """Runs an assembled search to its end, and journals how it ended; Ray must be running.
 
     Raises:
         RequestError: the search stopped because a report lacked a metric, or a checkpoint that the scheduler needs.
@@ -68,7 +59,6 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
     journal.write("experiment_finished", state=state, reason=stopper.reason, refused=refused, out_of_time=out_of_time)
     if stopper.error:
         raise stopper.error
-    return Outcome(state, stopper.reason)
 
 
 @contextmanager

@@ -25,10 +25,10 @@ from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
 from tuner.tuning.resume.experiment import load_resumed
 
 if TYPE_CHECKING:
-    from tuner.tuning.answer.ending import Done
+    from tuner.tuning.answer.result import SearchResult
 
 
-def run_search(call: SearchCall) -> Done | None:
+def run_search(call: SearchCall) -> SearchResult | None:
     """Runs a search, new or resumed, and prints its answer; a dry run prints the plan and returns None.
 
     Raises:
@@ -89,22 +89,22 @@ def run_search(call: SearchCall) -> Done | None:
             stack.enter_context(only_driver(experiment.folder))
         stack.enter_context(stored(experiment))
         journal = open_journal(request)
-        from tuner.tuning.answer.ending import ending, save_answer
+        from tuner.tuning.answer.result import SearchResult, ending, save_answer
         from tuner.tuning.assembly import assemble
         from tuner.tuning.output.wandb_mirror import mirrored
 
         # Run: Ray asks the searcher for settings, trains them in workers, and asks the scheduler after each report.
         mirror = stack.enter_context(mirrored(experiment, request.wandb_mode))
         with closing(journal):
-            outcome = driver.search(assemble(request, journal, resources, call.table), journal)
+            driver.search(assemble(request, journal, resources, call.table), journal)
         if journal.lost:
             raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
 
         # Answer: `best/`, trials.csv and the report, printed before W&B and Ray end, which takes some time.
-        done = save_answer(request, outcome, resources)
-        mirror.hurry = done.exit_code == 130
-        say(*ending(done))
-        return done
+        record, best = save_answer(request, resources)
+        mirror.hurry = record.state == "interrupted"
+        say(*ending(request, record, best))
+        return SearchResult(experiment.folder, record.state, record)
 
 
 def imports_of(call: SearchCall, space: str) -> tuple[str, ...]:

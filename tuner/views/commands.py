@@ -7,6 +7,7 @@ import shlex
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
+from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 
 MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit command trains
@@ -21,9 +22,10 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
     if record.facts.get("foreign") or record.refused:
         return ""
     if is_in_main(e.space):
-        named = [f"resume={e.name!r}", f"results={e.results!r}", *map(as_argument, options)]
+        results = [] if e.results == "results" else [f"results={e.results!r}"]
+        named = [f"resume={e.name!r}", *results, *map(as_argument, options)]
         return f"tuner.search(space, {', '.join(named)})"
-    return command("run", f"--resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options)
+    return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *options)
 
 
 def as_argument(option: str) -> str:
@@ -82,5 +84,8 @@ def start_again(record: ExperimentRecord, *options: str) -> str:
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""
-    results = [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
-    return command("run", f"--space {shlex.quote(e.space)}", *results, *options)
+    return command("run", f"--space {shlex.quote(e.space)}", *_results_of(e), *options)
+
+
+def _results_of(e: Experiment) -> list[str]:
+    return [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]

@@ -82,17 +82,18 @@ def searched(tmp_path):
                reason='worse, "much" worse')  # fmt: skip
     book.write("trial_ended", "00000", status="completed", reason="trained its 8 epochs")
     book.write("trial_ended", "00001", status="pruned", reason='worse, "much" worse')
+    book.write("experiment_finished", state="finished", reason="")
     book.close()
     return Searched(folder, space, splits, training)
 
 
 def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
     answer = searched.conclude()
-    assert (answer.trial.id, answer.report.epoch) == ("00000", 1)
+    assert (answer.trial, answer.epoch) == ("00000", 1)
     config, metrics = searched.read("config.json"), searched.read("metrics.json")
     assert (config["config"], config["trial"], config["space_sha256"]) == (CONFIG, "00000", searched.space.sha256)
     assert metrics["test"] == answer.test == searched.training.evaluate(searched.splits.test)
-    assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
+    assert metrics["validation"]["loss"] == answer.metrics["loss"]
     searched.space.space.task.model(CONFIG).load_state_dict(torch.load(searched.best / "model.pt", weights_only=True))
 
 
@@ -126,7 +127,7 @@ def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypa
         patched.setattr("tuner.tuning.answer.conclusion.evaluate", interrupted)
         searched.conclude()
     assert searched.files() == old
-    assert searched.conclude().trial.id == "00001"
+    assert searched.conclude().trial == "00001"
     assert searched.read("config.json")["trial"] == "00001"
     assert searched.read("metrics.json")["validation"] == {"loss": 1e-3}
 
@@ -144,8 +145,8 @@ def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_wi
     for _ in range(2):
         caplog.clear()
         answer = searched.conclude()
-        assert (answer.trial.id, answer.report.epoch, answer.test) == ("00001", 2, None)
-        assert results.load(searched.folder).best() == (answer.trial, answer.report)
+        assert (answer.trial, answer.epoch, answer.test) == ("00001", 2, None)
+        assert results.load(searched.folder).best()[0].id == answer.trial
         assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone" in caplog.text
         assert all(message.startswith("NOTE: ") for message in caplog.messages)
         assert "but no model" in caplog.text and not is_loadable(searched.best)
@@ -156,7 +157,7 @@ def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answe
     searched.save_better()
     shutil.rmtree(searched.folder / "ray/00001")
     answer = searched.conclude()
-    assert answer.trial.id == "00000" and answer.test and is_loadable(searched.best)
+    assert answer.trial == "00000" and answer.test and is_loadable(searched.best)
     assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone: the answer is" in caplog.text
     assert [message[:6] for message in caplog.messages] == ["NOTE: "]
 

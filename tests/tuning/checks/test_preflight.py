@@ -126,7 +126,7 @@ MISTAKES = {
     "lock in a lambda": (
         "def held():\n    mutex = threading.Lock()\n    return lambda scores, labels: mutex and scores.mean()\n",
         dict(metrics="{'m': held()}"),
-        ["metrics['m']", "uses 'mutex', a lock, which cannot be sent to a worker", "inside the function"],
+        ["metrics['m']", "uses 'mutex', of type lock, which cannot be sent to a worker", "inside the function"],
         "return lambda scores",
     ),
     "state that is no data": (
@@ -207,7 +207,7 @@ def test_a_function_that_cannot_be_sent_is_named(command):
     text = "def train(config):\n    with lock:\n        tune.report({'loss': 1})\n"
     space = "Space(params=params, train=train)"
     code, _, message = command(text, space=space)
-    assert code == 2 and "train (" in message and "uses 'lock', a lock" in message
+    assert code == 2 and "train (" in message and "uses 'lock', of type lock" in message
     assert f"line {line_of(text, 'def train')})" in message
     assert command(text.replace("with lock", "if True"), space=space)[0] == "searched"
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import asking
 import pytest
@@ -13,7 +12,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
-from tuner.tuning.answer import ending
+from tuner.tuning.answer import result
 from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
 
@@ -111,9 +110,8 @@ def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(tmp_path, mon
     request = request_of(tmp_path)
     trial = TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")
     experiment = replace(request.experiment, time_budget="30m")
-    record = ExperimentRecord(experiment, {}, (trial,), state, out_of_time=out_of_time)
-    outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
-    text = "\n".join(ending.ending(SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)))
+    record = ExperimentRecord(experiment, {}, (trial,), state, "the time budget of 30m is over", False, out_of_time)
+    text = "\n".join(result.ending(request, record, None))
     assert "failed      trial 00003 in epoch 1: ValueError: wrong" in text
     assert f"NOTE: {'out of time: ' * out_of_time}the time budget of 30m is over" in text
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
@@ -144,14 +142,14 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
         )
         return TrialRecord(f"{number:05d}", {}, reports=reports)
 
-    assert ending.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
-    (text,) = ending.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
+    assert result.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
+    (text,) = result.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
     assert text.startswith(
         "NOTE: resident memory grew from epoch to epoch in 2 of 2 long trials, by 5.0 MiB per epoch in trial 00001"
     )
     steady = [grown(number, *[0] * 8) for number in (3, 4)]
-    assert ending.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), *steady]) == []  # half of them: the allocator
-    assert ending.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), steady[0]])
+    assert result.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), *steady]) == []  # half of them: the allocator
+    assert result.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), steady[0]])
 
 
 def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
@@ -166,11 +164,11 @@ def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
 
     old = [failed(n, 2, f"width {n}", 12) for n in range(7)]
     new = [failed(7, 1, "no", 30), failed(8, 4, "no", 30), TrialRecord("00009", {}, status="pruned")]
-    first, second = ending.failures([*old, *new], tmp_path)
+    first, second = result.failures([*old, *new], tmp_path)
     assert first == (
         "failed      2 trials, 00008 the last, in epochs 1 to 4: ValueError: no (/home/me/space.py, line 30); "
         f"full traceback: {tmp_path}/ray/00008/error.txt"
     )
     assert second.startswith("failed      7 trials, 00006 the last, in epoch 2: ValueError: width 6 ")
     many = [failed(n, 1, "no", n) for n in range(10, 20)]
-    assert ending.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"
+    assert result.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"

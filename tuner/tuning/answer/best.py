@@ -16,17 +16,21 @@ from tuner.errors import RequestError, blamed, say
 from tuner.record.checkpoints import damage_in
 from tuner.record.events import strict
 from tuner.record.format import FIELD, check_format
-from tuner.record.records import Report
+from tuner.record.records import Report, TrialRecord
+from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import json_in, open_in
 from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
+from tuner.spec.parameters import merged
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
 from tuner.tuning.resume.trust import code_of
 
 if TYPE_CHECKING:
+    from ray import tune
+
     from tuner.training.task import Task
 
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
@@ -54,6 +58,44 @@ class BestModel:
     metrics: dict[str, Any]
     checkpoint: Path | None = None
     files: Path | None = None
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
+
+    `checkpoint` (a Ray Checkpoint of that epoch) and `files` (the folder of what a `Space(train=...)` wrote by relative
+    paths) are None for a Task, and until the search has ended.
+    """
+
+    trial: str
+    epoch: int
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    test: dict[str, Any] | None = None
+    _best: Path | None = field(default=None, repr=False)  # the folder best/; None if best/ has another trial or epoch
+
+    @property
+    def checkpoint(self) -> tune.Checkpoint | None:
+        from ray import tune
+
+        saved = self._folder(CHECKPOINT)
+        return tune.Checkpoint.from_directory(saved) if saved else None
+
+    @property
+    def files(self) -> Path | None:
+        return self._folder(FILES)
+
+    def _folder(self, name: str) -> Path | None:
+        return self._best / name if self._best and (self._best / name).is_dir() else None
+
+
+def best_trial(record: ExperimentRecord, trial: TrialRecord, report: Report) -> BestTrial:
+    """Returns a trial as the best one, with what `best/` has of it."""
+    best, config = record.experiment.folder / "best", merged(record.constants, trial.config)
+    saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
+    test = saved["test"] if saved else None
+    return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)
 
 
 def load_best(

@@ -10,7 +10,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ from tuner.tuning.answer.best import (
     MODEL,
     OPTIONS,
     README,
+    BestTrial,
+    best_trial,
     is_loadable,
     metrics_in,
     readme,
@@ -52,33 +54,19 @@ FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The best trial, its best report, and its figures on the test part (None if it was not tested)."""
-
-    trial: TrialRecord
-    report: Report
-    test: dict[str, float] | None
-
-
 def conclude(
     record: ExperimentRecord,
     loaded_space: LoadedSpace,
     splits: Splits | None,
     cpus: float,
     gpus: float,
-    *,
-    ended: bool = True,
-) -> Answer | None:
-    """Writes trials.csv and, if a trial has a finite metric, `best/` by `experiment.BEST_RULE`.
+) -> BestTrial | None:
+    """Writes trials.csv and, if a trial has a finite metric, `best/` by `experiment.BEST_RULE`; returns that trial.
 
-    If an extended search still has the same best trial and epoch, it keeps its test figures.
-
-    Args:
-        ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
-            and a user who interrupts a search should not wait.
+    If an extended search still has the same best trial and epoch, it keeps its test figures. The test part is not used
+    before the search has finished: a resumed search may find a better trial, and a user who interrupts should not wait.
     """
-    folder = record.experiment.folder
+    folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
     winner = whole_winner(record)
     if winner is None:
@@ -116,7 +104,7 @@ def conclude(
         for each in record.trials:
             if each.status in DONE and each.id != trial.id:
                 thin(folder / "ray" / each.id)
-    return Answer(trial, report, test)
+    return best_trial(record, trial, report)
 
 
 def config_of(

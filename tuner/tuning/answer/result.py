@@ -1,62 +1,42 @@
-"""SearchResult: what `tuner.search` returns and `tuner.load` reads from an experiment's folder."""
+"""The result of a search: written and printed at its end, returned by `tuner.search`, read again by `tuner.load`."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, field
+import logging
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tuner.engine.controller.failures import likeness
 from tuner.errors import RequestError, blamed
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import with_cells
+from tuner.record.records import TrialRecord
+from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
-from tuner.record.storage.trial_files import FILES
-from tuner.record.texts import figures, formatted, setting
-from tuner.spec.parameters import merged
-from tuner.tuning.answer.best import CHECKPOINT, metrics_in
-from tuner.tuning.answer.conclusion import trials_table
+from tuner.record.texts import command, figures, flat, setting
+from tuner.spec.resources import Resources
+from tuner.spec.spaces import is_in_main, is_path
+from tuner.training.devices.usage import NEEDED
+from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
+from tuner.tuning.answer.conclusion import conclude, trials_table
+from tuner.tuning.output.console import banner, notes_on_metric, place
+from tuner.tuning.requests import Request
+from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.drawing import escaped
-from tuner.views.tables import counts, trial_rows
-
-if TYPE_CHECKING:
-    from ray import tune
+from tuner.views.report import write_report
+from tuner.views.tables import counts
+from tuner.views.verdict import diverged, ending_lines
 
 MOST_SHOWN = 10  # most trials in a notebook's view of a search
-LEFT = "<td style='text-align:left'>"
-
-
-@dataclass(frozen=True)
-class BestTrial:
-    """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
-
-    `checkpoint` (a Ray Checkpoint of that epoch) and `files` (the folder of what a `Space(train=...)` wrote by relative
-    paths) are None for a Task, and until the search has ended.
-    """
-
-    trial: str
-    epoch: int
-    config: dict[str, Any]
-    metrics: dict[str, Any]
-    test: dict[str, Any] | None = None
-    _best: Path | None = field(default=None, repr=False)  # the folder best/; None if best/ has another trial or epoch
-
-    @property
-    def checkpoint(self) -> tune.Checkpoint | None:
-        from ray import tune
-
-        saved = self._folder(CHECKPOINT)
-        return tune.Checkpoint.from_directory(saved) if saved else None
-
-    @property
-    def files(self) -> Path | None:
-        return self._folder(FILES)
-
-    def _folder(self, name: str) -> Path | None:
-        return self._best / name if self._best and (self._best / name).is_dir() else None
+MOST_WAYS = 5  # most kinds of failure that the end of a search lists; trials that failed alike are of one kind
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +51,14 @@ class SearchResult:
     folder: Path
     state: str
     _record: ExperimentRecord = field(repr=False)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done; 1 no trial has a finite metric, every trial failed, or the search gave up; 130 interrupted."""
+        if self.state == "interrupted":
+            return 130
+        succeeded = any(trial.status != "failed" for trial in self._record.trials)
+        return 0 if self._record.best() and succeeded and self.state == "finished" else 1
 
     @cached_property
     def best(self) -> BestTrial | None:
@@ -88,12 +76,7 @@ class SearchResult:
                     why = with_cells(first.reason)
                     raise RequestError(f"no best trial: {told} failed, {first.id} first: {why}; {trace}")
             return None
-        trial, report = winner
-        config = merged(self._record.constants, trial.config)
-        best = self.folder / "best"
-        saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
-        test = (saved or {}).get("test")
-        return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)
+        return best_trial(self._record, *winner)
 
     @cached_property
     def trials(self) -> Any:
@@ -123,18 +106,13 @@ class SearchResult:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        e = self._record.experiment
-        rows = [row for row in trial_rows(self._record) if isinstance(row.best, (int, float))]
-        rows.sort(key=lambda row: float(row.best or 0), reverse=e.mode == "max")
-        head = "".join(
-            f"<th>{escaped(each)}</th>" for each in ("trial", "status", "epochs", f"best {e.metric}", "setting")
-        )
-        body = ""
-        for row in rows[:MOST_SHOWN]:
-            cells = (row.trial, row.status, str(row.epochs), formatted(row.best), setting(row.config))
-            body += f"<tr>{''.join(f'{LEFT}{escaped(each, 200)}</td>' for each in cells)}</tr>"
-        text = "<br>".join(escaped(line, 1000) for line in self._lines())
-        return f"<p>{text}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        e, table, best = self._record.experiment, self.trials, f"best_{self._record.experiment.metric}"
+        if best in table:
+            names = dict.fromkeys(name for trial in self._record.trials for name in flat(trial.config))
+            table = table.sort_values(best, ascending=e.mode == "min").dropna(subset=best)
+            table = table[["trial", "status", "epochs", best, *names]]
+        lines = "<br>".join(escaped(line, 1000) for line in self._lines())
+        return f"<p>{lines}</p>{table.head(MOST_SHOWN).to_html(index=False)}"
 
     def _lines(self) -> list[str]:
         e = self._record.experiment
@@ -159,3 +137,103 @@ def load(folder: str | PathLike[str]) -> SearchResult:
     with blamed(str(place)):
         record = load_record(place)
     return SearchResult(place, record.state, record)
+
+
+def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecord, BestTrial | None]:
+    """Writes trials.csv, `best/` and then report.html; returns the record of the search, and its best trial.
+
+    Raises a RequestError if they cannot be written; after an interrupt it only logs the error.
+    """
+    experiment, folder = request.experiment, request.experiment.folder
+    record = replace(load_record(folder), experiment=experiment)
+    try:
+        best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
+        write_report(record)
+        return record, best
+    except OSError as error:
+        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes them"
+        if record.state != "interrupted":
+            raise RequestError(f"{folder}: the result files cannot be written ({error}); {again}") from None
+        logger.warning("%s: the result files cannot be written (%s); %s", folder, error, again)
+        return record, None
+
+
+def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -> list[str]:
+    """Returns the lines that a search prints at its end: the answer, or why there is none, and the next commands."""
+    e, state, splits = record.experiment, record.state, request.splits
+    lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
+    if state == "failed":  # the reason repeats the error that the lines above have
+        lines += ["the search was stopped, as these trials failed alike and none succeeded"]
+        lines += ["correct the code: --resume then tries these trials again"]
+    elif record.reason:
+        lines += [f"NOTE: {'out of time: ' * record.out_of_time}{record.reason}"]
+    if best:
+        config = next(trial.config for trial in record.trials if trial.id == best.trial)  # without constants
+        lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(config)}"]
+        lines += [f"{'validation' if splits else 'reported  '}  {figures(best.metrics, e.metric)}", *notes_on_metric(e)]
+        if best.test:
+            lines += [f"test        {figures(best.test)}"]
+        elif splits is None:
+            lines += ["test        none: the space is a function, so tuner knows no test set"]
+        elif state != "finished":
+            lines += ["test        not yet: the test set is used once, after the search has ended"]
+        if splits and splits.notice:
+            lines += [banner(splits.notice)]
+    elif state == "interrupted":
+        lines += ["no answer yet"]
+    else:
+        lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
+    lines += [*ending_lines(record), f"folder      {place(e)}"]
+    if best and is_loadable(e.folder / "best"):
+        given = ", space=space" if is_in_main(e.space) and splits else ""
+        lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
+    if best and (retrain := retrain_command(record)):
+        lines += [f"retrain     {retrain}"]
+    lines += [f"dashboard   {command('serve', '--results', shlex.quote(str(e.folder.parent)))}"]
+    if state == "finished" and diverged(record):  # more trials would diverge too
+        return lines + [f"again       {again}" for again in [start_again(record)] if again]
+    more = [twice(record)] if state == "finished" else []
+    if state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
+        more = [f"--space {shlex.quote(e.space)}"]
+    goes_on = "extend     " if state == "finished" else "resume     "
+    how = " from Python:" if is_in_main(e.space) else ""
+    return [*lines, f"{goes_on}{how} {resume_command(record, *more)}"]
+
+
+def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
+    """Returns a line for each of the newest MOST_WAYS kinds of failure: number of trials, epochs, error, traceback."""
+    ways: dict[str, list[TrialRecord]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
+        if trial.status == "failed":
+            ways.setdefault(likeness(trial.reason), []).append(trial)
+    lines = []
+    for newest, *others in list(ways.values())[:MOST_WAYS]:
+        epochs = {trial.reports[-1].epoch + 1 if trial.reports else 1 for trial in (newest, *others)}
+        first, last = min(epochs), max(epochs)
+        epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        who = f"{len(others) + 1} trials, {newest.id} the last," if others else f"trial {newest.id}"
+        traceback = folder / "ray" / newest.id / "error.txt"
+        at = f"; full traceback: {traceback}" if traceback.is_file() else ""
+        lines += [f"failed      {who} in {epoch}: {with_cells(newest.reason)}{at}"]
+    return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
+
+
+def growing(trials: Sequence[TrialRecord]) -> list[str]:
+    """Returns a line per kind of memory that kept growing in most of the trials that were long enough to tell.
+
+    A leak is in the code that all trials run. Growth in few of them is mostly the allocator's: in one of the four long
+    trials of LeNet on CIFAR-10, the heap grew by 4 MiB per epoch.
+    """
+    lines = []
+    for name, memory in GROWTH.items():
+        most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}
+        grown = [(by, trial) for trial, by in most.items() if by]
+        num_long = sum(len(trial.reports) >= NEEDED or most[trial.id] > 0 for trial in trials)
+        if 2 * len(grown) > num_long:
+            by, trial = max(grown)
+            lines += [
+                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} of {num_long} long trials, by "
+                f"{by / 2**20:.1f} MiB per epoch in trial {trial} ({name} in the journal); a usual cause is a list of "
+                f"losses that keep their autograd graphs: store loss.item()"
+            ]
+    return lines

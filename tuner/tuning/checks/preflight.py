@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import io
 import logging
 import os
 import socket
@@ -23,6 +22,7 @@ from unittest import mock
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
+from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
 from tuner.spec.patience import patience
 from tuner.spec.script import Script
@@ -30,7 +30,7 @@ from tuner.spec.script_text import check_reports
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
-from tuner.tuning.checks.advice import CheckFailed, Config, arguments_of
+from tuner.tuning.checks.advice import CheckFailed, Config
 from tuner.tuning.checks.data import check_lengths, load_data, nonfinite_data, nonfinite_row
 from tuner.tuning.searchers.sampling import variants
 
@@ -70,26 +70,16 @@ def _check_sendable(request: Request) -> None:
     """Raises CheckFailed if a function of the space, or a dataset that is not Arrays, cannot be sent to a worker."""
     from tuner.engine.cluster import probe
 
-    space = request.loaded_space.space
+    space, parts = request.loaded_space.space, request.splits.parts if request.splits else {}
     probe.by_value(request.loaded_space)
     sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
     sent |= {f"metrics[{name!r}]": metric for name, metric in sent.pop("metrics", {}).items()}
-    parts = request.splits.parts if request.splits else {}
-    sent |= {
-        f"the {name} data": getattr(part, "dataset", part) for name, part in parts.items() if type(part) is not Arrays
-    }
-    for name, value in sent.items():
-        if not (problem := _pickling_error(value)):
-            continue
-        uses = "cannot be sent"
-        for variable, used in _variables(value).items():
-            if _pickling_error(used):
-                kind = "open file" if isinstance(used, io.IOBase) else type(used).__name__
-                uses = f"uses {variable!r}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, which cannot be sent"
-                break
-        where = "its __getitem__" if name.startswith("the ") else f"the function that takes ({arguments_of(name)})"
-        problem = f"{uses} to a worker process ({problem})"
-        raise CheckFailed(f"{name}{place_of(value)}", problem, f"create such objects inside {where}")
+    datasets = {name: getattr(part, "dataset", part) for name, part in parts.items() if type(part) is not Arrays}
+    for name, value in {**sent, **{f"the {name} data": each for name, each in datasets.items()}}.items():
+        if problem := _pickling_error(value):
+            problem = f"{_first_unsendable(value)}cannot be sent to a worker process ({problem})"
+            advice = "create such objects inside the function or __getitem__ that uses them"
+            raise CheckFailed(f"{name}{place_of(value)}", problem, advice)
 
 
 def _pickling_error(value: Any) -> str:
@@ -103,20 +93,21 @@ def _pickling_error(value: Any) -> str:
     return ""
 
 
-def _variables(value: Any) -> dict[str, Any]:
-    """Returns the attributes of an object, and the variables of outer functions and of its module that it uses."""
+def _first_unsendable(value: Any) -> str:
+    """`uses 'lock', of type lock, which `: a variable of a function, or attribute of an object; empty if none is it."""
     try:
         used = inspect.getclosurevars(inspect.unwrap(value))
+        variables = {**used.globals, **used.nonlocals}
     except (TypeError, ValueError):
-        return dict(getattr(value, "__dict__", {}))
-    return {**used.globals, **used.nonlocals}
+        variables = dict(getattr(value, "__dict__", {}))
+    bad = ((name, type(each).__name__) for name, each in variables.items() if _pickling_error(each))
+    return next((f"uses {name!r}, of type {kind}, which " for name, kind in bad), "")
 
 
 def _check_reporting(train: Any, metric: str) -> None:
     """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
     if isinstance(train, Script):
-        train.check_reporting(metric)
-        return
+        return train.check_reporting(metric)
     while hasattr(train, "func"):  # functools.partial
         train = train.func
     file = inspect.getsourcefile(train) if inspect.isfunction(train) else None
@@ -225,9 +216,7 @@ def _difference(first: Config, config: Config) -> str:
 
 def shown(value: Any) -> str:
     """Formats a value; a text has quotes if it could be taken for another value, such as '0.1'."""
-    if isinstance(value, str):
-        return value if value.isidentifier() else repr(value)
-    return str(float(f"{value:.5g}")) if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, str) and not value.isidentifier() else formatted(value)
 
 
 def rehearse(request: Request) -> str:
@@ -264,13 +253,6 @@ def _is_of_this_process(problem: str, request: Request) -> bool:
     return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
 
 
-class _Dropped(io.StringIO):
-    """A stream that keeps nothing, for a function may print gigabytes; a user's log handler may use it later."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
     """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings.
@@ -278,6 +260,7 @@ def _silence() -> Iterator[list[warnings.WarningMessage]]:
     `os._exit` raises SystemExit meanwhile, because it would end the command without a message.
     """
     process, ends = os.getpid(), os._exit
+    dropped = open(os.devnull, "w")  # not closed, because a user's log handler may use it later
 
     def leave(status: int) -> NoReturn:
         if os.getpid() != process:  # a forked process, such as a DataLoader's
@@ -286,8 +269,8 @@ def _silence() -> Iterator[list[warnings.WarningMessage]]:
 
     with (
         mock.patch.object(os, "_exit", leave),
-        contextlib.redirect_stdout(_Dropped()),
-        contextlib.redirect_stderr(_Dropped()),
+        contextlib.redirect_stdout(dropped),
+        contextlib.redirect_stderr(dropped),
         warnings.catch_warnings(record=True) as heard,
     ):
         warnings.simplefilter("always")
@@ -306,8 +289,5 @@ def _no_network() -> Iterator[list[str]]:
             raise OSError(f"a dry run does not connect to {host}")
         return look_up(host, *arguments, **options)
 
-    socket.getaddrinfo = local
-    try:
+    with mock.patch.object(socket, "getaddrinfo", local):
         yield hosts
-    finally:
-        socket.getaddrinfo = look_up

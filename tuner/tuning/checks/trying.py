@@ -11,13 +11,14 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import _pytree
 
+from tuner.errors import nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import with_place
@@ -25,7 +26,7 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training, checked_batch_size
 from tuner.training.sources import predicts_classes
 from tuner.training.task import Task, TrialSpec
-from tuner.tuning.checks.advice import CheckFailed, Config, TracedConfig, advice_on, arguments_of, described
+from tuner.tuning.checks.advice import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 from tuner.tuning.checks.data import batch_of, check_classes, nonfinite_data, nonfinite_row
 
 NAN = "look for log(0), a division by 0 or an overflow"
@@ -52,16 +53,40 @@ def _is_number(value: Any) -> bool:
     return False
 
 
-# Function of a Task -> its name in errors, the check of what it returns, and what it should return.
-RETURNS: dict[str, tuple[str, Callable[[Any], bool], str]] = {
-    "model": ("model(config)", lambda value: isinstance(value, nn.Module), "a torch.nn.Module, such as Net(...)"),
-    "optimizer": ("optimizer(parameters, config)", _steps, "a torch.optim.Optimizer"),
-    "loss": ("the loss", _is_mean, MEAN),
-    "training_loss": ("training_loss", _is_mean, MEAN),
-    "schedule": ("schedule(optimizer, config, max_epochs)", _steps, SCHEDULE),
-    "prepare": ("prepare", torch.is_tensor, "the prepared inputs, a tensor"),
-    "augment": ("augment", torch.is_tensor, "the augmented inputs, a tensor"),
+class Wanted(NamedTuple):
+    """A function of a Task: its name in errors, its arguments, the check of what it returns, what it should return."""
+
+    name: str
+    arguments: str
+    fits: Callable[[Any], bool]
+    returns: str
+
+
+FUNCTIONS = {
+    "model": Wanted("model(config)", CONFIG, lambda it: isinstance(it, nn.Module), "a torch.nn.Module, such as Net()"),
+    "optimizer": Wanted(f"optimizer({PARAMETERS})", PARAMETERS, _steps, "a torch.optim.Optimizer"),
+    "loss": Wanted("the loss", OUTPUTS, _is_mean, MEAN),
+    "training_loss": Wanted("training_loss", f"{OUTPUTS}, config", _is_mean, MEAN),
+    "schedule": Wanted(f"schedule({OPTIMIZER})", OPTIMIZER, _steps, SCHEDULE),
+    "prepare": Wanted("prepare", INPUTS, torch.is_tensor, "the prepared inputs, a tensor"),
+    "augment": Wanted("augment", INPUTS, torch.is_tensor, "the augmented inputs, a tensor"),
 }
+METRIC = Wanted("", OUTPUTS, _is_number, "its mean over the batch, a tensor or a number")
+FORWARD = Wanted("the model", INPUTS, lambda outputs: True, "")
+
+
+class TracedConfig(dict[str, Any]):
+    """A config whose KeyError names the keys that it has, so that no KeyError of another dictionary is explained."""
+
+    def __init__(self, config: Config, name: str = "config") -> None:
+        self._name = name
+        inner = {key: TracedConfig(value, f"{name}[{key!r}]") for key, value in config.items() if type(value) is dict}
+        super().__init__(config | inner)
+
+    def __missing__(self, key: str) -> Any:
+        error = KeyError(key)
+        error.add_note(f"{self._name} has {', '.join(self)}{nearest(str(key), self)}")
+        raise error
 
 
 class TracedTask:
@@ -79,14 +104,10 @@ class TracedTask:
         self._splits, self._unset, self._is_first = splits, "", True
         self._own = task = replace(task, loss=task.loss or nn.functional.cross_entropy)
         self._minimized = "training_loss" if task.training_loss else "the loss"
-        mean = "its mean over the batch, a tensor or a number"
-        traced: dict[str, Any] = {
-            "metrics": {n: self._traced(f"metrics[{n!r}]", each, _is_number, mean) for n, each in task.metrics.items()}
-        }
-        for field, (name, fits, wanted) in RETURNS.items():
-            if (function := getattr(task, field)) is not None:
-                traced[field] = self._traced(name, function, fits, wanted)
-        self.task = replace(task, **traced, compile=False, stages=None)
+        metrics = {n: self._traced(each, METRIC._replace(name=f"metrics[{n!r}]")) for n, each in task.metrics.items()}
+        functions = {field: getattr(task, field) for field in FUNCTIONS}
+        traced = {field: self._traced(each, FUNCTIONS[field]) for field, each in functions.items() if each is not None}
+        self.task = replace(task, **traced, metrics=metrics, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
         """Traces the forward pass of the built model."""
@@ -97,9 +118,11 @@ class TracedTask:
             total = sum(value.numel() for value in weights.values())
             text = f"frozen weights: {frozen:,} of {total:,} (requires_grad=False); no trial trains them"
             warnings.warn(text, stacklevel=1)
-        model.forward = self._traced("the model", model.forward, lambda outputs: True, "")
+        model.forward = self._traced(model.forward, FORWARD)
 
-    def _traced(self, name: str, function: Any, fits: Callable[[Any], bool], wanted: str) -> Any:
+    def _traced(self, function: Any, wanted: Wanted) -> Any:
+        name = wanted.name
+
         def call(*arguments: Any, **options: Any) -> Any:
             minimized = name == self._minimized and torch.is_grad_enabled()  # an evaluation has no gradients
             if minimized and self._is_first and predicts_classes(self._own):
@@ -110,11 +133,12 @@ class TracedTask:
             except (Exception, SystemExit) as error:
                 place = place_of(function) or (self.forward if name == "the model" else "")
                 raised = place_raised(error)
-                advice = [self._arguments(name, arguments, not (raised or place)), advice_on(error, name, function)]
+                tensors = self._tensors(wanted, arguments, not (raised or place))
+                advice = [tensors, advice_on(error, function, wanted.arguments)]
                 problem = f"raises {with_place(error)}{'' if raised else place}"
                 raise CheckFailed(name, problem, "; ".join(filter(None, advice))) from error
-            if not fits(value):
-                made = f"an object: {value.__name__}(...)" if isinstance(value, type) else wanted
+            if not wanted.fits(value):
+                made = f"an object: {value.__name__}(...)" if isinstance(value, type) else wanted.returns
                 raise CheckFailed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {made}")
             if minimized:
                 self._check_loss(f"{name}{place_of(function)}", arguments[0], value)
@@ -122,16 +146,16 @@ class TracedTask:
 
         return call
 
-    def _arguments(self, name: str, arguments: tuple[Any, ...], with_places: bool) -> str:
+    def _tensors(self, wanted: Wanted, arguments: tuple[Any, ...], with_places: bool) -> str:
         """Describes the tensors that a function got; `with_places` adds where the user's model and data are defined."""
         if not any(isinstance(each, Tensor) for each in arguments):
             return ""
         places = ["", "", ""]
         if with_places and len(arguments) > 1:
             places[:2] = self.forward, place_of(self._own.data)
-        texts = zip(arguments_of(name).split(", "), arguments, places, strict=False)
+        texts = zip(wanted.arguments.split(", "), arguments, places, strict=False)
         text = ", ".join(f"{argument}: {described(value)}{place}" for argument, value, place in texts)
-        if name == "the loss" and predicts_classes(self._own):  # torch's own loss, whose arguments are known
+        if wanted.name == "the loss" and predicts_classes(self._own):  # torch's own loss, whose arguments are known
             outputs, targets = arguments[:2]
             if not isinstance(outputs, Tensor):
                 text += "; cross-entropy takes one tensor: return the scores alone, or use Task(loss=...)"
@@ -186,7 +210,7 @@ def try_setting(
         with contextlib.closing(Training(traced.task, small, spec)) as training:
             trained = {id(each) for group in training.optimizer.param_groups for each in group["params"]}
             if training.parameters and trained.isdisjoint(map(id, training.parameters)):
-                part = f"{RETURNS['optimizer'][0]}{place_of(task.optimizer)}"
+                part = f"{FUNCTIONS['optimizer'].name}{place_of(task.optimizer)}"
                 advice = "use its argument `parameters`; it must not build another model"
                 raise CheckFailed(part, "trains no parameter of the model", advice)
             traced.trace_forward(training.model)
@@ -217,3 +241,14 @@ def _check_state(training: Training) -> None:
         advice = "keep tensors, numbers, texts, lists and dicts in the state_dict of model, optimizer and schedule"
         problem = with_place(error).partition(". ")[0]  # torch's text goes on for ten sentences
         raise CheckFailed("a checkpoint", f"cannot be saved and loaded: {problem}", advice) from error
+
+
+def described(value: Any) -> str:
+    """Describes a tensor or array by its shape and dtype, and any other value by its type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"shape {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "None" if value is None else f"a {type(value).__name__}"

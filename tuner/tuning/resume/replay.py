@@ -9,19 +9,25 @@ or had failed. The replay then makes the decision or ends the trial, and appends
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
+from typing import Any
 
+from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.replay_controller import ReplayController, set_last_result
+from tuner.engine.controller.trials import count_checkpoints_from, note_checkpoint
+from tuner.errors import RequestError
+from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import JournalWriter
+from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
-from tuner.tuning.resume.checkpoints import JournalCheckpoints
 from tuner.tuning.scheduling.decisions import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
@@ -194,7 +200,9 @@ class Replay(ReplayController):
                 trial.set_status(Trial.PENDING)
         before, self._scheduler.max_epochs = self._scheduler.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
-            if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
+            saved = self.trials[trial_id].last_result.get("checkpoint_dir_name")
+            is_there = saved and (self._experiment.folder / "ray" / trial_id / saved).exists()
+            if is_there or self._last_start.get(trial_id, -1) > number:
                 del self._completed[trial_id]
                 self._continue(trial_id)
             else:
@@ -208,6 +216,54 @@ class Replay(ReplayController):
         self._extended.add(trial_id)
         self.trials[trial_id].set_status(Trial.PENDING)
         self._scheduler.on_trial_add(self, self.trials[trial_id])
+
+
+class JournalCheckpoints:
+    """Collects the checkpoints that the journal names, and registers with Ray those that trials can continue from."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._folder, self._sign = experiment.folder, sign_of(experiment.mode)
+        self._metric = experiment.metric
+        self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during a replay
+        self._best: dict[str, tuple[float, int]] = {}
+        self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+
+    def add(self, trial: Trial, report: Event) -> None:
+        """Notes the path and the metrics of the checkpoint that a journaled report names, for `register`.
+
+        With pbt it calls `register` at once.
+        """
+        value = report["metrics"].get(self._metric)
+        value = self._sign * value if isinstance(value, (int, float)) else math.nan
+        best, at = self._best.get(trial.trial_id, (math.inf, 0))
+        improved = value < best or (value == best and report["epoch"] == at)  # the trial repeated its best epoch
+        if improved:
+            self._best[trial.trial_id] = value, report["epoch"]
+        if "checkpoint" not in report:
+            return
+        try:
+            path = within(self._folder, report["checkpoint"])
+        except RequestError as error:
+            logger.warning("trial %s: %s", trial.trial_id, error)
+            return
+        # Ray reads `improved` to decide which checkpoints to keep; a worker counts epochs from `training_iteration`.
+        metrics = {**report["metrics"], "training_iteration": report["epoch"]}
+        metrics["improved"] = report["epoch"] if improved else 0
+        count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
+        self._named.setdefault(trial.trial_id, []).append((path, metrics))
+        if self._at_once:
+            self.register(trial)
+
+    def register(self, trial: Trial) -> None:
+        """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
+        for path, metrics in self._named.pop(trial.trial_id, ()):
+            if not path.exists():
+                continue  # Ray has deleted it: of a Task it keeps the best and the latest, except with pbt
+            why = damage(path)
+            if why:
+                logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
+                continue
+            note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
 
 def tried_again(kind: str, before: str, now: str) -> bool:
