@@ -142,7 +142,7 @@ class TrialScanner:
                             raise RequestError(
                                 f"all journals together need more than {SCAN_S:g} s: {path} was not read"
                             )
-                        records = Reading(path, MOST_BYTES).read_on(until)
+                        records = Reading(path, MOST_BYTES).read_on(until).records()
                         self._known[path] = stamp, [trial for trial in records if trial.pid is not None]
                     trials += [(name, trial) for trial in self._known[path][1] if alive(trial)]
             except RequestError as error:

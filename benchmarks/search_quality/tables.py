@@ -94,7 +94,7 @@ def record(folder: Path, out: Path) -> tuple[Curves, int]:
     described = facts.get("space", {}).get("params") or {}
     space = {name: _range(name, each) for name, each in described.items()}
     settings, metric, seconds = [], [], []
-    trials = list(Reading(folder / "journal.jsonl").read_on())
+    trials = Reading(folder / "journal.jsonl").read_on().records()
     for trial in trials:
         values = values_of(trial, experiment.metric, experiment.max_epochs)
         if values is not None:

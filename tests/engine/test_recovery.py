@@ -7,7 +7,7 @@ from ray.exceptions import RayActorError
 from workerless import Worker, Workerless, run
 
 from tuner.record.reading import read
-from tuner.record.records import records_of
+from tuner.record.records import Folding
 from tuner.record.report_keys import WAITS
 
 WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
@@ -22,7 +22,7 @@ def whole(one_ray, tmp_path, monkeypatch):
         monkeypatch.setattr(Workerless, "worker", worker)
         run(tmp_path / name, **choices)
         events = read(tmp_path / name / "journal.jsonl")
-        return records_of(events), events
+        return Folding(events).records(), events
 
     return search
 

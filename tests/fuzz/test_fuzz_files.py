@@ -14,7 +14,7 @@ from tuner.errors import RequestError
 from tuner.record.checkpoints import damage
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, read, scan
-from tuner.record.records import TrialRecord, records_of
+from tuner.record.records import Folding, TrialRecord
 from tuner.record.saved_experiment import COPY, FILE, load_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import read_audit
@@ -46,7 +46,7 @@ def test_a_journal(holding, tier):
         with holding({"journal.jsonl": content}, may_write=True) as folder:
             path = folder / "journal.jsonl"
             if worlds.documented(lambda: scan(path)) is None:  # of another format
-                for reader in (read, Journal, lambda path: Reading(path).read_on()):
+                for reader in (read, Journal, lambda path: Reading(path).read_on().records()):
                     assert worlds.documented(partial(reader, path)) is None
                 assert path.read_bytes() == content
                 return
@@ -57,11 +57,11 @@ def test_a_journal(holding, tier):
             assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
             for trial in gpus.TrialScanner().running(folder.parent):
                 assert isinstance(gpus.trial_row(*trial), tuple)
-            before = records_of(scanned.events)
+            before = Folding(scanned.events).records()
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
             book.write("experiment_resumed", name="x")
             book.close()
-            assert strip(Reading(path).read_on()) == strip(before)
+            assert strip(Reading(path).read_on().records()) == strip(before)
             copies = [each.read_bytes() for each in folder.glob("journal.jsonl.damaged-*")]
             assert copies == ([content] if scanned.damage else [])
 

@@ -164,11 +164,11 @@ def test_whoever_reads_takes_the_same_events(tmp_path, damaged):
     path = tmp_path / "j"
     path.write_bytes(line({**REPORT, "format": FORMAT}) + damaged)
     assert scan(path).damage.startswith("line 2")
-    for reader in (read, lambda path: Reading(path).read_on()):
+    for reader in (read, lambda path: Reading(path).read_on().records()):
         with pytest.raises(RequestError, match=r"damaged at line 2 \(.*\); --resume goes on from"):
             reader(path)
     Journal(path).close()
-    assert path.read_bytes() == line({**REPORT, "format": FORMAT}) and Reading(path).read_on()
+    assert path.read_bytes() == line({**REPORT, "format": FORMAT}) and Reading(path).read_on().records()
 
 
 def test_a_report_too_long_for_a_line_keeps_its_short_metrics(tmp_path):
@@ -272,7 +272,7 @@ def test_whoever_reads_refuses_an_endless_last_line(tmp_path, monkeypatch):
     path.write_bytes(line({"time": 1.0, "event": "experiment_started", "format": FORMAT}) + b"x" * 200)
     monkeypatch.setattr(files, "MOST_BYTES", 100)
     assert scan(path).damage == "line 2 (the line is longer than 100 bytes)"
-    for reader in (read, lambda path: Reading(path).read_on()):
+    for reader in (read, lambda path: Reading(path).read_on().records()):
         with pytest.raises(RequestError, match="damaged at line 2 .the line is longer than 100 bytes"):
             reader(path)
 
@@ -281,6 +281,6 @@ def test_a_journal_that_was_replaced_is_read_from_its_first_line(tmp_path):
     path = tmp_path / "j"
     path.write_bytes(line({**REPORT, "format": FORMAT}) + line({**REPORT, "trial": "1"}))
     reading = Reading(path)
-    assert [trial.id for trial in reading.read_on()] == ["0", "1"]
+    assert [trial.id for trial in reading.read_on().records()] == ["0", "1"]
     path.write_bytes(line({**REPORT, "trial": "2", "format": FORMAT}))
-    assert [trial.id for trial in reading.read_on()] == ["2"]
+    assert [trial.id for trial in reading.read_on().records()] == ["2"]

@@ -6,7 +6,7 @@ import pytest
 
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.journal import Journal
-from tuner.record.records import records_of
+from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.storage.lock import only_driver
@@ -65,14 +65,14 @@ def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
         report("0", 5, 441, loss=1.0),
         ended("0", 500),
     ]
-    known = [records_of(events[:n])[0].epoch_seconds for n in range(1, len(events) + 1)]
+    known = [Folding(events[:n]).records()[0].epoch_seconds for n in range(1, len(events) + 1)]
     assert known == [None, None, 2, 2, 2, 2, 4, 4, 4, 4, 3, 3]
 
 
 @pytest.mark.parametrize(("mode", "epoch"), [("min", 2), ("max", 4)])
 def test_the_best_report_is_the_best_finite_one_and_the_earlier_of_equals(mode, epoch):
     losses = [2.0, 1.0, 1.0, 3.0, 3.0, math.nan, math.inf, -math.inf]
-    (record,) = records_of([report("0", i + 1, i, loss=loss) for i, loss in enumerate(losses)])
+    (record,) = Folding(report("0", i + 1, i, loss=loss) for i, loss in enumerate(losses)).records()
     assert record.best("loss", mode).epoch == epoch
 
 
@@ -83,7 +83,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
         report("0", 2, 2, "ray/0/gone", loss=1.0),
         report("0", 3, 3, loss=0.5),
     ]
-    (record,) = records_of(events)
+    (record,) = Folding(events).records()
     assert record.best("loss", "min").epoch == 3
     assert record.best_saved("loss", "min", SavedCheckpoints(tmp_path)).epoch == 1
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.record import search_stats
-from tuner.record.records import Folding, records_of
+from tuner.record.records import Folding
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 
@@ -43,7 +43,7 @@ def events(seed, trials=6, epochs=5):
 @given(st.integers(0, 10_000))
 def test_the_summary_is_what_plain_sums_say(mode, seed):
     history, sign = list(events(seed)), 1 if mode == "min" else -1
-    trials = tuple(records_of(history))
+    trials = tuple(Folding(history).records())
     stats = SearchStats(Experiment(mode=mode), trials)
     finite = [[sign * v for r in t.reports if (v := r.metrics["loss"]) == v] for t in trials]
     assert [rank.loss for rank in stats.ranked] == sorted(min(values) for values in finite if values)

@@ -270,10 +270,10 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path, monkeypatc
         file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
     begun, release, load = threading.Event(), threading.Event(), Following.load
 
-    def slow(self, until):
+    def slow(self, *limits):
         begun.set()
         assert release.wait(30)
-        return load(self, until)
+        return load(self, *limits)
 
     monkeypatch.setattr(Following, "load", slow)
     with ThreadPoolExecutor(1) as threads:
@@ -333,10 +333,10 @@ def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch)
         begin(tmp_path, f"e{n}", [STARTED, REPORT])
     reader, read, load = ResultsReader(tmp_path), [], Following.load
 
-    def slow(self, until):
+    def slow(self, *limits):
         read.append(self.folder.name)
         time.sleep(0.05)
-        return load(self, until)
+        return load(self, *limits)
 
     monkeypatch.setattr(Following, "load", slow)
     monkeypatch.setattr("tuner.serve.reading.results_reader.LIST_S", 0.12)

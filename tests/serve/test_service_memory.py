@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ from tuner.record.reading import NotYet
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import abandoned
 from tuner.serve.analysis.analyses import Analyser
-from tuner.serve.reading import experiment_reader as budget
-from tuner.serve.reading.experiment_reader import Crowded
+from tuner.serve.reading import experiment_reader
+from tuner.serve.reading.experiment_reader import drop_first
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.serve.reading.stream import event_frames
 
@@ -27,77 +26,20 @@ def journals(results, count):
         begin(results, f"e{number}", [STARTED, *({**REPORT, "epoch": n} for n in range(1, SIZE + 1))])
 
 
-@pytest.fixture
-def sliced(monkeypatch):
-    """Journals are read 5 kB at a time."""
-    monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)
-
-
-class Records:
-    """Records that count how often they are dropped."""
-
-    folder = Path("demo")
-
-    def __init__(self, is_whole, is_read=False):
-        self.is_whole, self.is_read, self.dropped = is_whole, is_read, 0
-
-    def forget(self):
-        self.dropped += not self.is_read
-        return not self.is_read
-
-
-@pytest.mark.parametrize(
-    ("others", "dropped", "error"),
-    [  # the other records, the least recently used first: (weight, whole, being read)
-        ([(400_000, True, False), (400_000, True, False)], [1, 0], None),
-        ([(400_000, False, False), (400_000, True, False)], [0, 1], None),
-        ([(300_000, False, False), (500_000, False, False)], [1, 0], None),  # the smaller partial ones
-        ([(400_000, True, True), (400_000, True, False)], [0, 1], None),
-        ([(800_000, False, False)], [0], Crowded),  # this one must give way
-        ([(300_000, False, True), (350_000, False, True)], [0, 0], NotYet),
-    ],
-)
-def test_records_that_are_whole_long_unused_or_smaller_make_room(monkeypatch, others, dropped, error):
-    monkeypatch.setattr(budget, "MOST_MEMORY", 1_000_000)
-    memory, asking = budget.MemoryBudget(), Records(is_whole=False)
-    kept = [Records(*kind) for _, *kind in others]
-    for records, (weight, *_) in zip(kept, others, strict=True):
-        memory.hold(records, weight)
-    if error is None:
-        memory.hold(asking, 400_000)
-    else:
-        with pytest.raises(error) as refused:
-            memory.hold(asking, 400_000)
-        assert refused.type is error
-    assert [records.dropped for records in kept] == dropped
-
-
-def test_what_is_used_is_dropped_last_and_what_takes_too_much_is_refused(monkeypatch):
-    monkeypatch.setattr(budget, "MOST_MEMORY", 1_000_000)
-    memory, first, second = budget.MemoryBudget(), Records(True), Records(True)
-    memory.hold(first, 400_000)
-    memory.hold(second, 400_000)
-    memory.touch(first)
-    memory.hold(Records(False), 400_000)
-    assert (first.dropped, second.dropped, memory.total) == (0, 1, 800_000)
-    with pytest.raises(RequestError, match="demo has too many values"):
-        memory.hold(first, 1_000_001)
-
-
-def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch, sliced):
+def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch):
     journals(tmp_path, 6)
-    totals, hold = [], budget.MemoryBudget.hold
+    monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.TURN_S", 0.0)  # they take turns after each chunk
+    reader, read, totals = ResultsReader(tmp_path), set(), []
+    reader.view("e0")
+    most = int(2.5 * reader._experiments["e0"].weight)
 
-    def watched(self, holder, weight):
-        hold(self, holder, weight)
-        totals.append(self.total)
+    def watched(readers, kept):
+        drop_first(readers, kept)
+        totals.append(sum(each.weight for each in readers))
 
-    monkeypatch.setattr(budget.MemoryBudget, "hold", watched)
-    ResultsReader(tmp_path).view("e0")
-    most = int(2.5 * totals[-1])
-    totals.clear()
-    monkeypatch.setattr(budget, "MOST_MEMORY", most)
-    reader, read = ResultsReader(tmp_path), set()
+    monkeypatch.setattr(experiment_reader, "MOST_MEMORY", most)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.drop_first", watched)
 
     def asking(name):
         while name not in read:
@@ -113,6 +55,23 @@ def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatc
     for thread in threads:
         thread.join(60)
     assert len(read) == 6 and max(totals) <= most
+
+
+def test_what_was_not_asked_for_longest_is_dropped_first_and_figures_count_too(tmp_path, monkeypatch):
+    journals(tmp_path, 4)
+    reader = ResultsReader(tmp_path)
+
+    def held():
+        return "".join(name[-1] for name in sorted(reader._experiments) if reader._experiments[name].last.view)
+
+    reader.view("e0")
+    monkeypatch.setattr(experiment_reader, "MOST_MEMORY", int(2.5 * reader._experiments["e0"].weight))
+    for name in ("e1", "e0", "e2"):
+        view = reader.view(name)
+    assert held() == "02"
+    view.drawn["curves", ""] = b"x" * reader._experiments["e0"].weight
+    reader.view("e2")  # from memory
+    assert held() == "2" and reader.unchanged("e0").epochs == SIZE
 
 
 # --- a folder that is put in the place of another --------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 import plotly.graph_objects as go
 from test_figures import record, trial
 
-from tuner.record.records import Decision, records_of
+from tuner.record.records import Decision, Folding
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.history import draw_history
 from tuner.views.figures.lineage import draw_lineage
@@ -70,6 +70,6 @@ def test_a_large_population_has_few_rows(monkeypatch):
 def test_the_journal_may_name_the_copied_trial_or_not():
     event = {"time": 1.0, "event": "decision", "trial": "0", "epoch": 1, "rung": None, "bracket": None, "value": 1.0}
     event |= {"cutoff": None, "recorded": 0, "action": "pause", "reason": WHY}
-    (named,) = records_of([{**event, "copied": "00003"}])[0].decisions
-    (unnamed,) = records_of([event])[0].decisions
+    (named,) = Folding([{**event, "copied": "00003"}]).records()[0].decisions
+    (unnamed,) = Folding([event]).records()[0].decisions
     assert (named.copied, unnamed.copied) == ("00003", None)

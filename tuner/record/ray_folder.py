@@ -10,24 +10,23 @@ import math
 import os
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import MOST_ID, MOST_TIME, is_trial_id
+from tuner.record.events import MOST_ID, MOST_TIME, Event, is_trial_id
 from tuner.record.reading import Hold, unbounded
-from tuner.record.records import Report, TrialRecord, finite
+from tuner.record.records import Folding, TrialRecord, finite
 from tuner.record.report_keys import RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
 # Maximum number of entries of a Ray folder, about one per trial; listing it takes four file lookups for each.
 MOST_ENTRIES = 20_000
-# Maximum bytes of a snapshot, of one of a trial's files, and of all files together; one result has 1 kB.
-MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20
+MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all together; one result has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
@@ -68,24 +67,41 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
-    """Returns the experiment, its facts, trials and state; raises RequestError if files are too large or damaged.
+def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], Folding]:
+    """Returns the experiment, its facts, and its trials; raises RequestError if files are too large or damaged.
 
     A damaged or huge snapshot (experiment_state-*.json) is ignored. Metric and mode are guesses by name (`guessed`).
 
     Args:
-        hold: called before a file is parsed, with estimated bytes of memory: those of the snapshot's values, or those
-            of all trials' values read so far.
+        hold: called before a file is parsed, with estimated bytes of memory of all values up to it.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
         raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
-    states = _states(folder, (path for path in files if path.parent == folder), hold)
-    values, heavier = defaultdict[Path, dict[str, Any]](dict), 0
+    held = 0
+
+    def content(path: Path) -> bytes:
+        nonlocal held
+        text = bytes_in(folder, str(path.relative_to(folder)), MOST_FILE)
+        held += weight(text)
+        if held > SWELL * MOST_OF_ALL:
+            raise RequestError(f"{folder} holds too many values to be shown")
+        hold(held)
+        return text
+
+    states = _states([path for path in files if path.parent == folder], content)
+    values = defaultdict[Path, dict[str, Any]](dict)
     for path in files:
         if path.parent != folder:
-            values[path.parent][path.name], heavier = _parsed(path, heavier, hold)
-    trials = _ordered([_trial(place, files, states) for place, files in values.items()])
+            values[path.parent][path.name] = _parsed(path, content)
+    histories = [_events(place, files, states) for place, files in values.items()]
+    events = sorted((event for history in histories for event in history), key=itemgetter("time"))
+    known = [event["time"] for event in events if event["time"] < math.inf]
+    last = known[-1] if known else max(0.0, folder.stat().st_mtime)
+    over = all(history[-1]["status"] in ("completed", "failed") for history in histories)
+    events.append({"event": "experiment_finished", "time": last, "state": "finished" if over else "interrupted"})
+    folding = Folding({**event, "time": min(event["time"], last)} for event in events)
+    trials = folding.records()
     metric, mode = guessed(trials)
     experiment = Experiment(
         space="",
@@ -101,14 +117,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
         f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded; that {metric} is what was "
         f"optimised, and {mode} is best, is a guess by its name."
     )
-    starts = [t.spans[0][0] for t in trials if t.spans]
-    facts = {
-        "foreign": True,
-        "created": min(starts, default=max(0.0, folder.stat().st_mtime)),
-        "data": {"notice": notice},
-    }
-    over = all(trial.status in ("completed", "failed") for trial in trials)
-    return experiment, facts, tuple(trials), "finished" if over else "interrupted"
+    return experiment, {"foreign": True, "created": folding.sessions[0].begun, "data": {"notice": notice}}, folding
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
@@ -129,46 +138,42 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
     return next(iter(names), "metric"), "min"
 
 
-def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
+def _states(paths: list[Path], content: Callable[[Path], bytes]) -> dict[str, str]:
     """Returns trial id -> Ray's status from the newest snapshot; empty if that is damaged, too large or missing."""
-    newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
-    if newest is None:
-        return {}
     try:
-        content = bytes_in(folder, newest.name, MOST_SNAPSHOT)
-        hold(weight(content))
-        rows = parsed(content)["trial_data"] if weight(content) <= SWELL * MOST_SNAPSHOT else []
+        newest = max(paths, key=lambda path: path.lstat().st_mtime_ns)
+        rows = parsed(content(newest))["trial_data"]
         trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
         return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}  # the snapshot is damaged; the trials' own files still have their reports
+        return {}  # the trials' own files still have their reports
 
 
-def _trial(place: Path, files: dict[str, Any], states: dict[str, str]) -> TrialRecord:
+def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[Event]:
+    """Returns a trial's events as a journal has them, its end last; without results, their time is infinite."""
     rows, error = files.get("result.json", []), files.get("error.txt", "")
-    numbered = ((_epoch(row.get("training_iteration")), row) for row in rows)
-    reports = {epoch: _report(epoch, row) for epoch, row in numbered if epoch is not None}
-    first, last = (rows[0], rows[-1]) if rows else ({}, {})
+    last = rows[-1] if rows else {}
     trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
     done = "completed" if last.get("done") else "interrupted"
     status = "failed" if "error.txt" in files else STATUS.get(states.get(str(trial_id), ""), done)
-    start = max(0.0, _seconds(first.get("timestamp")) - _seconds(first.get("time_this_iter_s")))
-    return TrialRecord(
-        id=str(trial_id),
-        config=files.get("params.json", {}),
-        status=status,
-        reason="" if status == "failed" else f"ended after {len(reports)} reports; why is not recorded",
-        reports=tuple(reports.values()),
-        errors=tuple(error.strip()[-2000:].splitlines()[-1:]),
-        node=str(last.get("node_ip") or "")[:MOST_ID],
-        seconds=round(_seconds(last.get("time_total_s")), 3),
-        spans=((start, _seconds(last.get("timestamp")) or start),) if rows else (),
-    )
-
-
-def _report(epoch: int, row: dict[str, Any]) -> Report:
-    metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
-    return Report(epoch, metrics, None, _seconds(row.get("timestamp")))
+    time = 0.0 if rows else math.inf
+    start = {"resources": {}, "node": str(last.get("node_ip") or "")[:MOST_ID]}
+    config = {"config": files.get("params.json", {})}
+    events: list[Event] = [] if rows else [{"event": "trial_suggested", "time": time, **config}]
+    for row in rows:
+        reported = _seconds(row.get("timestamp"))
+        if not events or row.get("iterations_since_restore") == 1:
+            time = max(time, reported - _seconds(row.get("time_this_iter_s")))
+            events.append({"event": "trial_started", "time": time, **start, **config})
+        time = max(time, reported)
+        if (epoch := _epoch(row.get("training_iteration"))) is not None:
+            metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
+            events.append({"event": "report", "time": time, "epoch": epoch, "metrics": metrics})
+    for line in error.strip()[-2000:].splitlines()[-1:]:
+        events.append({"event": "trial_failed", "time": time, "error": line})
+    reason = "" if status == "failed" else f"ended after {len(rows)} reports; why is not recorded"
+    events.append({"event": "trial_ended", "time": time, "status": status, "reason": reason})
+    return [{**event, "trial": str(trial_id)} for event in events]
 
 
 def _epoch(value: Any) -> int | None:
@@ -182,35 +187,16 @@ def _seconds(value: Any) -> float:
     return float(number) if number is not None and 0 <= number <= MOST_TIME else 0.0
 
 
-def _ordered(trials: list[TrialRecord]) -> list[TrialRecord]:
-    """Sorts trials by start time and numbers all reports by time, those of the same second by trial and epoch."""
-    trials = sorted(trials, key=lambda trial: trial.spans or ((math.inf, 0.0),))
-    arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
-    order = {(i, epoch): number for number, (_, i, epoch) in enumerate(arrived, 1)}
-    return [
-        replace(trial, reports=tuple(r._replace(order=order[i, r.epoch]) for r in trial.reports))
-        for i, trial in enumerate(trials)
-    ]
-
-
-def _parsed(path: Path, others: int, hold: Hold) -> tuple[Any, int]:
-    """Reads and parses a trial's file; returns its value and the estimated memory of all values, with `others`.
-
-    Raises:
-        RequestError: the file is damaged, unreadable or too large.
-    """
+def _parsed(path: Path, content: Callable[[Path], bytes]) -> Any:
+    """Returns the value of a trial's file; raises RequestError if it is damaged, unreadable or too large."""
     try:
-        content = bytes_in(path.parent.parent, f"{path.parent.name}/{path.name}", MOST_RESULTS)
-        heavier = others + weight(content)
-        if heavier > SWELL * MOST_OF_ALL:
-            raise RequestError(f"{path.parent.parent} holds too many values to be shown")
-        hold(heavier)
+        text = content(path)
         if path.name == "error.txt":
-            return content.decode(errors="replace"), heavier
+            return text.decode(errors="replace")
         if path.name == "result.json":
-            return _results(content), heavier
-        config = parsed(content)
-        return config if isinstance(config, dict) else {}, heavier
+            return _results(text)
+        config = parsed(text)
+        return config if isinstance(config, dict) else {}
     except (OSError, ValueError) as error:
         raise RequestError(f"{path} is damaged ({error})") from None
 

@@ -12,11 +12,11 @@ from typing import BinaryIO
 from tuner.errors import RequestError
 from tuner.record.events import Event, event_of
 from tuner.record.format import FIELD, check_format
-from tuner.record.records import Folding, TrialRecord
+from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
 DAMAGE = (ValueError, KeyError, TypeError)  # what `event_of` raises for a damaged line
-# Called with the total bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
+# Called with all bytes of memory that a reader will use, before it uses them; raises a RequestError to forbid it.
 Hold = Callable[[int], None]
 
 
@@ -25,16 +25,11 @@ class NotYet(RequestError):
 
 
 def unbounded(weight: int) -> None:
-    """A `Hold` that forbids nothing: a reader may use any amount of memory."""
+    """A `Hold` that forbids nothing."""
 
 
 class Lines:
-    """Reads the events of a journal's lines, each line once.
-
-    Attributes:
-        number: number of lines read so far.
-        size: number of bytes of these lines, with newlines.
-    """
+    """Reads the events of a journal's lines, each line once; has read `number` lines of `size` bytes so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,34 +131,30 @@ def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambd
 class Reading:
     """Reads one journal as it grows.
 
-    Attributes:
-        folding: the records of its trials, and what is known of the search.
-        weight: estimated bytes of memory that its events take.
-
     Args:
         most_bytes: the maximum size of the journal; None = no limit.
-        hold: called with each new `weight` before the memory is used; raises an error to forbid it.
     """
 
-    def __init__(self, path: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
-        self._path, self._most_bytes, self._hold = path, most_bytes, hold
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
+        self._path, self._most_bytes = path, most_bytes
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self.folding, self.weight = Folding(), 0
+        self._folding, self._weight = Folding(), 0  # the weight estimates the bytes of memory that the events take
         self._lines, self._inode = Lines(self._path), 0
 
-    def read_on(self, until: float | None = None) -> list[TrialRecord]:
-        """Reads the lines appended since the last call and returns the records of all trials.
+    def read_on(self, until: float | None = None, hold: Hold = unbounded) -> Folding:
+        """Reads the lines appended since the last call; returns what all lines tell of the search and its trials.
 
         An incomplete last line is left for the next call. A journal that has shrunk or was replaced is read from its
         first line. Without a journal there are no records.
 
         Args:
             until: the time (`time.monotonic`) after which to stop, once a chunk of lines was read; None = read all.
+            hold: called with the memory of all events before more of them are parsed.
 
         Raises:
-            NotYet: the time was over, or `hold` raised it; the next call continues from there.
+            NotYet: the time was over; the next call continues from there.
             RequestError: a line is damaged, or the journal is too long, unreadable or not a regular file.
         """
         try:
@@ -171,14 +162,23 @@ class Reading:
                 status = os.fstat(file.fileno())
                 if status.st_size < self._lines.size or (self._inode and status.st_ino != self._inode):
                     self._begin_anew()
-                self._inode = status.st_ino
+                self._inode, begun = status.st_ino, self._lines.number
                 if self._most_bytes is not None and status.st_size > self._most_bytes:
                     raise RequestError(
                         f"{self._path} has {status.st_size:,} bytes; at most {self._most_bytes:,} are read here, "
                         f"but `python -m tuner.report` reads any size"
                     )
-                for event in self._lines.events(file, self._prepared(status.st_size, until)):
-                    self.folding.add(event)
+
+                def prepare(lines: list[bytes]) -> None:
+                    if until is not None and time.monotonic() > until and self._lines.number > begun:
+                        share = f"{self._lines.size >> 20} of {status.st_size >> 20} MiB"
+                        raise NotYet(f"the experiment's journal is being read: {share} so far; ask again")
+                    more = weight(b"".join(lines))  # line by line takes 0.1 s for 10,000 trials
+                    hold(self._weight + more)
+                    self._weight += more
+
+                for event in self._lines.events(file, prepare):
+                    self._folding.add(event)
         except FileNotFoundError:
             self._begin_anew()
         except DAMAGE as error:
@@ -187,18 +187,4 @@ class Reading:
             raise damaged from None
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
-        return self.folding.records()
-
-    def _prepared(self, size: int, until: float | None) -> Callable[[list[bytes]], None]:
-        """Returns the function that is called before lines are parsed: it checks the time and the memory."""
-        begun = self._lines.number
-
-        def prepare(lines: list[bytes]) -> None:
-            if until is not None and time.monotonic() > until and self._lines.number > begun:
-                share = f"{self._lines.size >> 20} of {size >> 20} MiB"
-                raise NotYet(f"the experiment's journal is being read: {share} so far; ask again")
-            heavier = self.weight + weight(b"".join(lines))  # line by line takes 0.1 s for 10,000 trials
-            self._hold(heavier)
-            self.weight = heavier
-
-        return prepare
+        return self._folding

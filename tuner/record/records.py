@@ -163,19 +163,6 @@ def finite(value: Any) -> float | None:
     return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
-def records_of(events: Iterable[Event]) -> list[TrialRecord]:
-    """Returns one record per trial, in the order of the trials' first events."""
-    return folded(events).records()
-
-
-def folded(events: Iterable[Event]) -> Folding:
-    """Returns what the events of a journal tell of its search and trials."""
-    folding = Folding()
-    for event in events:
-        folding.add(event)
-    return folding
-
-
 MOST_CHANGED = 1000  # the most characters of a reason that are kept
 
 
@@ -189,7 +176,7 @@ class Folding:
         updated: time of the last event in unix seconds; None before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}
         self.sessions: list[Session] = []
         self.updated: float | None = None
@@ -197,6 +184,8 @@ class Folding:
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._changed: dict[str, _Building] = {}
         self.num_events = 0
+        for event in events:
+            self.add(event)
 
     def add(self, event: Event) -> None:
         """Adds the journal's next event."""

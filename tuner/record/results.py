@@ -12,7 +12,7 @@ from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading, unbounded
-from tuner.record.records import Report, Session, TrialRecord, kept
+from tuner.record.records import Folding, Report, Session, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
@@ -35,7 +35,10 @@ class ExperimentRecord:
         out_of_time: whether its time budget ended it; its state is finished.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         length: the most epochs after which a trial ended by itself, if the rungs moved to it; 0 if they did not.
-        sessions: the search's sessions in order; empty for a folder without a journal.
+        sessions: the search's sessions in order.
+        took_s: the seconds of all sessions together.
+        updated: the time of the last event, in unix seconds; None without events.
+        lines: how many lines of the journal the record is based on.
     """
 
     experiment: Experiment
@@ -48,6 +51,9 @@ class ExperimentRecord:
     changed: str = ""
     length: int = 0
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
+    took_s: float = field(default=0.0, compare=False)
+    updated: float | None = field(default=None, compare=False)
+    lines: int = field(default=0, compare=False)
 
     @cached_property
     def stats(self) -> SearchStats:
@@ -100,59 +106,53 @@ class Following:
 
     Args:
         most_bytes: the maximum size of the journal; None = no limit.
-        hold: called with each new `weight` before the memory is used; raises an error to forbid it.
     """
 
-    def __init__(self, folder: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
+    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
-        self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._others + more))
-        self._hold = hold
-        self._others = 0  # memory of experiment.json, or of a Ray folder
+        self._reading = Reading(folder / "journal.jsonl", most_bytes)
         self._stats: SearchStats | None = None
 
-    @property
-    def weight(self) -> int:
-        """Estimated bytes of memory that the experiment's data take."""
-        return self._others + self.reading.weight
-
-    def load(self, until: float | None = None) -> ExperimentRecord:
-        """Returns the experiment as the folder now has it.
-
-        Args:
-            until: the time (`time.monotonic`) after which to stop reading the journal; None = read all.
+    def load(self, until: float | None = None, hold: Hold = unbounded) -> ExperimentRecord:
+        """Returns the experiment as the folder now has it; the arguments are those of `Reading.read_on`.
 
         Raises:
             NotYet: the time was over before the journal was read.
             RequestError: the folder has no experiment, is damaged, or cannot be read.
         """
         try:
-            return self._load(until)
+            return self._load(until, hold)
         except OSError as error:
             raise RequestError(f"{self.folder} cannot be read: {error.strerror or error}") from None
 
-    def _load(self, until: float | None) -> ExperimentRecord:
+    def _load(self, until: float | None, hold: Hold) -> ExperimentRecord:
         folder = self.folder
         if not (folder / FILE).exists() and is_ray_folder(folder):
-            try:
-                return ExperimentRecord(*read_ray(folder, self._hold_others))
-            except RequestError:
-                self._others = 0  # the error frees the values that were read
-                raise
+            return _record(*read_ray(folder, hold))
         size = (folder / FILE).lstat().st_size if os.path.lexists(folder / FILE) else 0
-        self._hold_others(SWELL * min(size, MOST_BYTES))  # `json_in` refuses longer files
+        facts_weight = SWELL * min(size, MOST_BYTES)  # `json_in` refuses longer files
+        hold(facts_weight)
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        trials, folding = self.reading.read_on(until), self.reading.folding
-        search = folding.search
-        if search["state"] == "running" and abandoned(folder):  # a killed driver writes no final event
-            search = {**search, "state": "interrupted", "reason": KILLED}
-            trials = [replace(t, status="interrupted", reason=KILLED) if t.status == "running" else t for t in trials]
-        record = ExperimentRecord(experiment, facts, tuple(trials), **search, sessions=tuple(folding.sessions))
+        record = _record(experiment, facts, self._reading.read_on(until, lambda weight: hold(facts_weight + weight)))
+        if record.state == "running" and abandoned(folder):  # a killed driver writes no final event
+            ended = {"status": "interrupted", "reason": KILLED}
+            trials = tuple(replace(t, **ended) if t.status == "running" else t for t in record.trials)
+            record = replace(record, trials=trials, state="interrupted", reason=KILLED)
         if self._stats:
             record.stats.take_over(self._stats)
         self._stats = record.stats
         return record
 
-    def _hold_others(self, weight: int) -> None:
-        self._hold(weight + self.reading.weight)
-        self._others = weight
+
+def _record(experiment: Experiment, facts: dict[str, Any], folding: Folding) -> ExperimentRecord:
+    return ExperimentRecord(
+        experiment,
+        facts,
+        tuple(folding.records()),
+        **folding.search,
+        sessions=tuple(folding.sessions),
+        took_s=folding.took_s,
+        updated=folding.updated,
+        lines=0 if facts.get("foreign") else folding.num_events,
+    )

@@ -21,7 +21,7 @@ from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.events import Event
 from tuner.record.journal import Journal, JournalWriter
-from tuner.record.records import folded
+from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
@@ -150,4 +150,4 @@ def left_s(experiment: Experiment, history: list[Event]) -> float | None:
     """Returns the seconds of the time budget that earlier sessions have not used; None = no limit."""
     if experiment.time_budget_s is None:
         return None
-    return max(0.0, experiment.time_budget_s - folded(history).took_s)
+    return max(0.0, experiment.time_budget_s - Folding(history).took_s)

@@ -1,9 +1,8 @@
-"""Reads one experiment's folder and keeps the result, within one budget of memory for all experiments."""
+"""Reads one experiment's folder, and keeps its records and figures until another experiment needs the memory."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,32 +26,25 @@ AGAIN_S = 5.0  # seconds before a folder that could not be read is read again, o
 # take 1.5 GB as measured.
 MOST_MEMORY = 2 << 30
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
-IDLE_S = 30.0  # seconds; partly read records that nobody reads on may be dropped after this time
 
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. Each figure is drawn once and reused until the record changes.
-
-    `keeps` is called with the size of the figures in bytes, for the memory budget.
-    """
+    """An experiment's record and summary. Each figure is drawn once and reused until the record changes."""
 
     record: ExperimentRecord
     summary: Summary
-    keeps: Callable[[int], None] = field(default=lambda _: None, compare=False, repr=False)
-    _drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
+    drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def figure(self, name: FigureName, values: str = "") -> bytes:
         """Returns a figure as JSON, empty if it has no data; `values` is the choice of a figure of COMPARING."""
         with blamed(self.summary.name):
             choice = chosen(self.record, values) if name in COMPARING else ""
-            text = self._drawn.get((name, choice))
+            text = self.drawn.get((name, choice))
             if text is None:
                 text = figure_text(FIGURES[name](self.record, *([choice] if choice else [])))
-                if choice and choice not in offered(self.record):
-                    return text  # not kept: a client may choose any of many epochs
-                self._drawn[name, choice] = text
-                self.keeps(sum(map(len, self._drawn.values())))
+                if not choice or choice in offered(self.record):  # a client may choose any of many epochs
+                    self.drawn[name, choice] = text
         return text
 
 
@@ -77,22 +69,29 @@ class Last:
 
 
 class ExperimentReader:
-    """Reads one experiment's folder. Each object has its own lock, so reading one experiment does not block others."""
+    """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
 
-    def __init__(self, folder: Path, memory: MemoryBudget) -> None:
+    Args:
+        make_room: called with this reader after its `weight` has grown, before the memory is used.
+    """
+
+    def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
         self.folder = folder
         self.last: Last | None = None
-        self._memory = memory
-        self._lock = threading.Lock()
-        self._followed = self._begun_anew()
+        self._make_room = make_room
+        self.forget()
 
-    def _begun_anew(self) -> Following:
-        return Following(self.folder, MOST_JOURNAL_BYTES, lambda weight: self._memory.hold(self, weight))
+    def forget(self) -> None:
+        """Drops the records, but keeps the summary."""
+        if self.last:
+            self.last = replace(self.last, view=None)
+        self._followed, self._held = Following(self.folder, MOST_JOURNAL_BYTES), 0
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all of the experiment's records are in memory."""
-        return self.last is not None and self.last.view is not None
+    def weight(self) -> int:
+        """Estimated bytes of memory that the records and figures take."""
+        view = self.last.view if self.last else None
+        return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
 
     def known(self) -> Last | None:
         """Returns the last result if the files have not changed since; None otherwise."""
@@ -103,125 +102,42 @@ class ExperimentReader:
         return None if last.summary.state == "running" and abandoned(self.folder) else last
 
     def read(self, until: float) -> Last:
-        """Reads the folder's current state.
-
-        Raises:
-            NotYet: reading is not done by the time `until` (of `time.monotonic`), or the records of other experiments
-                take up the memory budget.
-        """
-        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise NotYet("another request is reading this experiment; send the request again")
-        try:
-            last = self.known()
-            if last is None or not last.is_enough:
-                last = self.last = self._read(until)
+        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
+        last = self.known()
+        if last and last.is_enough:
             return last
-        finally:
-            self._lock.release()
-
-    def _read(self, until: float) -> Last:
         began, stamp = time.monotonic(), _stamp(self.folder)
         try:
             with blamed(self.folder.name):
-                record = self._followed.load(until)
-                # The summary's number of lines must be that of this record: the event stream starts after that line.
-                summary = with_notes(summary_of(record, self._followed.reading.folding), self.folder)
-            return Last(stamp, summary, View(record, summary, self._keep))
-        except NotYet as error:
-            if isinstance(error, Crowded):
-                self._followed = self._begun_anew()
+                record = self._followed.load(until, self._reserve)
+                summary = with_notes(summary_of(record), self.folder)
+            self.last = Last(stamp, summary, View(record, summary))
+        except NotYet:
             raise
         except RequestError as error:
-            self._followed = self._begun_anew()
+            self.forget()
             summary = with_notes(Summary(self.folder.name, state="damaged", error=str(error)), self.folder)
             now = time.monotonic()
-            return Last(stamp, summary, None, now + max(AGAIN_S, 20 * (now - began)))
-        finally:
-            self._memory.settle(self, self._followed.weight)
+            self.last = Last(stamp, summary, None, now + max(AGAIN_S, 20 * (now - began)))
+        return self.last
 
-    def _keep(self, more: int) -> None:
-        try:
-            self._memory.hold(self, self._followed.weight + more)
-        except RequestError:
-            self._memory.settle(self, self._followed.weight)
-            raise
-
-    def forget(self) -> bool:
-        """Drops the records but keeps the summary, and returns True; returns False if the folder is being read."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        if self.last:
-            self.last = replace(self.last, view=None)
-        self._followed = self._begun_anew()
-        self._lock.release()
-        return True
-
-
-class Crowded(NotYet):
-    """Raised if a larger experiment that is being read needs the memory; the caller must drop what it has read."""
-
-
-class MemoryBudget:
-    """Counts the memory of all readers' records and drops records to stay below MOST_MEMORY; thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        # Weight and time of the last use; the latest use is last.
-        self._uses: dict[ExperimentReader, tuple[int, float]] = {}
-        self.total = 0  # estimated bytes that all readers use
-
-    def hold(self, reader: ExperimentReader, weight: int) -> None:
-        """Sets a reader's reserved memory to `weight` bytes; other readers drop their records if necessary.
-
-        Completely read records are dropped first, the least recently used ones before the others. Then partly read
-        records are dropped: those unused for IDLE_S, and those smaller than this reader's. The largest partly read
-        records in use are kept, so that one experiment is read to its end.
-
-        Raises:
-            RequestError: this reader alone would exceed MOST_MEMORY.
-            NotYet: other experiments that are being read use the memory.
-        """
+    def _reserve(self, weight: int) -> None:
         if weight > MOST_MEMORY:
             raise RequestError(
-                f"{reader.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
+                f"{self.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
                 f"MiB of memory; run python -m tuner.report, which accepts more"
             )
-        with self._lock:
-            self._set(reader, weight)
-            if self.total <= MOST_MEMORY:
-                return
-            own = self._rank(reader)
-            ranks = {other: self._rank(other) for other in self._uses if other is not reader}
-            for other in sorted((other for other in ranks if ranks[other] < max(1, own)), key=ranks.__getitem__):
-                if self.total <= MOST_MEMORY - MOST_MEMORY // 8:  # an eighth is freed for the next calls
-                    return
-                if other.forget():
-                    self._set(other, 0)
-            if self.total > MOST_MEMORY:
-                kind = Crowded if any(rank >= own for rank in ranks.values()) else NotYet
-                raise kind("other experiments that are being read use the memory; send the request again")
+        self._held = max(weight, LEAST_WEIGHT)
+        self._make_room(self)
 
-    def settle(self, reader: ExperimentReader, weight: int) -> None:
-        """Records how many bytes of memory a reader's records use now; 0 = it holds none."""
-        with self._lock:
-            self._set(reader, weight)
 
-    def touch(self, reader: ExperimentReader) -> None:
-        """Marks the reader's records as the most recently used, so that they are dropped last, if it has any."""
-        with self._lock:
-            if reader in self._uses:
-                self._uses[reader] = self._uses.pop(reader)
-
-    def _set(self, reader: ExperimentReader, weight: int) -> None:
-        self.total -= self._uses.pop(reader, (0, 0.0))[0]
-        if weight:
-            self._uses[reader] = max(weight, LEAST_WEIGHT), time.monotonic()
-            self.total += self._uses[reader][0]
-
-    def _rank(self, reader: ExperimentReader) -> int:
-        """Returns 0 if a reader's records may be dropped for any other's, or else the weight of its partial records."""
-        weight, used = self._uses.get(reader, (0, 0.0))
-        return 0 if reader.is_whole or time.monotonic() - used >= IDLE_S else weight
+def drop_first(readers: list[ExperimentReader], kept: ExperimentReader) -> None:
+    """Drops the records of the first readers, except `kept`, until all together take at most MOST_MEMORY."""
+    total = sum(reader.weight for reader in readers)
+    for reader in readers:
+        if total > MOST_MEMORY and reader is not kept:
+            total -= reader.weight
+            reader.forget()
 
 
 def _stamp(folder: Path) -> object:

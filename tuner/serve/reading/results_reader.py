@@ -8,6 +8,7 @@ import re
 import stat
 import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
 
 from tuner.errors import RequestError
@@ -15,12 +16,12 @@ from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
 from tuner.record.storage.files import share
-from tuner.serve.reading.experiment_reader import ExperimentReader, Last, MemoryBudget, View
+from tuner.serve.reading.experiment_reader import ExperimentReader, Last, View, drop_first
 from tuner.serve.reading.summary import Summary
 from tuner.spec.experiment import NAMES
 
-MOST_READERS = 12  # requests that read a folder or wait for one, of 40 that run at once; each takes up to 100 MB
 VIEW_S = 10.0  # seconds for reading one experiment, before the request gets "try again"
+TURN_S, WAIT_S = 0.5, 2.0  # seconds for which a request reads before others may, and for which one waits for its turn
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
@@ -29,15 +30,14 @@ class NotThere(RequestError):
 
 
 class ResultsReader:
-    """Reads experiments under one folder; thread-safe."""
+    """Reads experiments under one folder, one at a time, so that their memory can be bounded; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder.absolute()
         share(self.root)
         self._lock = threading.Lock()  # guards `_experiments`; never held while a file is read
-        self._experiments: dict[str, ExperimentReader] = {}
-        self._memory = MemoryBudget()
-        self._readers = threading.Semaphore(MOST_READERS)
+        self._experiments: OrderedDict[str, ExperimentReader] = OrderedDict()  # the last requested one is the last
+        self._reading = threading.Lock()  # held while a file is read
         self._listing = threading.Lock()
         self._listed: tuple[float, list[Summary]] = -1.0, []  # start time of the last list, and the list
 
@@ -65,7 +65,7 @@ class ResultsReader:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
         with self._lock:
             for gone in self._experiments.keys() - set(names):
-                self._memory.settle(self._experiments.pop(gone), 0)
+                del self._experiments[gone]
         until = time.monotonic() + LIST_S
         summaries = [summary for name in names if (summary := self._summary(name, until))]
         return sorted(summaries, key=lambda s: (s.started or 0, s.name), reverse=True)
@@ -91,7 +91,7 @@ class ResultsReader:
 
         Raises:
             NotThere: there is no experiment of that name.
-            NotYet: reading takes longer, other experiments use the memory, or MOST_READERS requests read.
+            NotYet: reading takes longer, or other experiments are being read.
             RequestError: the experiment's files are damaged or too large.
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
@@ -114,19 +114,31 @@ class ResultsReader:
     def _look(self, name: str, until: float) -> Last:
         folder = self.folder(name)
         with self._lock:
-            reader = self._experiments.get(name) or self._experiments.setdefault(
-                name, ExperimentReader(folder, self._memory)
-            )
-        self._memory.touch(reader)
+            reader = self._experiments.setdefault(name, ExperimentReader(folder, self._make_room))
+            self._experiments.move_to_end(name)
         last = reader.known()
         if last and last.is_enough:
+            if self._reading.acquire(blocking=False):  # while others read, they make room for new figures too
+                self._make_room(reader)
+                self._reading.release()
             return last
-        if not self._readers.acquire(blocking=False):
-            raise NotYet(f"{MOST_READERS} requests are reading experiments, which is the limit; send the request again")
-        try:
-            return reader.read(until)
-        finally:
-            self._readers.release()
+        while True:
+            if not self._reading.acquire(timeout=max(0.0, min(until - time.monotonic(), WAIT_S))):
+                raise NotYet("another experiment is being read; send the request again")
+            try:
+                return reader.read(min(until, time.monotonic() + TURN_S))
+            except NotYet:
+                if time.monotonic() > until:
+                    raise
+            finally:
+                self._reading.release()
+            time.sleep(0.001)  # else this thread would get the lock again before those that wait for it
+
+    def _make_room(self, reader: ExperimentReader) -> None:
+        """Drops the records of the experiments that were not requested for the longest time, if memory is short."""
+        with self._lock:
+            readers = list(self._experiments.values())
+        drop_first(readers, reader)
 
     def _summary(self, name: str, until: float) -> Summary | None:
         """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.notes import read_notes
-from tuner.record.records import Folding
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.serve.answers import text_of
 from tuner.spec.experiment import Experiment
@@ -100,30 +99,29 @@ def with_notes(summary: Summary, folder: Path) -> Summary:
     return replace(summary, tags=notes.tags, notes=notes.notes, archived=notes.archived)
 
 
-def summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
+def summary_of(record: ExperimentRecord) -> Summary:
     """Returns the summary of a record.
 
     Raises:
         RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
     """
     e, facts = record.experiment, record.facts
-    ours = not facts.get("foreign")
     summary = replace(
         options_summary(e),
         length=record.rules.max_epochs,
         grace_period=record.rules.grace_period,
         brackets=record.rules.brackets,
-        **({} if ours else UNRECORDED),
+        **(UNRECORDED if facts.get("foreign") else {}),
         state=record.state,
         killed=record.reason == KILLED,
         counts=tables.counts(record),
         best=tables.best_row(record),
         started=facts.get("created"),
-        updated=folding.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
+        updated=record.updated,
         epochs=record.stats.epochs,
         repeated_epochs=record.stats.repeated,
-        took_s=round(folding.took_s if ours else _took_s(record), 1),
-        lines=folding.num_events,
+        took_s=round(record.took_s, 1),
+        lines=record.lines,
         notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),
         resume=extend_command(record),
         retrain=retrain_command(record),
@@ -133,9 +131,3 @@ def summary_of(record: ExperimentRecord, folding: Folding) -> Summary:
     if len(text_of(summary)) > MOST_SUMMARY:
         raise RequestError(f"{e.folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
     return summary
-
-
-def _took_s(record: ExperimentRecord) -> float:
-    """Returns the seconds from the first trial's start to the last report, for a folder without a journal."""
-    spans = [span for trial in record.trials for span in trial.spans]
-    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
