@@ -117,7 +117,7 @@ def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
 def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
     reads = []
     load = Following.load
-    monkeypatch.setattr(Following, "load", lambda self, until: reads.append(self) or load(self, until))
+    monkeypatch.setattr(Following, "load", lambda self, *limits: reads.append(self) or load(self, *limits))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")

@@ -21,6 +21,7 @@ from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 
+END = "interrupted"  # the state of a killed search and of the trials that it ran
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
 
 
@@ -136,9 +137,8 @@ class Following:
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
         record = _record(experiment, facts, self._reading.read_on(until, lambda weight: hold(facts_weight + weight)))
         if record.state == "running" and abandoned(folder):  # a killed driver writes no final event
-            ended = {"status": "interrupted", "reason": KILLED}
-            trials = tuple(replace(t, **ended) if t.status == "running" else t for t in record.trials)
-            record = replace(record, trials=trials, state="interrupted", reason=KILLED)
+            trials = [replace(t, status=END, reason=KILLED) if t.status == "running" else t for t in record.trials]
+            record = replace(record, trials=tuple(trials), state=END, reason=KILLED)
         if self._stats:
             record.stats.take_over(self._stats)
         self._stats = record.stats
