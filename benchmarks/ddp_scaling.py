@@ -24,7 +24,7 @@ from benchmarks.peers import measure
 from search_spaces import cifar, imagefolder
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.launch import Processes
+from tuner.training.group import Processes
 from tuner.training.task import TrialSpec
 
 
@@ -75,9 +75,8 @@ def main() -> None:
     with ExitStack() as stack:
 
         def started(part: int, num_workers: int) -> Processes:
-            group = stack.enter_context(
-                Processes(partial(material, options.model, part), num_workers, use_cuda=options.cuda)
-            )
+            group = Processes(partial(material, options.model, part), num_workers, use_cuda=options.cuda)
+            stack.callback(group.close)
             group.begin(TrialSpec({**model.config, "batch_size": options.batch * num_workers}, 0, 100))
             group.run_epoch()
             return group

@@ -32,7 +32,7 @@ def test_a_larger_sample_holds_the_smaller():
 @pytest.mark.parametrize(
     ("content", "packing", "wrong"),
     [
-        ({"values": {}, "training": {"x": torch.zeros(10_000)}}, zipfile.ZIP_DEFLATED, "longer than the file"),
+        ({"extra": {}, "training": {"x": torch.zeros(10_000)}}, zipfile.ZIP_DEFLATED, "longer than the file"),
         ({"training": {}}, zipfile.ZIP_STORED, "cannot be read"),
         (3, zipfile.ZIP_STORED, "cannot be read"),
     ],

@@ -136,7 +136,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
             raise RequestError(f"{kept} is damaged ({wrong}); remove it to train the trial from its checkpoint again")
         state = kept.read_bytes()
         with blamed(str(kept)):
-            values = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["values"])
+            values = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["extra"])
     else:
         saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
         state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
@@ -146,7 +146,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
             value = training.run_epoch()[experiment.metric]
             values[training.epoch] = value
             say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {formatted(value)}")
-            write_atomically(kept, training.state(values=values))
+            write_atomically(kept, training.state(values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)
     if not any(kept.parent.iterdir()):

@@ -110,13 +110,14 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
     """
     import torch
 
-    from tuner.training.launch import Processes
+    from tuner.training.group import Processes
     from tuner.training.loop import Training
 
     spec, (task, splits) = spec_of(config), material(config)
     if spec.strategy == "ddp":
         source = partial(material, config)
-        with Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus)) as group:
+        processes = Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus))
+        with contextlib.closing(processes) as group:
             group.begin(spec, state)
             yield group, splits
         return

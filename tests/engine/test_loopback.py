@@ -15,7 +15,7 @@ import pytest
 from killing import TRIAL_ACTORS
 
 from tuner.engine.local.alone import keep_token_private
-from tuner.training.launch import Processes
+from tuner.training.group import Processes
 
 
 def listening(pid):
@@ -101,6 +101,6 @@ def nothing():
 
 
 def test_the_processes_of_a_ddp_trial_meet_on_loopback_alone():
-    with Processes(nothing, 2) as group:
+    with contextlib.closing(Processes(nothing, 2)) as group:
         listeners = set().union(*(listening(process.pid) for process in group.processes))
     assert listeners and all(is_loopback(address) for _, address in listeners), sorted(listeners)

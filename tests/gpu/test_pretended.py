@@ -136,7 +136,7 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
     member.join("127.0.0.1", 1, "127.0.0.1")
     assert gpus.current == 1 and joined == ["nccl"]
     monkeypatch.setattr("tuner.training.group.Training", lambda *args, device, rank: training("single", device=device))
-    member.begin(None, None, TrialSpec({}, 3, 4, gpus=2.0), None, None)
+    member.begin((None, None), TrialSpec({}, 3, 4, gpus=2.0), None, None)
     assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
     member.end()
     assert what(gpus)[-1] == "empty_cache" and gpus.allocated == gpus.reserved == [0, 0]

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from trained import accuracy, figures, same, weights
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.devices.memory import MicroBatcher, gradients_in_parts
+from tuner.training.devices.memory import MicroBatcher
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
 
@@ -59,26 +58,6 @@ def training(most=1000, *layers, batch_size=16, dtype=torch.float32, schedule=No
     of_numpy = np.float64 if dtype == torch.float64 else np.float32
     splits = Splits(arrays(NUM_EXAMPLES, of_numpy), arrays(20, of_numpy, seed=1))
     return Training(task, splits, TrialSpec({"batch_size": batch_size}, 0, 4, **options))
-
-
-@pytest.mark.parametrize("num_examples", [1, 7, 16])
-@pytest.mark.parametrize("size", [1, 3, 4, 15, 16, 40])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_gradients_in_parts_are_those_of_the_whole(dtype, tolerance, size, num_examples):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
-    inputs, targets = torch.randn(num_examples, 6, dtype=dtype), torch.randint(0, 3, (num_examples,))
-    gradients = []
-    for parts in (num_examples, size):
-        model.zero_grad()
-        loss = gradients_in_parts(
-            lambda some, labels: nn.functional.cross_entropy(model(some), labels),
-            torch.Tensor.backward, inputs, targets, nullcontext, parts,
-        )  # fmt: skip
-        assert loss.shape == () and not loss.requires_grad
-        gradients.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
-    for whole, summed in zip(*gradients, strict=True):
-        torch.testing.assert_close(summed, whole, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
@@ -166,7 +145,7 @@ def test_another_error_is_not_repeated():
 
 
 def test_batch_norm_is_warned_about_once(caplog):
-    with caplog.at_level(logging.WARNING, logger="tuner.training.devices.memory"):
+    with caplog.at_level(logging.WARNING, logger="tuner.training"):
         training(2, lambda: nn.BatchNorm1d(16), batch_size=10).run_epoch()
         assert sum("batch norm normalizes" in record.getMessage() for record in caplog.records) == 1
         caplog.clear()

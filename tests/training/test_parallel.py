@@ -1,5 +1,6 @@
 """Each way of training gives the losses of one process; shards are disjoint and whole."""
 
+import contextlib
 import io
 import os
 import random
@@ -17,15 +18,9 @@ from tuner.spec.experiment import CHOICES
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator
-from tuner.training.group import (
-    Group,
-    addresses_among,
-    interface_of,
-)
-from tuner.training.launch import Processes, WorkerDiedError
+from tuner.training.group import Group, Processes, WorkerDiedError, addresses_among, interface_of
 from tuner.training.loop import Training
-from tuner.training.parallel import STRATEGIES, DistributedDataParallel
-from tuner.training.stages import Staged, cut, devices_of_stages, stages_of
+from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Staged, cut, devices_of_stages, stages_of
 from tuner.training.task import TrialSpec
 
 CPU = torch.device("cpu")
@@ -129,7 +124,7 @@ def test_shards_of_each_batch_are_disjoint_and_whole(num_workers, batch_size):
 
 @pytest.fixture(scope="module")
 def group():
-    with Processes(material, 2) as group:
+    with contextlib.closing(Processes(material, 2)) as group:
         yield group
 
 
@@ -155,13 +150,11 @@ def test_ddp_goes_on_from_a_state_to_the_last_bit_and_single_can_load_it(two):
     setting = TrialSpec({"batch_size": 16}, 3, 4)
     two.begin(setting)
     two.run_epoch()
-    state = two.state(best=1.0)
+    state = two.state(1.0)
     expected = [figures(two.run_epoch()) for _ in range(2)]
-    two.begin(TrialSpec({"batch_size": 16}, 3, 4), state)
-    assert two.epoch == 1
+    assert two.begin(setting, state) == 1.0 and two.epoch == 1
     assert [figures(two.run_epoch()) for _ in range(2)] == expected
     alone, saved = training(), torch.load(io.BytesIO(state), weights_only=True)
-    assert saved["best"] == 1.0
     alone.load_state_dict(saved["training"])
     assert_close([alone.run_epoch() for _ in range(2)], expected)
 
@@ -197,7 +190,7 @@ def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(two, tmp
 def test_batch_norms_statistics_are_the_same_in_all_processes(two):
     two.begin(TrialSpec({"batch_size": 16, "model": "normed"}, 3, 4))
     two.run_epoch()
-    first, second = (torch.load(io.BytesIO(state), weights_only=True) for state in two.call("state"))
+    first, second = (torch.load(io.BytesIO(state), weights_only=True) for state in two.call("state", None))
     assert any("running_mean" in name for name in first["training"]["model"])
     for name, tensor in first["training"]["model"].items():
         assert torch.equal(tensor, second["training"]["model"][name]), name
@@ -240,7 +233,7 @@ def test_the_error_that_has_the_reason_is_raised(answers, error):
             self.finished = lambda calls, timeout_s: answers.pop(0)
 
     with pytest.raises(error, match="mine|closed by peer"):
-        Recorded(2).answers([0, 1])
+        Recorded(None, 2).answers([0, 1])
 
 
 def test_the_interface_of_an_address_is_found():

@@ -1,10 +1,12 @@
 """The strategies on CUDA devices; with one device, what one can show."""
 
+import contextlib
+
 import pytest
 import torch
 from test_parallel import assert_close, figures, material, training
 
-from tuner.training.launch import Processes
+from tuner.training.group import Processes
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
 
@@ -23,7 +25,7 @@ def test_one_process_gives_the_losses_of_a_cpu(strategy):
 
 
 def test_nccl_gives_the_losses_of_a_cpu():
-    with Processes(material, torch.cuda.device_count(), use_cuda=True) as group:
+    with contextlib.closing(Processes(material, torch.cuda.device_count(), use_cuda=True)) as group:
         group.begin(TrialSpec({"batch_size": 16}, 3, 4))
         reports = [group.run_epoch() for _ in range(3)]
     assert_close(reports, [training().run_epoch() for _ in range(3)], 1e-9)

@@ -15,10 +15,12 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 
 from tuner.integrations import current_trial
+from tuner.training.options import keep_changes, options_of
 
 # `pytorch_lightning` and `lightning.pytorch` have the same classes. A Trainer accepts only callbacks of its package.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
@@ -98,7 +100,7 @@ class TunerCallback(Checkpoint):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Remembers the options of this trial's optimizers, before Lightning restores them from the checkpoint."""
         if self._active:
-            self._options = current_trial.options_of(trainer.optimizers)
+            self._options = options_of(trainer.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
@@ -123,7 +125,7 @@ class TunerCallback(Checkpoint):
             if config.reduce_on_plateau and due and config.monitor in metrics:
                 pl_module.lr_scheduler_step(config.scheduler, metrics[config.monitor])
         schedulers = [config.scheduler for config in configs]
-        current_trial.keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
+        keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """After a resume, restores the random streams before the first epoch's batches are drawn."""
@@ -151,7 +153,7 @@ class TunerCallback(Checkpoint):
             current_trial.report(self._metrics, path.parent)
 
 
-def automatic() -> AbstractContextManager[None]:
+def automatic() -> AbstractContextManager[Any]:
     """Gives each Trainer in a `with` block a `TunerCallback`, and each fit the checkpoint to resume from."""
     made, fitted = Trainer.__init__, Trainer.fit
 
@@ -164,7 +166,7 @@ def automatic() -> AbstractContextManager[None]:
         checkpoint = TunerCallback.checkpoint()
         fitted(self, *arguments, **({**options, "ckpt_path": checkpoint} if checkpoint else options))
 
-    return current_trial.replaced(Trainer, __init__=make, fit=fit)
+    return mock.patch.multiple(Trainer, __init__=make, fit=fit)
 
 
 _configured = CALLBACKS._configure_checkpoint_callbacks

@@ -14,6 +14,7 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from transformers import TrainerCallback
 from transformers import trainer as trainer_module
@@ -21,6 +22,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import logging as transformers_logging
 
 from tuner.integrations import current_trial
+from tuner.training.options import Options, keep_changes, options_of, plain_options
 
 OPTIONS = "tuner.json"  # file in the Trainer's checkpoint: the optimizer's initial options and the arguments in PLACE
 SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # metrics whose names end so are not reported
@@ -45,7 +47,7 @@ class TunerCallback(TrainerCallback):
         self._active = current_trial.trial_id() is not None
         self._training = False
         self._metrics: dict[str, Any] = {}
-        self._own_options: current_trial.Options | None = None
+        self._own_options: Options | None = None
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
@@ -70,7 +72,7 @@ class TunerCallback(TrainerCallback):
             args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
             args.restore_callback_states_from_checkpoint = True  # such as an EarlyStoppingCallback's patience
             if parts.get("optimizer") is not None:
-                self._own_options = current_trial.options_of([parts["optimizer"]])
+                self._own_options = options_of([parts["optimizer"]])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Raises ValueError if the script does not resume or PLACE changed; sets optimizer options that pbt changed."""
@@ -93,7 +95,7 @@ class TunerCallback(TrainerCallback):
                     f"the checkpoint was trained with {name}={saved[name]!r}, and this trial has {self._made[name]!r}: "
                     "a Hugging Face Trainer cannot resume it; mutable= may name only parameters of the optimizer"
                 )
-        current_trial.keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
+        keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """If the Trainer does not evaluate, makes it log the epoch's training loss and save a checkpoint."""
@@ -125,7 +127,7 @@ class TunerCallback(TrainerCallback):
         self._training = False
 
 
-def automatic() -> AbstractContextManager[None]:
+def automatic() -> AbstractContextManager[Any]:
     """Gives each Trainer in a `with` block a `TunerCallback`, and each training the checkpoint to resume from."""
     trainer: Any = trainer_module.Trainer
     made, trained = trainer.__init__, trainer.train
@@ -138,12 +140,12 @@ def automatic() -> AbstractContextManager[None]:
         options.pop("resume_from_checkpoint", None)
         return trained(self, TunerCallback.checkpoint(), *arguments[1:], **options)
 
-    return current_trial.replaced(trainer, __init__=make, train=train)
+    return mock.patch.multiple(trainer, __init__=make, train=train)
 
 
 def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:
     """Returns the options of a Trainer's new optimizer; its first parameter group has weight decay, the others none."""
-    plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
+    plain = plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 2
+FORMAT = 3
 FIELD = "format"  # of experiment.json, of best/config.json and of a journal's first line
 
 

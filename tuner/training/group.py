@@ -1,16 +1,19 @@
 """The processes of one ddp trial: what each process does, and how the processes connect to each other.
 
-`tuner.engine.workers.actors` starts them as Ray actors, and `tuner.training.launch` as plain processes.
+`tuner.engine.workers.actors` starts them as Ray actors; `Processes` starts plain ones, for `tuner.train`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
+import multiprocessing
 import os
 import socket
 from collections.abc import Hashable
 from dataclasses import replace
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import psutil
@@ -18,13 +21,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tuner.training.data import Splits
 from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import is_out_of_memory
 from tuner.training.devices.memory import release
 from tuner.training.devices.usage import Usage, of_workers
 from tuner.training.loop import Training
-from tuner.training.task import Task, TrialSpec
+from tuner.training.task import TrialSpec
 
 logger = logging.getLogger(__name__)
 Answer = tuple[Hashable, Any, BaseException | None]  # a call, its return value, its error (None if it succeeded)
@@ -33,14 +35,11 @@ ECHO_S = 5.0  # seconds to wait for the original error of another process, see `
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory; it trained on `size` examples at once, and fewer may fit."""
+    """A process of a group ran out of memory; the arguments are torch's text and how many examples it trained on."""
 
-    def __init__(self, text: str, size: int) -> None:
-        super().__init__(text)
-        self.size = size
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self), self.size)
+class WorkerDiedError(RuntimeError):
+    """A process of a group has died; the text has its rank and exit code."""
 
 
 class DDPRank:
@@ -85,23 +84,23 @@ class DDPRank:
         backend = accelerator.here.backend(self.device)
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
-    def begin(self, task: Task, splits: Splits, spec: TrialSpec, state: bytes | None, limit: int | None) -> int:
-        """Builds the training, restored from a state if there is one; returns the number of finished epochs.
+    def begin(self, material: Any, spec: TrialSpec, state: bytes | None, limit: int | None) -> tuple[int, Any]:
+        """Builds the training, restored from a state if there is one; returns its epoch and the state's `extra`.
 
         Args:
+            material: the task and its data, or a function that returns them.
             state: the content of a checkpoint; None = start at epoch 0.
             limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
-        whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
-        self.training = Training(task, splits, whole, rank=self.rank, device=self.device)
-        if state is not None:
-            self.training.restore(state, keep=spec.mutable)
+        task, splits = material() if callable(material) else material
+        spec = replace(spec, strategy="ddp", num_workers=self.num_workers)
+        self.training = Training(task, splits, spec, rank=self.rank, device=self.device)
+        extra = None if state is None else self.training.restore(state)
         if limit is not None:
             self.training.train_fit.limit = limit
-        self.shrinks = spec.on_oom == "shrink"
         self.usage = Usage()
-        return self.training.epoch
+        return self.training.epoch, extra
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
         """Trains and validates one epoch; returns the report of `Training.run_epoch`, and this process's usage.
@@ -109,20 +108,20 @@ class DDPRank:
         Raises GroupOutOfMemoryError if memory runs out and a smaller `limit` may help. The other processes may wait for
         this one in a collective call, so the caller must restart the group.
         """
-        assert self.training is not None
-        fit = self.training.train_fit
+        training = self.training
+        assert training is not None
         try:
-            return self.training.run_epoch(), self.usage.read()
+            return training.run_epoch(), self.usage.read()
         except RuntimeError as error:
-            size = fit.size(self.training.strategy.share_of(self.training.batch_size))
-            if size == 1 or not self.shrinks or not is_out_of_memory(error):
+            size = training.train_fit.size(training.strategy.share_of(training.batch_size))
+            if size == 1 or training.spec.on_oom == "fail" or not is_out_of_memory(error):
                 raise
             raise GroupOutOfMemoryError(str(error), size) from None
 
-    def state(self, **others: Any) -> bytes:
+    def state(self, extra: Any) -> bytes:
         """The content of a checkpoint (`Training.state`); rank 0's serves all ranks."""
         assert self.training is not None
-        return self.training.state(**others)
+        return self.training.state(extra)
 
     def end(self) -> None:
         """Frees the training; the process stays connected for the next trial."""
@@ -137,10 +136,13 @@ class Group:
 
     A subclass implements `start`, `send`, `finished` and `close`. The next trial may reuse a group (call `begin`
     again), unless a method raised an error; then the caller must end the group.
+
+    Args:
+        material: what `DDPRank.begin` gets.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        self.num_workers, self.epoch = num_workers, 0  # finished epochs
+    def __init__(self, material: Any, num_workers: int) -> None:
+        self.material, self.num_workers, self.epoch = material, num_workers, 0  # finished epochs
         self.spec: TrialSpec | None = None
         self.saved: bytes | None = None
         self.start()
@@ -149,8 +151,8 @@ class Group:
         """Starts the processes and connects them to each other."""
         raise NotImplementedError
 
-    def send(self, rank: int, method: str, *arguments: Any, **named: Any) -> Hashable:
-        """Starts a call of a process's `DDPRank`; `begin` also gets task and splits. Returns what names the call."""
+    def send(self, rank: int, method: str, *arguments: Any) -> Hashable:
+        """Starts a call of a process's `DDPRank`; returns what names the call."""
         raise NotImplementedError
 
     def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
@@ -161,10 +163,11 @@ class Group:
         """Kills the processes, whatever they are doing."""
         raise NotImplementedError
 
-    def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> None:
-        """Builds the training in every process, restored from a state if there is one (see `DDPRank.begin`)."""
+    def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> Any:
+        """Builds the training in every process (see `DDPRank.begin`); returns the state's `extra`."""
         self.spec, self.saved = spec, state
-        self.epoch = self.call("begin", spec, state, limit)[0]
+        self.epoch, extra = self.call("begin", self.material, spec, state, limit)[0]
+        return extra
 
     def run_epoch(self) -> dict[str, Any]:
         """Trains one epoch in all processes; returns rank 0's report and the usage of all processes.
@@ -180,25 +183,24 @@ class Group:
                 report = reports[0] | of_workers(usage)
                 self.epoch += 1
             except GroupOutOfMemoryError as error:
-                logger.warning("a worker with %d examples at once: %s", error.size, str(error).partition("\n")[0])
+                text, size = error.args
+                logger.warning("a worker with %d examples at once: %s", size, text.partition("\n")[0])
                 assert self.spec is not None
                 self.close()
                 self.start()
-                self.begin(self.spec, self.saved, error.size // 2)
+                self.begin(self.spec, self.saved, size // 2)
         return report
 
-    def state(self, **others: Any) -> bytes:
-        """The content of a checkpoint with `others` (`Training.state`); also kept for a restart."""
-        self.saved = self.call_first("state", **others)
-        return self.saved
+    def state(self, extra: Any = None) -> bytes:
+        """The content of a checkpoint (`Training.state`); also kept for a restart."""
+        saved: bytes
+        (saved,) = self.answers([self.send(0, "state", extra)])
+        self.saved = saved
+        return saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         """Calls a method of each `DDPRank`; returns the values by rank, or raises what `answers` does."""
         return self.answers([self.send(rank, method, *arguments) for rank in range(self.num_workers)])
-
-    def call_first(self, method: str, **named: Any) -> Any:
-        """Calls a method of rank 0 only; returns its value."""
-        return self.answers([self.send(0, method, **named)])[0]
 
     def answers(self, calls: list[Hashable]) -> list[Any]:
         """Waits for calls; returns their values.
@@ -220,6 +222,73 @@ class Group:
         if echo is not None:
             raise echo
         return [values[call] for call in calls]
+
+
+class Processes(Group):
+    """A group of plain processes on this machine, without Ray. They end with `close`, or with this process.
+
+    Args:
+        material: a module-level function, or a `functools.partial` of one, that returns the task and its data. Each
+            process calls it, because these cannot always be pickled.
+        num_threads: number of torch threads in each process.
+        use_cuda: whether each process uses the GPU with the index of its rank; otherwise it uses the CPU.
+    """
+
+    def __init__(self, material: Any, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:
+        self.num_threads, self.use_cuda = num_threads, use_cuda
+        super().__init__(material, num_workers)
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a forked process can use neither CUDA nor autograd's threads
+        self.processes, self.pipes = [], list[Connection]()
+        for rank in range(self.num_workers):
+            pipe, theirs = context.Pipe()
+            device = f"cuda:{rank}" if self.use_cuda else "cpu"
+            arguments = (theirs, rank, self.num_workers, self.num_threads, device)
+            process = context.Process(target=run_calls, args=arguments, daemon=True)
+            process.start()
+            theirs.close()  # while it is open here, a read would not notice the other process's end
+            self.processes.append(process)
+            self.pipes.append(pipe)
+        host = "127.0.0.1"
+        (port,) = self.answers([self.send(0, "listen", host)])
+        self.call("join", host, port, host)
+
+    def send(self, rank: int, method: str, *arguments: Any) -> Connection:
+        self.pipes[rank].send((method, arguments))
+        return self.pipes[rank]
+
+    def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
+        return [self.received(pipe) for pipe in wait(calls, timeout_s)]
+
+    def received(self, pipe: Any) -> Answer:
+        try:
+            return pipe, *pipe.recv()
+        except (EOFError, ConnectionError):
+            rank = self.pipes.index(pipe)
+            self.processes[rank].join()
+            code = self.processes[rank].exitcode
+            return pipe, None, WorkerDiedError(f"worker {rank} has died (exit code {code})")
+
+    def close(self) -> None:
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            process.kill()  # these processes have nothing to save
+            process.join()
+            pipe.close()
+        self.processes, self.pipes = [], []
+
+
+def run_calls(pipe: Connection, *arguments: Any) -> None:
+    """The main function of a process: runs the calls that arrive through the pipe, until the pipe closes."""
+    member = DDPRank(*arguments)
+    with contextlib.suppress(EOFError):
+        while True:
+            method, arguments = pipe.recv()
+            try:
+                answer: tuple[Any, Exception | None] = getattr(member, method)(*arguments), None
+            except Exception as error:
+                answer = None, error.with_traceback(None)
+            pipe.send(answer)
 
 
 def interface_of(address: str) -> str:

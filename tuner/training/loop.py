@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import logging
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -19,12 +20,15 @@ from tuner.training.batches import Examples, examples_of
 from tuner.training.data import DataSplit, Splits
 from tuner.training.devices import accelerator
 from tuner.training.devices.compiler import import_compiler_late
-from tuner.training.devices.memory import MicroBatcher, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.devices.memory import MicroBatcher
 from tuner.training.devices.precision import Precision
+from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES
 from tuner.training.streams import reseed
 from tuner.training.task import Task, TrialSpec
 
+logger = logging.getLogger(__name__)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's largest convolution is small
 
 
@@ -56,7 +60,7 @@ class Training:
             raise ValueError(f"on_oom is {spec.on_oom!r}: give shrink or fail")
         if not task.compile:
             import_compiler_late()
-        self.task, self.seed, self.max_epochs, self.rank = task, spec.seed, spec.max_epochs, rank
+        self.task, self.spec, self.rank = task, spec, rank
         self.epoch = 0  # finished epochs
         self.config = config = {**splits.constants, **spec.config}
         num_devices = 1 if spec.strategy in ("single", "ddp") else max(1, int(spec.gpus))
@@ -73,31 +77,22 @@ class Training:
         self.validation_examples = examples_of(splits.validation, task, self.device)
         reseed(spec.seed, epoch=0)
         self.model = task.model(config)
-        self.choose_backend()
-        self.strategy.place(self.model)
+        # On a CPU, channels last halves the time of a step with 16 or more CIFAR images.
+        on_cpu, share = self.device.type == "cpu", self.strategy.share_of(self.batch_size)
+        fast = torch.channels_last if on_cpu and task.channels_last else torch.contiguous_format
+        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples.sample, share))
+        self.train_format, self.evaluate_format = fast if self.onednn else torch.contiguous_format, fast
         self.model.to(memory_format=self.train_format)
         self.network, self.evaluated = self.strategy.networks(self.model)
-        self.choose_measures()
+        loss, training_loss = task.loss or nn.functional.cross_entropy, task.training_loss
+        minimized = (lambda outputs, targets: training_loss(outputs, targets, config)) if training_loss else loss
+        self.training_loss = self.strategy.measure(minimized)
+        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in task.metrics.items()}}
+        self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
-
-    def choose_measures(self) -> None:
-        """Sets the loss that training minimizes, and the loss and metrics that evaluation computes."""
-        loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
-        minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
-        self.training_loss = self.strategy.measure(minimised)
-        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in self.task.metrics.items()}}
-        self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
-
-    def choose_backend(self) -> None:
-        """Chooses oneDNN or torch's own convolutions, and the memory formats for training and evaluation."""
-        on_cpu, share = self.device.type == "cpu", self.strategy.share_of(self.batch_size)
-        # On a CPU, channels last halves the time of a step with 16 or more CIFAR images.
-        fast = torch.channels_last if on_cpu and self.task.channels_last else torch.contiguous_format
-        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples.sample, share))
-        self.train_format = fast if self.onednn else torch.contiguous_format
-        self.evaluate_format = fast
+        self.options = options_of([self.optimizer])
 
     def run_epoch(self) -> dict[str, float]:
         """Trains one epoch, then validates.
@@ -112,19 +107,21 @@ class Training:
         train_loss = self.train_epoch()
         trained = time.perf_counter()
         report = self.evaluate_examples(self.validation_examples)
-        report["train_loss"] = train_loss
-        report["micro_batch_size"] = self.train_fit.size(self.strategy.share_of(self.batch_size))
-        report["train_s"] = train_s = trained - started
-        report["validate_s"] = time.perf_counter() - trained
-        report["images_per_s"] = len(self.train_examples) / train_s
-        return report
+        return report | {
+            "train_loss": train_loss,
+            "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
+            "train_s": trained - started,
+            "validate_s": time.perf_counter() - trained,
+            "images_per_s": len(self.train_examples) / (trained - started),
+        }
 
     def train_epoch(self) -> float:
         """Trains on every example once; returns the mean loss over all examples."""
-        reseed(self.seed, epoch=self.epoch + 1)
+        seed, epoch = self.spec.seed, self.epoch + 1
+        reseed(seed, epoch=epoch)
         order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
         if self.rank:
-            reseed(self.seed, epoch=self.epoch + 1, rank=self.rank)  # else ranks draw the same dropout masks
+            reseed(seed, epoch=epoch, rank=self.rank)  # else ranks draw the same dropout masks
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.network.train()
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
@@ -133,41 +130,50 @@ class Training:
                 total.add_(self.train_step(inputs, targets), alpha=targets.shape[0] / self.strategy.repeated)
         if self.schedule is not None:
             self.schedule.step()
-        self.epoch += 1
+        self.epoch = epoch
         self.strategy.broadcast_buffers(self.model)
         return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""
-        loss = self.gradients(inputs, targets)
+        if self.task.augment is not None:
+            inputs = self.task.augment(inputs)
+        states = [generator.get_state() for generator in self.generators]  # 1 us each
+        # `MicroBatcher` costs 4 us of a small step's 460 us.
+        work, undo = partial(self.gradients, inputs, targets), partial(self.undo, states)
+        loss = self.train_fit(work, targets.shape[0], undo)
         self.precision.step(self.optimizer)
         self.drop_gradients()
         return loss
 
-    def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Computes the gradients of the mean loss, in parts if the whole batch does not fit; returns the loss."""
-        if self.task.augment is not None:
-            inputs = self.task.augment(inputs)
-        states = [generator.get_state() for generator in self.generators]  # 1 us each
-        work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
-        # `MicroBatcher` costs 4 us of a small step's 460 us.
-        return self.train_fit(work, targets.shape[0], partial(self.undo, states))
+    def gradients(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
+        """Adds up the gradients of the mean loss, `size` examples at a time; returns the loss, detached."""
+        num_examples = targets.shape[0]  # len() takes 4 times as long
+        if num_examples <= size:
+            return self.backward(inputs, targets, 1)
+        losses = []
+        for start in range(0, num_examples, size):
+            some, labels = inputs[start : start + size], targets[start : start + size]
+            is_last = start + size >= num_examples
+            with contextlib.nullcontext() if is_last else self.strategy.accumulating():
+                losses.append(self.backward(some, labels, len(labels) / num_examples))
+        return torch.stack(losses).sum()
+
+    def backward(self, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
+        """Adds the gradients of the mean loss times `share`, the examples' share of the batch; returns this product."""
+        loss = self.training_loss(self.precision.forward(self.network, inputs), targets)
+        if share != 1:
+            loss = loss * share
+        self.precision.backward(loss if self.strategy.weight == 1 else loss * self.strategy.weight)
+        return loss.detach()
 
     def undo(self, states: list[Tensor]) -> None:
         """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
         self.drop_gradients()
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
-        if self.train_fit.limit is None:
-            warn_of_batch_norm(self.model)
-
-    def backward(self, loss: Tensor) -> None:
-        """Adds the gradients of the loss on this process's part of a batch."""
-        self.precision.backward(loss if self.strategy.weight == 1 else loss * self.strategy.weight)
-
-    def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of examples that go through the model at once, with its autograd graph."""
-        return self.training_loss(self.precision.forward(self.network, inputs), targets)
+        if self.train_fit.limit is None and any(isinstance(part, BATCH_NORMS) for part in self.model.modules()):
+            logger.warning("batch norm normalizes over the micro-batch: from now on, figures depend on its size")
 
     def drop_gradients(self) -> None:
         for parameter in self.parameters:  # zero_grad takes 10 us more, 2 % of a small step
@@ -188,69 +194,71 @@ class Training:
         self.evaluated.eval()
         totals = torch.zeros(len(self.measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
-        forward = partial(self.precision.forward, self.evaluated)
         rows = torch.arange(*self.strategy.part_of(len(examples)))
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
-            sums = partial(sums_in_parts, forward, self.measures.values(), inputs, targets)
-            totals += self.evaluate_fit(sums, len(targets))
+            totals += self.evaluate_fit(partial(self.sums, inputs, targets), len(targets))
         means = self.strategy.total(totals) / len(examples)
         return dict(zip(self.measures, means.tolist(), strict=True))
+
+    def sums(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
+        """The sum over the examples of each measure, which returns a mean, computed `size` examples at a time."""
+        total = torch.zeros((), dtype=torch.float64, device=inputs.device)
+        for some, labels in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
+            outputs = self.precision.forward(self.evaluated, some)
+            total = total + torch.stack([measure(outputs, labels) for measure in self.measures.values()]) * len(labels)
+        return total
 
     def state_dict(self) -> dict[str, Any]:
         """The state from which `load_state_dict` continues exactly. As in torch, its tensors are not copies."""
         return {
             "epoch": self.epoch,
-            "max_epochs": self.max_epochs,
+            "max_epochs": self.spec.max_epochs,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "options": self.options,
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "precision": self.precision.state_dict(),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
 
-    def state(self, **others: Any) -> bytes:
-        """What torch.save writes of the state, under the key `training`, and of `others`: a checkpoint's content."""
+    def state(self, extra: Any = None) -> bytes:
+        """What torch.save writes of the state and of `extra`, plain values that `restore` returns: a checkpoint."""
         saved = io.BytesIO()
-        torch.save({"training": self.state_dict(), **others}, saved)
-        return saved.getvalue()
+        torch.save({"training": self.state_dict(), "extra": extra}, saved)
+        return saved.getvalue()  # no copy
 
-    def restore(self, state: bytes, keep: Collection[str] = ()) -> None:
-        """Continues from the content of a checkpoint; `keep` is that of `load_state_dict`."""
+    def restore(self, state: bytes) -> Any:
+        """Continues from the content of a checkpoint; returns the `extra` that was saved with it."""
         # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
         saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
-        self.load_state_dict(saved["training"], keep)
+        self.load_state_dict(saved["training"])
+        return saved["extra"]
 
-    def rates_after(self, epochs: int) -> list[float]:
-        """Steps the schedule, which must be new, `epochs` times; returns the learning rate of each parameter group."""
-        assert self.schedule is not None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
-            for _ in range(epochs):
-                self.schedule.step()
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def load_state_dict(self, state: dict[str, Any], keep: Collection[str] = ()) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
 
-        Args:
-            keep: optimizer options that keep this setting's value, in population-based training.
+        Optimizer options that this setting has changed, as population-based training does, keep their change.
         """
-        groups = self.optimizer.param_groups
+        schedules = [] if self.schedule is None else [self.schedule]
+        rates = []
         # A schedule may depend on the number of epochs. If a resume has changed that number, the schedule continues as
         # if the search had had the new number from the start. A schedule that only counts epochs continues unchanged.
-        laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
-        rates = self.rates_after(state["epoch"]) if laid_anew else []
-        kept = [{name: group[name] for name in keep if name in group} for group in groups]
+        if schedules and state["max_epochs"] != self.spec.max_epochs:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
+                for _ in range(state["epoch"]):
+                    schedules[0].step()
+            rates = [group["lr"] for group in self.optimizer.param_groups]
+            schedules = []
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
         # A copy, because `load_state_dict` keeps references to the tensors of a state that it need not convert.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        for group, options in zip(self.optimizer.param_groups, kept, strict=True):
-            group.update(options)
+        for schedule in schedules:
+            schedule.load_state_dict(copy.deepcopy(state["schedule"]))
+        keep_changes([self.optimizer], schedules, state["options"], self.options)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
             group["lr"] = rate
-        if self.schedule is not None and not laid_anew:
-            self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         self.precision.load_state_dict(state["precision"])
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
 

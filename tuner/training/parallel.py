@@ -7,7 +7,7 @@ the processes' gradients and sums, and computes a loss on the right device. `Tra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from tuner.training.batches import Batch, Examples
 from tuner.training.devices import accelerator
 from tuner.training.devices.compiler import compiled
-from tuner.training.stages import Staged, devices_of_stages, stages_of
 from tuner.training.task import Config, Task
 
 Measure = Callable[[Any, Tensor], Tensor]
@@ -42,12 +41,9 @@ class Single:
     ) -> None:
         self.task, self.config, self.devices, self.rank, self.num_workers = task, config, devices, rank, num_workers
 
-    def place(self, model: nn.Module) -> None:
-        """Moves the model to its devices."""
-        model.to(self.devices[0])
-
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """Returns the training and the evaluation module for a model after `place`."""
+        """Moves a model to its devices; returns the modules that train and that evaluate it."""
+        model.to(self.devices[0])
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:
@@ -72,14 +68,10 @@ class Single:
 
     def total(self, sums: Tensor) -> Tensor:
         """Adds up sums over all processes."""
-        if self.num_workers > 1:
-            dist.all_reduce(sums)
         return sums
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
-        for buffer in model.buffers() if self.num_workers > 1 else ():
-            dist.broadcast(buffer, src=0)
 
     def measure(self, measure: Measure) -> Measure:
         """Wraps a loss or metric: it takes outputs on the network's last device and returns its value on the first."""
@@ -101,6 +93,7 @@ class DistributedDataParallel(Single):
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
+        model.to(self.devices[0])
         with warnings.catch_warnings():
             # torch 2.15 renamed `broadcast_buffers`; torch 2.9 does not know the new name.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
@@ -133,6 +126,14 @@ class DistributedDataParallel(Single):
         context: AbstractContextManager[Any] = self.network.no_sync()
         return context
 
+    def total(self, sums: Tensor) -> Tensor:
+        dist.all_reduce(sums)
+        return sums
+
+    def broadcast_buffers(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
 
 class DataParallel(Single):
     """Trains in one process that copies the model to each of its GPUs for each batch; slower than ddp, for comparison.
@@ -145,9 +146,9 @@ class DataParallel(Single):
             raise ValueError(
                 "Task.compile does not work with strategy dp, which copies the model for each batch; use ddp"
             )
-        if self.devices[0].type != "cuda" or len(self.devices) == 1:
-            return model, model
-        return accelerator.here.replicated(model, self.devices), model
+        model.to(self.devices[0])
+        several = self.devices[0].type == "cuda" and len(self.devices) > 1
+        return accelerator.here.replicated(model, self.devices) if several else model, model
 
 
 class ModelParallel(Single):
@@ -155,14 +156,11 @@ class ModelParallel(Single):
 
     split_size: int | None = None  # how many examples go through a stage at once in training; None = the whole batch
 
-    def place(self, model: nn.Module) -> None:
-        self.stages = stages_of(model, self.task, max(2, len(self.devices)))
-        self.places = devices_of_stages(len(self.stages), self.devices)
-        for stage, device in zip(self.stages, self.places, strict=True):
-            stage.to(device)
-
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        stages = self.stages
+        stages = stages_of(model, self.task, max(2, len(self.devices)))
+        self.places = devices_of_stages(len(stages), self.devices)
+        for stage, device in zip(stages, self.places, strict=True):
+            stage.to(device)
         if self.task.compile:
             stages = [compiled(stage, device) for stage, device in zip(stages, self.places, strict=True)]
         network = Staged(stages, self.places, self.split_size)
@@ -181,6 +179,89 @@ class Pipeline(ModelParallel):
         if isinstance(size, bool) or size != int(size) or size < 1:
             raise ValueError(f"split_size is {size!r}: give an integer of at least 1")
         self.split_size = int(size)
+
+
+class Staged(nn.Module):
+    """Runs stages one after another, each on its device; the outputs stay on the last device.
+
+    With a split, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j, as in PyTorch's model
+    parallel tutorial. One process issues the work of all stages; autograd's backward pass has one thread per device.
+    `torch.distributed.pipelining` needs less memory for activations, but one process per stage, fixed shapes and split
+    checkpoints.
+
+    Args:
+        stages: modules that take and return one tensor; without a split, the last may return what the loss accepts.
+        devices: one device per stage.
+        split_size: how many examples go through a stage at once in training (evaluation: all); None = the whole batch.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int | None) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+        self.devices = list(devices)
+        self.split_size = split_size
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training or self.split_size is None or len(inputs) <= self.split_size:
+            for index in range(len(self.stages)):
+                inputs = self.run_stage(index, inputs)
+            return inputs
+        # At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
+        parts = list(torch.split(inputs, self.split_size))
+        for tick in range(len(parts) + len(self.stages) - 1):
+            for stage in reversed(range(len(self.stages))):
+                if 0 <= (part := tick - stage) < len(parts):
+                    parts[part] = self.run_stage(stage, parts[part])
+        return torch.cat(parts)
+
+    def run_stage(self, index: int, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.stages[index](inputs.to(self.devices[index], non_blocking=True))
+        return outputs
+
+
+def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
+    """The stages of a model as `Task.stages` cuts it; without `Task.stages`, an nn.Sequential is cut by `cut`.
+
+    Raises a ValueError if the model cannot be cut, or one of its parameters is in no stage or in several.
+    """
+    if task.stages is not None:
+        stages = list(task.stages(model))
+    elif isinstance(model, nn.Sequential) and len(model) >= 2:
+        stages = cut(model, min(num_stages, len(model)))
+    else:
+        raise ValueError(
+            f"{type(model).__name__} is no nn.Sequential of 2 or more layers: cut it into stages with Task(stages=...)"
+        )
+    for name, parameter in model.named_parameters():
+        holders = sum(any(parameter is each for each in stage.parameters()) for stage in stages)
+        if holders != 1:
+            raise ValueError(f"Task.stages: parameter {name} is in {holders} stages; each must be in one")
+    return stages
+
+
+def cut(model: nn.Sequential, num_stages: int) -> list[nn.Module]:
+    """Cuts the layers into contiguous stages of at least one layer, with about equal numbers of parameters."""
+    layers = list(model)
+    counts = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
+    stages: list[nn.Module] = []
+    begin, passed = 0, 0
+    for stage in range(num_stages):
+        end, left = begin + 1, num_stages - stage - 1
+        passed += counts[begin]
+        # A layer belongs to the stage that contains its middle parameter; every later stage must get a layer.
+        while end < len(layers) - left and (
+            left == 0 or (passed + counts[end] / 2) * num_stages <= sum(counts) * (stage + 1)
+        ):
+            passed += counts[end]
+            end += 1
+        stages.append(nn.Sequential(*layers[begin:end]))
+        begin = end
+    return stages
+
+
+def devices_of_stages(num_stages: int, devices: Sequence[torch.device]) -> list[torch.device]:
+    """The device of each stage; neighbouring stages share a device if there are more stages than devices."""
+    return [devices[stage * len(devices) // max(num_stages, len(devices))] for stage in range(num_stages)]
 
 
 STRATEGIES: dict[str, type[Single]] = {

@@ -97,7 +97,6 @@ class TrialSpec:
         strategy: single, ddp, dp, model or pipeline.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
         cpus, gpus: CPUs and GPUs of the whole trial.
-        mutable: optimizer options for which `config` takes precedence over a checkpoint, in population-based training.
         constants: the space's constants; the config of a trial contains them, too.
     """
 
@@ -110,7 +109,6 @@ class TrialSpec:
     num_workers: int = 1
     cpus: float = 1
     gpus: float = 0
-    mutable: tuple[str, ...] = ()
     constants: Config = field(default_factory=dict)
 
     @property

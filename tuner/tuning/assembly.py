@@ -125,7 +125,6 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         num_workers=resources.workers,
         cpus=resources.cpus,
         gpus=resources.gpus,
-        mutable=tuple(space.mutable),
         constants=space.constants,
     )
     setup = trials.TrialSetup(

@@ -70,9 +70,8 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
     start_clean(spec.num_threads, spec.gpus)
     begin_reports()
     training = Training(task, splits, spec)
-    state, best = saved_state()
-    if state:
-        training.restore(state, keep=spec.mutable)
+    state = saved_state()
+    best = math.inf if state is None else training.restore(state)
     # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
     with contextlib.closing(training):
         run_epochs(training, best, setup)
@@ -89,12 +88,12 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     spec = setup.spec_of(config)
     start_clean(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
     begin_reports()
-    state, best = saved_state()
+    state = saved_state()
     group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
 
     try:
-        group.begin(spec, state)
-        run_epochs(group, best, setup)
+        best = group.begin(spec, state)
+        run_epochs(group, math.inf if state is None else best, setup)
     except Exception:
         group.close()
         raise
@@ -118,7 +117,7 @@ def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        patiently(report_of, report, partial(training.state, best=best) if math.isfinite(value) else None)
+        patiently(report_of, report, partial(training.state, best) if math.isfinite(value) else None)
 
 
 NOT_REACHED = (
@@ -228,14 +227,10 @@ def storage_trouble(error: OSError | RuntimeError) -> bool:
     return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder
 
 
-def saved_state() -> tuple[bytes | None, float]:
-    """Returns the state from which the trial resumes, and its best value so far; None and infinity at epoch 0."""
-    import torch
-
+def saved_state() -> bytes | None:
+    """Returns the content of the checkpoint from which the trial resumes; None at epoch 0."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
-        return None, math.inf
+        return None
     with checkpoint.as_directory() as folder:
-        path = Path(folder) / STATE
-        best: float = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
-        return path.read_bytes(), best
+        return (Path(folder) / STATE).read_bytes()

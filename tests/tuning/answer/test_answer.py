@@ -69,7 +69,7 @@ def searched(tmp_path):
     splits = hold_out(space.space.task.data(None), fraction=0.2, seed=0)
     training = Training(space.space.task, splits, TrialSpec(CONFIG, trial_seed(0, "00000"), 8))
     report = training.run_epoch()
-    torch.save({"training": training.state_dict(), "best": report["loss"]}, place / STATE)
+    torch.save({"training": training.state_dict(), "extra": report["loss"]}, place / STATE)
     save_experiment(Experiment(space=str(TINY), name="mine", results=str(tmp_path), max_epochs=8), folder, {})
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")

@@ -16,37 +16,25 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.training.group import Answer, DDPRank, Group, addresses_among
 
 
-class WorkerActor:
-    """A Ray actor that runs one member of a training group, which is one ddp process."""
-
-    def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
-        self.member = DDPRank(rank, num_workers, num_threads, device)
+class WorkerActor(DDPRank):
+    """A member of a training group, which is one ddp process, as a Ray actor."""
 
     def address(self) -> str:
         """Returns the IP address of this process's node."""
         return str(ray.util.get_node_ip_address())
-
-    def begin(self, shared: Any, *arguments: Any) -> int:
-        """Calls `DDPRank.begin` with task and splits from the object store."""
-        task, splits = shared
-        return self.member.begin(task, splits, *arguments)
-
-    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls another method of this process's `DDPRank` by its name."""
-        return getattr(self.member, method)(*arguments, **named)
 
 
 class Workers(Group):
     """A training group of Ray actors, one in each bundle of the trial's placement group.
 
     Args:
-        shared: a reference to (task, splits) in the object store.
+        material: a reference to (task, splits) in the object store.
         cpus, gpus: one worker's CPUs and GPUs.
     """
 
-    def __init__(self, shared: Any, num_workers: int, cpus: float, gpus: float) -> None:
-        self.shared, self.cpus, self.gpus = shared, cpus, gpus
-        super().__init__(num_workers)
+    def __init__(self, material: Any, num_workers: int, cpus: float, gpus: float) -> None:
+        self.cpus, self.gpus = cpus, gpus
+        super().__init__(material, num_workers)
 
     def start(self) -> None:
         # The actors have no runtime environment of their own, so that Ray uses the processes started in advance.
@@ -60,14 +48,11 @@ class Workers(Group):
             arguments = rank, self.num_workers, max(1, int(self.cpus)), device
             self.actors.append(actor.options(**options).remote(*arguments))
         addresses = addresses_among(ray.get([each.address.remote() for each in self.actors]))
-        port = self.call_first("listen", host=addresses[0])
-        joins = [a.call.remote("join", addresses[0], port, own) for a, own in zip(self.actors, addresses, strict=True)]
-        self.answers(joins)
+        (port,) = self.answers([self.send(0, "listen", addresses[0])])
+        self.answers([self.send(rank, "join", addresses[0], port, own) for rank, own in enumerate(addresses)])
 
-    def send(self, rank: int, method: str, *arguments: Any, **named: Any) -> Any:
-        if method == "begin":
-            return self.actors[rank].begin.remote(self.shared, *arguments)
-        return self.actors[rank].call.remote(method, *arguments, **named)
+    def send(self, rank: int, method: str, *arguments: Any) -> Any:
+        return getattr(self.actors[rank], method).remote(*arguments)
 
     def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
         return [received(call) for call in ray.wait(calls, num_returns=1, timeout=timeout_s)[0]]
@@ -75,7 +60,7 @@ class Workers(Group):
     def release(self) -> None:
         """Makes the workers free their training state; does not wait for them, since a trial must end at once."""
         for actor in self.actors:
-            actor.call.remote("end")
+            actor.end.remote()
 
     def close(self) -> None:
         for actor in self.actors:
@@ -101,7 +86,7 @@ def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Work
     global warm
     group, warm = warm, None
     if group is not None:
-        group.shared = shared
+        group.material = shared
         return group
     return Workers(shared, num_workers, cpus, gpus)
 

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
-
-import torch
-from torch import Tensor, nn
+from collections.abc import Callable
+from typing import TypeVar
 
 from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class MicroBatcher:
@@ -65,55 +60,6 @@ class MicroBatcher:
             self.limit = size // 2
             logger.warning("%s continues with %d examples at once", self.what, self.limit)
             release()
-
-
-def gradients_in_parts(
-    mean_loss: Callable[[Tensor, Tensor], Tensor],
-    backward: Callable[[Tensor], None],
-    inputs: Tensor,
-    targets: Tensor,
-    accumulating: Callable[[], AbstractContextManager[Any]],
-    size: int,
-) -> Tensor:
-    """Accumulates the gradients of a batch's mean loss, `size` examples at a time; returns the loss, detached.
-
-    A part's loss is weighted by its share of the examples. All parts except the last run inside `accumulating()`.
-    """
-    num_examples = targets.shape[0]  # len() takes 4 times as long
-    if num_examples <= size:
-        loss = mean_loss(inputs, targets)
-        backward(loss)
-        return loss.detach()
-    losses = []
-    for start in range(0, num_examples, size):
-        some, their_targets = inputs[start : start + size], targets[start : start + size]
-        with accumulating() if start + size < num_examples else nullcontext():
-            loss = mean_loss(some, their_targets) * (len(their_targets) / num_examples)
-            backward(loss)
-        losses.append(loss.detach())
-    return torch.stack(losses).sum()
-
-
-def sums_in_parts(
-    forward: Callable[[Tensor], Any],
-    measures: Iterable[Callable[[Any, Tensor], Tensor]],
-    inputs: Tensor,
-    targets: Tensor,
-    size: int,
-) -> Tensor:
-    """The sum of each measure, which returns a mean, over the examples, computed `size` at a time; one sum each."""
-    total = torch.zeros((), dtype=torch.float64, device=inputs.device)
-    for some, their_targets in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
-        outputs = forward(some)
-        values = [measure(outputs, their_targets) for measure in measures]
-        total = total + torch.stack(values) * len(their_targets)
-    return total
-
-
-def warn_of_batch_norm(model: nn.Module) -> None:
-    """Logs a warning if the model has batch norm, whose results depend on the micro-batch size."""
-    if any(isinstance(part, BATCH_NORMS) for part in model.modules()):
-        logger.warning("batch norm normalizes over the micro-batch: from now on, figures depend on its size")
 
 
 def release() -> None:

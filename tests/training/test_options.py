@@ -1,9 +1,9 @@
-"""What pbt changed reaches a restored optimizer and its schedule; no framework."""
+"""What pbt changed reaches a restored optimizer and its schedule."""
 
 import pytest
 import torch
 
-from tuner.integrations.current_trial import keep_changes, options_of
+from tuner.training.options import keep_changes, options_of
 
 SCHEDULES = {
     "none": lambda optimizer: None,
