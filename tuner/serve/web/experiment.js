@@ -18,7 +18,7 @@ const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one v
 const JOB_POLL_MS = 1500; // while a job starts or ends
 const POLL_MS = 10000; // while a search runs
 const GATHER_MS = 20; // between an event and its request: a trial's end is several lines at once
-const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 20; // between two updates
+const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 10; // between two updates
 
 /** The experiment on display; null while the page shows the list.
  * @type {{now: Experiment | null}} */
@@ -111,7 +111,6 @@ export class Experiment {
     /** @type {Changes} */
     const changes = await (isFirst ? firstPage(this.name) : get(`${this.path}/changes?${query}`));
     this.#took = performance.now() - began;
-    this.#rest(this.#took);
     for (const name of wanted) this.#asked.add(name);
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
       return this.#load(0, fresh, onlyRows); // more changed rows than one response has
@@ -131,12 +130,6 @@ export class Experiment {
     this.loaded = changes;
     this.#pollLater(changes.summary);
     this.draw(changes, figures);
-  }
-
-  /** Spares the search: no update begins for 20 times as long as the last one took, at most 5 s.
-   * @param {number} took */
-  #rest(took) {
-    this.#rested = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * took));
   }
 
   /** Adds the rows beyond those of the first response: a search has more than one response can send.
@@ -194,7 +187,9 @@ export class Experiment {
         await this.load({ onlyRows: true }); // tables show a new line before the figures are drawn
         const took = this.#took;
         if (!this.isClosed) await this.load();
-        this.#rest(took + this.#took);
+        // Spares the search: the next update waits ten times as long as this one took, at most 5 s.
+        const pause = Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * (took + this.#took)));
+        this.#rested = performance.now() + pause;
       });
       this.#update = undefined;
       this.updateLater();
