@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from asking import request_of
-from tiers import further
 
 from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
@@ -45,13 +44,10 @@ def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, mo
 
 
 REQUESTS = [
-    (["--space", TINY, "--num-samples", "0"], "--num-samples 0: must be 1 or more"),
     (["--space", TINY, "--num-samples", "2.5"], "--num-samples 2.5: must be a whole number"),
     (["--space", TINY, "--num-samples"], "--num-samples: needs a value"),
     (["--space", TINY, "--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
-    (["--space", TINY, "surplus"], "surplus"),
     (["--space", TINY, "--max-epochs", "2", "--grace-period", "3"], "--grace-period 3 is above --max-epochs 2"),
-    (["--space", TINY, "--reduction-factor", "1"], "--reduction-factor 1: must be above 1"),
     (["--space", TINY, "--seed", "-1"], "--seed -1: must be 0 or more, at most 4,294,967,295"),
     (
         ["--searcher", "hyperot"],
@@ -62,16 +58,10 @@ REQUESTS = [
         ["--space", TINY, "--searcher", "bohb", "--scheduler", "asha"],
         "bohb does not work with --scheduler asha; bohb works with bohb",
     ),
-    (["--space", TINY, "--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
-    (
-        ["--space", TINY, "--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"],
-        "--cpus-per-trial 3: each of",
-    ),
     (["--space", TINY, "--time-budget", "10"], "--time-budget 10: write it as 90s, 30m or 2h"),
     (["--space", TINY, "--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
     (["--space", TINY, "--cpus-per-trial", "many"], "--cpus-per-trial many: must be a number or auto"),
     (["--space", TINY, "--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: above 1 it must be a whole number"),
-    (["--space", TINY, "--name", "../x"], "--name '../x': letters, digits"),
     (["--space", TINY, "--results", ""], "--results '': give a folder, or an object store"),
     (
         ["--space", TINY, "--results", "nowhere://bucket/tuner"],
@@ -79,7 +69,6 @@ REQUESTS = [
     ),
     (["--space", TINY, "--results", "s3://bucket/tuner", "--address", "auto"], "where all nodes need a shared folder"),
     (["--space", TINY, "--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
-    (["--space", TINY, "--metric", ""], "--metric '': give the name of a reported metric"),
     (["--space", TINY, "--metric", "accuray"], "did you mean 'accuracy'?"),
     (
         ["--space", f"{SPACES}/numbers.py:derived", "--searcher", "grid"],
@@ -87,7 +76,6 @@ REQUESTS = [
     ),
     ([], "give --space NAME (see --list), or --resume NAME"),
     (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
-    (["--space", "zzz"], "known: cifar, imagefolder, mobilenet, quadratic, "),
     (["--space", "nowhere.py"], "--space nowhere.py: no such file"),
     (["--space", "TMP"], "is a folder; give the .py file"),
     (["--space", "no.such.module"], "No module named"),
@@ -100,7 +88,6 @@ REQUESTS = [
     (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
     (["--space", TINY, "--num-samples", "4", "--num-samples", "5"], "--num-samples is given twice, with 4 and with 5"),
     (["--space", TINY, "--stop", "accuracy"], "--stop 'accuracy': write it as name=value"),
-    (["--space", TINY, "--stop", "accuracy=nan"], "--stop accuracy=nan: must be a number"),
     (["--space", TINY, "--results", "taken"], "--results taken: is a file; give another folder"),
     (["--space", TINY, "--results", "taken/below"], "cannot be written to"),
 ]
@@ -113,22 +100,6 @@ def test_a_wrong_request_is_refused(refused, argv, message):
     assert message in refused(*argv)
 
 
-def command(folder, *argv, **variables):
-    """What the command itself says of a request that it refuses, all of it, in `folder`."""
-    variables = os.environ | {"PYTHONPATH": str(ROOT)} | variables
-    words = [sys.executable, "-m", "tuner.run", *(word.replace("TMP", str(folder)) for word in argv)]
-    ended = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2 and "Traceback" not in ended.stdout, ended.stderr
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith("still ")]  # on a busy machine
-    assert len(lines) == 1 and lines[0].startswith("tuner: error: "), ended.stderr
-    return lines[0]
-
-
-@pytest.mark.parametrize(("argv", "message"), further(REQUESTS[::6], 1))  # 4 s each
-def test_the_command_ends_with_2_and_one_line(tmp_path, argv, message):
-    assert message in command(tmp_path, *argv)
-
-
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
@@ -136,10 +107,14 @@ def test_the_command_ends_with_2_and_one_line(tmp_path, argv, message):
         pytest.param("long" * 25, "path length cannot exceed 107 bytes", marks=pytest.mark.slow),
     ],
 )
-def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, message):
+def test_the_command_says_in_one_line_why_ray_does_not_start_here(tmp_path, folder, message):
     (tmp_path / "mine.txt").write_text("")
-    refusal = command(tmp_path, "--space", "quadratic", "--name", "mine", RAY_TMPDIR=str(tmp_path / folder))
-    assert message in refusal and "RAY_TMPDIR" in refusal
+    words = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--name", "mine"]
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(tmp_path / folder)}
+    ended = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    (line,) = [line for line in ended.stderr.splitlines() if not line.startswith("still ")]  # on a busy machine
+    assert ended.returncode == 2 and "Traceback" not in ended.stdout and line.startswith("tuner: error: ")
+    assert message in line and "RAY_TMPDIR" in line
     assert not (tmp_path / "results" / "mine").exists()  # the same command can be given again
 
 
@@ -153,7 +128,10 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("    return open('my_data.npz')", ["FileNotFoundError", "my_data.npz", "space.py, line 6"]),
+        (
+            "    return open('my_data.npz')",
+            ["FileNotFoundError", "my_data.npz", "line 6", "relative paths start in "],
+        ),
         ("    return (1, 2)", ["returns a tuple of 2: int, int; return Splits(train=", "space.py, line 5"]),
         ("    return None", ["returns None; return Splits(train="]),
         ("    return data_dir / 'train.csv'", ["needs a folder: give --data-dir DIR", "space.py, line 6"]),
@@ -190,10 +168,6 @@ DRY = "space = Space(params=p, task=Task(**t))"
         (f"t['metrics'] = {{'loss': print}}; {DRY}", "has 'loss', which every task reports itself; rename the metric"),
         ("space = Space(params=p, train=nn.Linear(4, 2))", "train= is a module: give a function of the config"),
         ("space = Space(params=p)", "Space has neither; give exactly one of task= and train="),
-        (
-            "space = Space(params=p, task=Task(**t), train=print)",
-            "Space has both; give exactly one of task= and train=",
-        ),
         ("p['lr'] = tune.uniform(float('nan'), 1)", "write tune.uniform(low, high), or another domain, with finite"),
         ("def f(): f()\nf()", "a function, or a dictionary in params, contains itself"),
         (f"t['optimizer'] = optim.SGD; {DRY}", "lambda parameters, config: SGD(parameters, lr=config['lr'])"),

@@ -84,43 +84,45 @@ def small_disk(tmp_path):
 
 @pytest.mark.parametrize("freed", further([True, False], 1))
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
-    output = tmp_path / "output"
-    with output.open("w") as file:
-        process = begun(small_disk, [*COMMAND, *SLOW], stderr=file)
     folder = small_disk / "x"
+    process, output = begun_aside(small_disk, tmp_path)
     fill(small_disk / "filler")
     wait_for(lambda: re.search("No space left on device.*; the search waits until it can be wr", output.read_text()))
     wait_for(lambda: stands_still(folder, small_disk))
-    assert process.poll() is None
-    if not freed:
-        assert_ends(process, signal.SIGTERM)
-        ends = [event for event in read(folder / "journal.jsonl") if event["event"] in ("trial_failed", "trial_ended")]
-        assert not [event for event in ends if event["event"] == "trial_failed"], ends
-    (small_disk / "filler").unlink()
-    if not freed:
-        process = start([*COMMAND, "--resume", "x", "--results", str(small_disk)])
-    assert process.wait(120) == 0
-    assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
+    assert_goes_on_or_resumes(process, small_disk, (small_disk / "filler").unlink, freed)
     assert "Traceback" not in output.read_text()
+    assert freed or not [event for event in read(folder / "journal.jsonl") if event["event"] == "trial_failed"]
 
 
 @pytest.mark.parametrize("back", further([True, False], 1))
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
-    output, folder = tmp_path / "output", tmp_path / "x"
-    with output.open("w") as file:
-        process = begun(tmp_path, [*COMMAND, *SLOW], stderr=file)
-    folder.rename(tmp_path / "away")
+    folder, away = tmp_path / "results" / "x", tmp_path / "away"
+    process, output = begun_aside(tmp_path / "results", tmp_path)
+    folder.rename(away)
     wait_for(lambda: "the search waits until it can be written to" in output.read_text())
     time.sleep(3)
-    assert process.poll() is None and not folder.exists()
-    if not back:
-        assert_ends(process, signal.SIGINT)
-    (tmp_path / "away").rename(folder)
-    if not back:
-        process = start([*COMMAND, "--resume", "x", "--results", str(tmp_path)])
-    assert process.wait(120) == 0
-    assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
+    assert not folder.exists()
+    assert_goes_on_or_resumes(process, tmp_path / "results", lambda: away.rename(folder), back)
     assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in output.read_text()
+
+
+def begun_aside(results, folder):
+    """A slow search, and the file of what it prints to stderr."""
+    output = folder / "output"
+    with output.open("w") as file:
+        return begun(results, [*COMMAND, *SLOW], stderr=file), output
+
+
+def assert_goes_on_or_resumes(process, results, repair, repaired):
+    """A search that waits ends after the repair; or it is stopped, and its resume after the repair ends."""
+    assert process.poll() is None
+    if not repaired:
+        assert_ends(process, signal.SIGTERM)
+    repair()
+    if not repaired:
+        process = start([*COMMAND, "--resume", "x", "--results", str(results)])
+    assert process.wait(120) == 0
+    assert {trial.status for trial in load(results / "x").trials} <= {"completed", "pruned"}
 
 
 @pytest.mark.parametrize("fault", further(["stopped", "killed", "full", "read-only"], 1))

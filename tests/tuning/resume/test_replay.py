@@ -20,9 +20,9 @@ def report(trial, epoch, loss=1.0):
     return event("report", trial, epoch=epoch, metrics={"loss": loss})
 
 
-def decision(trial, epoch, action, **fields):
-    fields = {"rung": None, "bracket": None, "value": 1.0, "cutoff": None, "recorded": 0, "reason": "why", **fields}
-    return event("decision", trial, epoch=epoch, action=action, **fields)
+def stop(trial, epoch):
+    fields = {"rung": None, "bracket": None, "value": 1.0, "cutoff": None, "recorded": 0, "reason": "why"}
+    return event("decision", trial, epoch=epoch, action="stop", **fields)
 
 
 def ended(trial, status, reason="why"):
@@ -45,13 +45,6 @@ def again(tmp_path, history, **choices):
     return Search(tmp_path / "resumed", history=history, **{"max_epochs": 4, "scheduler": "fifo", **choices})
 
 
-def test_a_trial_that_failed_for_good_stays_failed_and_the_searcher_hears_it(tmp_path):
-    failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
-    search = again(tmp_path, [begun(), *started(0), report(0, 1), failed, ended(0, "failed", "broken")])
-    assert statuses(search) == {0: "ERROR"}
-    assert search.searcher_heard == [("00000", 1), ("00000", "failed")]
-
-
 def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
     failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
     history = [begun(), *started(0), report(0, 1), failed]
@@ -65,7 +58,7 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
 
 
 def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path):
-    history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), decision(1, 1, "stop")]
+    history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), stop(1, 1)]
     history += [ended(0, "interrupted"), ended(1, "interrupted")]
     for more in ([], [resumed()]):
         search = again(tmp_path, history + more)
@@ -81,15 +74,6 @@ def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path, loss, st
     saved = "ray/00000/checkpoint_000001"
     (tmp_path / "x" / saved).mkdir(parents=True)
     last = report(0, 2, loss) | {"checkpoint": saved}
-    history = [begun(2), *started(0), report(0, 1), last, decision(0, 2, "stop"), ended(0, status)]
+    history = [begun(2), *started(0), report(0, 1), last, stop(0, 2), ended(0, status)]
     search = again(tmp_path, history, results=str(tmp_path), name="x")
     assert statuses(search) == {0: after}
-
-
-def test_a_stop_that_the_crash_cut_off_is_decided_and_written_again(tmp_path):
-    history = [begun(), *started(0), report(0, 1, 1.0), decision(0, 1, "continue", rung=1, bracket=0)]
-    history += [*started(1), report(1, 1, 9.0)]
-    search = again(tmp_path, history, scheduler="asha")
-    assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
-    written = [(e["event"], e["trial"]) for e in read(search.path)]
-    assert written == [("decision", "00001"), ("trial_ended", "00001")]
