@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import textwrap
 from typing import TextIO
 
@@ -23,6 +24,13 @@ HEADS = ((r"tuner: error:|failed  +", RED), (r"NOTE:|!!!", YELLOW), (r"best  +",
 def is_steerable(stream: TextIO) -> bool:
     """Whether a stream writes to a terminal that understands control sequences."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; False for IPython in a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
 
 
 def has_colours(stream: TextIO) -> bool:

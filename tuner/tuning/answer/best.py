@@ -175,10 +175,9 @@ def load_config(path: Path) -> dict[str, Any]:
 
 
 def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
-    """Returns the content of best/metrics.json if `best/` has this report's model; None if not, or if it is unreadable.
+    """Returns the content of best/metrics.json if `best/` is this report's; None if not, or if it is unreadable.
 
-    Args:
-        fields: fields of best/config.json, among them `trial` and `epoch`, and the values that they must have.
+    `fields` are those of best/config.json, among them `trial` and `epoch`, that must have these values.
     """
     try:
         config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))

@@ -41,12 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as it was when its folder was read; `refreshed()` reads the folder again.
-
-    Attributes:
-        folder: the experiment's folder.
-        state: running, finished, interrupted or failed.
-    """
+    """A search as its folder had it; `state` is running, finished, interrupted or failed."""
 
     folder: Path
     state: str
@@ -129,10 +124,7 @@ class SearchResult:
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads the folder of an experiment, which may still run; writes nothing and runs no code of the folder.
-
-    Raises a RequestError if the folder has no experiment, or it is damaged.
-    """
+    """Reads the folder of an experiment, which may still run; RequestError if it has none, or it is damaged."""
     place = Path(folder)
     with blamed(str(place)):
         record = load_record(place)
@@ -221,8 +213,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
     """Returns a line per kind of memory that kept growing in most of the trials that were long enough to tell.
 
-    A leak is in the code that all trials run. Growth in few of them is mostly the allocator's: in one of the four long
-    trials of LeNet on CIFAR-10, the heap grew by 4 MiB per epoch.
+    A leak is in the code that all trials run. Growth in few of them is mostly the allocator's.
     """
     lines = []
     for name, memory in GROWTH.items():

@@ -27,12 +27,7 @@ RAISED_IN = {
 
 @dataclass(eq=False)
 class CheckFailed(Exception):
-    """Raised if a part of the space or its data fails.
-
-    Attributes:
-        advice: what is allowed and what to do; empty if nothing is certain.
-        tried: the config with which it failed; empty if the config does not matter.
-    """
+    """Raised if a part of the space or its data fails; `advice` and `tried`, a config, are empty if none is certain."""
 
     part: str
     problem: str

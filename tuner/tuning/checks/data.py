@@ -25,11 +25,7 @@ CHUNK_BYTES = 2**20  # of an array that is searched for NaN at once: 614 MB, CIF
 
 
 def load_data(request: Request) -> Request:
-    """Reads, decodes and splits the data of a request.
-
-    Raises:
-        RequestError: data is missing or incomplete, or the space's data function fails or returns no usable data.
-    """
+    """Reads, decodes and splits a request's data; RequestError if data is missing or the data function fails."""
     task, experiment = request.loaded_space.space.task, request.experiment
     if task is None:
         return request
@@ -104,8 +100,7 @@ def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFail
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
     """Returns a part's first examples: a full batch and the smaller last one, or fewer if examples are large.
 
-    Args:
-        odd: a row with NaN or infinity, which the batch must have.
+    The batch has the example `odd`, in which is NaN or infinity.
     """
     values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
     most = max(2, MOST_VALUES // max(1, int(values)))

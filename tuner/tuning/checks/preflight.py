@@ -1,8 +1,7 @@
 """Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
 
-The check uses the trials' own training loop. What it tries depends on the space alone, never on the clock: one batch
-for the smallest values and one for each other alternative (`settings_of`). A check that takes long says which
-alternative it tries. Afterwards it restores the random streams of Python, numpy and torch's CPU.
+The check uses the trials' own training loop. What it tries depends on the space alone, never on the clock
+(`settings_of`). Afterwards it restores the random streams of Python, numpy and torch's CPU.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -41,11 +40,8 @@ logger = logging.getLogger(__name__)
 def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = True) -> Request:
     """Loads the space and checks the request; the experiment then names its searcher and its scheduler.
 
-    Args:
-        here: whether the search runs from this machine; without --address, a trial must then fit on it.
-
-    Raises:
-        RequestError: the space cannot be loaded, or the request cannot be done.
+    If the search runs from `here` and without --address, a trial must fit on this machine. Raises a RequestError if
+    the space cannot be loaded, or the request cannot be done.
     """
     history: list[Event] = []
     if resumed:
@@ -106,9 +102,7 @@ def _resumed(
 ) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
     """Checks that a resume does not make another search of it; returns its experiment, space and facts.
 
-    Args:
-        loaded_space: the space that the caller has; None = import the one that the experiment names, once the options
-            are known to be its own. No other code is imported.
+    Without the caller's space, it imports the experiment's own, but only once the options are known to fit.
     """
     saved = earlier.experiment
     new = as_before(wanted, saved)
@@ -149,9 +143,7 @@ def _resumed(
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the journal's events, from which a search resumes; raises a RequestError if it has lost all its events.
 
-    Args:
-        begun: whether experiment.json says that the journal had its first event. Without events, a search that has
-            begun has lost them; another one was killed before its first event and may start.
+    Only a search that has not `begun`, by its experiment.json, was killed before its first event and may have none.
     """
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
@@ -183,16 +175,8 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 
 def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
-    made = [folder for folder in (results, *results.parents) if not folder.exists()]
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        probe = results / f".tuner-{os.getpid()}"
-        probe.mkdir()
-        probe.rmdir()
-    except OSError as error:
-        what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
-        raise RequestError(f"--results {results}: {what}; give another folder") from None
-    finally:
-        with contextlib.suppress(OSError):  # another search may have begun to use one
-            for folder in made:
-                folder.rmdir()
+    there = next(folder for folder in (results.absolute(), *results.absolute().parents) if os.path.exists(folder))
+    if not there.is_dir():
+        raise RequestError(f"--results {results}: is a file, or lies below one; give another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RequestError(f"--results {results}: {there} cannot be written to; give another folder")

@@ -90,12 +90,10 @@ class TracedConfig(dict[str, Any]):
 
 
 class TracedTask:
-    """A Task for one setting whose functions raise CheckFailed if they fail or return a wrong value.
+    """Makes `task`: one for one setting, whose functions raise CheckFailed if they fail or return a wrong value.
 
-    Attributes:
-        task: the Task with the traced functions.
-        forward: file and line of the user's forward pass.
-        blamed: what is to blame if the loss of the first training batch, before any update, is NaN or infinite.
+    `forward` is file and line of the user's forward pass; `blamed` is what made the first training loss, before any
+    update, NaN or infinite.
     """
 
     def __init__(self, task: Task, splits: Splits) -> None:
@@ -192,10 +190,8 @@ def try_setting(
 ) -> CheckFailed | None:
     """Trains and evaluates on about one batch, and saves the state; raises CheckFailed if a trial would fail.
 
-    Returns what is to blame for a loss that was NaN or infinite and must not be; None if there is none.
-
-    Args:
-        odd: name of a part -> its first row with NaN or infinity.
+    Returns what is to blame for a loss that was NaN or infinite, if any was. `odd` has each part's first row with such
+    values.
     """
     merged = {**splits.constants, **config}
     try:

@@ -31,10 +31,10 @@ def plan(request: Request) -> list[str]:
     lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
     if space.constants:
         lines += [f"constants   {setting(space.constants)}"]
-    lines += [f"script      {places}" for places in script_places(space)]
+    lines += [f"script      {places}" for places in script_places(request)]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e, space)}"]
-    lines += [f"chosen      automatically: {why}" for why in chosen(request)]
+    lines += [f"chosen      automatically: {request.facts['auto']}"] if is_chosen(request) else []
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
@@ -49,8 +49,14 @@ def plan(request: Request) -> list[str]:
     return lines
 
 
-def script_places(space: Space) -> list[str]:
+def is_chosen(request: Request) -> bool:
+    """Whether `auto` chose something; a resumed search keeps what it has."""
+    return "auto" in request.facts and not request.history
+
+
+def script_places(request: Request) -> list[str]:
     """Returns one line that says by what way each parameter reaches the script; none if the space is no script."""
+    space = request.loaded_space.space
     targets = space.train.targets(space.params) if isinstance(space.train, Script) else {}
     return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
 
@@ -100,9 +106,9 @@ def heading(request: Request) -> list[str]:
     r = request.resources
     resources = f"; {per_trial(r)}, {counted(r.concurrent, 'trial')} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
-    lines += [f"chosen automatically: {why}" for why in chosen(request)]
+    lines += [f"chosen automatically: {request.facts['auto']}"] if is_chosen(request) else []
     lines += notes(request)
-    lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
+    lines += [f"script: {places}" for places in script_places(request)]
     if request.splits:
         sizes = ", ".join(f"{len(part):,} {name}" for name, part in request.splits.parts.items())
         lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
@@ -141,29 +147,22 @@ def place(e: Experiment) -> str:
 
 def settings(request: Request) -> str:
     """Says how many settings the search tries, and how they are proposed."""
-    e = request.experiment
-    points = f"; the first {len(e.point)} from the given points" if e.point else ""
-    return _proposed(request, e, request.loaded_space.space) + points
-
-
-def _proposed(request: Request, e: Experiment, space: Space) -> str:
+    e, space = request.experiment, request.loaded_space.space
+    given = f"; the first {len(e.point)} from the given points" if e.point else ""
     if e.searcher == "grid":
         grid = GridSearcher(e, space, e.num_samples)
-        part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"
-        return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
+        if grid.num_settings == grid.size:
+            return f"all of a grid of {grid.size}{given}"
+        part = f"{grid.num_settings}, drawn by the seed, of a grid of {grid.size}"
+        return f"{part} (--num-samples {grid.size} tries all){given}"
     if e.searcher == "refine":
         half = num_random(first_num_samples(e, request.history))
-        return f"{half} random, then {e.num_samples - half} neighbours of the best one"
+        return f"{half} random, then {e.num_samples - half} neighbours of the best one{given}"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
-    fewest = NUM_RANDOM if e.searcher == "forest" else 0
-    all_random = f", all random: its model needs reports of {fewest} trials" if e.num_samples <= fewest else ""
-    return f"{e.num_samples}{times} by {e.searcher}{all_random}"
-
-
-def chosen(request: Request) -> list[str]:
-    """Returns one line with what `auto` chose and why; none for a resumed search, which keeps what it has."""
-    return [] if request.history or "auto" not in request.facts else [request.facts["auto"]]
+    is_random = e.searcher == "forest" and e.num_samples <= NUM_RANDOM
+    all_random = f", all random: its model needs reports of {NUM_RANDOM} trials" if is_random else ""
+    return f"{e.num_samples}{times} by {e.searcher}{all_random}{given}"
 
 
 def schedule(e: Experiment, space: Space) -> str:

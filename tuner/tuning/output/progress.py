@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
+import re
 import shutil
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,17 +21,20 @@ from ray.tune.experiment import Trial
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
-from tuner.errors.terminal import fitted, has_colours, is_steerable
+from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
 from tuner.record.texts import flat, formatted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
-from tuner.tuning.output.table import Cell, coloured, columns_of, drawn, in_notebook, narrowed
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # most characters of a cell; a longer text is cut
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]\d+)?|nan|inf)")
+STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
+COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
+BEST = re.compile(r"best \S+ \S+ \(trial (\S+)\)")  # a part of the progress line
 
 
 @contextlib.contextmanager
@@ -45,11 +51,7 @@ class ProgressTable(CLIReporter):
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
-    Args:
-        tracker: the state of the search; it also calls the table when a trial ends.
-        stopper: knows how much of the time budget remains, and whether the search was refused.
-        waiting: gets the numbers of pending and running trials; returns what pending trials wait for, in a line.
-        table: how to print the table: as wide as the terminal, with all columns, or not at all.
+    `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class ProgressTable(CLIReporter):
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
         self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
-        self._cell = Cell() if in_notebook() else None
+        self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the output that shows the table
+        self._is_shown = False
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
@@ -85,7 +88,7 @@ class ProgressTable(CLIReporter):
 
     @property
     def _is_live(self) -> bool:
-        return self._in_place or self._cell is not None
+        return self._in_place or bool(self._cell)
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
         """Whether a report is due: at the end, and `_pause_s` seconds after the last one."""
@@ -106,7 +109,9 @@ class ProgressTable(CLIReporter):
         texts = filter(None, [*more, self._waiting(num_pending, num_running), line])
         block = [*table, *(part for text in texts for part in fitted(printable(text), width))]
         if self._cell:
-            self._cell.show("\n".join(block))
+            display: Any = importlib.import_module("IPython.display").display
+            display({"text/plain": "\n".join(block)}, raw=True, display_id=self._cell, update=self._is_shown)
+            self._is_shown = True
         elif self._in_place:
             up = self._up()
             self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
@@ -168,6 +173,53 @@ def cell(value: Any) -> str:
     """Returns a value as a table shows it: a number with five significant digits, or a short text; None is empty."""
     text = "" if value is None else printable(formatted(value))
     return text if len(text) <= MOST_CELL else text[: MOST_CELL - 3] + "..."
+
+
+def columns_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns the columns that have a value: the header and the cells, padded to one width; numbers align right."""
+    columns = []
+    for name, *cells in zip(header, *rows, strict=True):
+        if any(cells):
+            width, number = max(map(len, (name, *cells))), all(map(NUMBER.fullmatch, filter(None, cells)))
+            columns.append([each.rjust(width) if number else each.ljust(width) for each in (name, *cells)])
+    return columns
+
+
+def drawn(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table with these columns."""
+    if not columns:
+        return []
+    header, *rows = ["| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True)]
+    border = "+".join("-" * (len(column[0]) + 2) for column in columns)
+    return [f"+{border}+", header, f"|{border}|", *rows, f"+{border}+"]
+
+
+def narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Draws the first columns, as many as fit `width` characters, and a line that names the others."""
+    room, num_shown = width - 1, 0
+    for column in columns:
+        room -= len(column[0]) + 3
+        if room < 0:
+            break
+        num_shown += 1
+    left_out = ", ".join(column[0].strip() for column in columns[num_shown:])
+    note = f"not shown: {left_out}; --table wide shows all columns" if left_out else ""
+    return [*drawn(columns[:num_shown]), *(fitted(note, width) if note else [])]
+
+
+def coloured(lines: Sequence[str]) -> list[str]:
+    """Colours the statuses in a table, and the best trial in it and in the progress line below it."""
+    best = next((match[1] for line in reversed(lines) if (match := BEST.search(line))), "")
+    painted_lines = []
+    for line in lines:
+        if line.startswith("| "):
+            line = STATUS.sub(lambda match: painted(match[0], COLOURS[match[0]]), line, count=1)
+            start = f"| {best} |"
+            line = f"| {painted(best, f'{BOLD};{GREEN}')} |{line[len(start) :]}" if line.startswith(start) else line
+        else:
+            line = BEST.sub(lambda match: painted(match[0], f"{BOLD};{GREEN}"), line)
+        painted_lines.append(line)
+    return painted_lines
 
 
 def progress_line(

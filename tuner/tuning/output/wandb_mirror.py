@@ -21,12 +21,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from tuner.errors import RequestError, say
+from tuner.errors.terminal import in_notebook
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.reading import follow, read
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.lock import driver_of
 from tuner.spec.experiment import Experiment
-from tuner.tuning.output.table import in_notebook
 
 WAIT_S = 20.0  # the longest wait after a search for W&B to write or upload the last runs
 PROMPT_S = 1.5  # the longest wait at a terminal or in a notebook; W&B then continues in the background

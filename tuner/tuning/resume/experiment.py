@@ -18,28 +18,19 @@ from tuner.tuning.resume.trust import OPTION, code_of, names_its_space, recorded
 
 @dataclass(frozen=True)
 class ResumedExperiment:
-    """An experiment that was loaded in order to resume it.
-
-    Attributes:
-        facts: what experiment.json has beside the options.
-        space: the name by which `find_space` loads its space here (`tuner.tuning.resume.trust`).
-        code: lines to print about the code of its space.
-    """
+    """An experiment that was loaded in order to resume it."""
 
     experiment: Experiment
-    facts: dict[str, Any]
-    space: str
-    code: list[str]
+    facts: dict[str, Any]  # what experiment.json has beside the options
+    space: str  # the name by which `find_space` loads its space here
+    code: list[str]  # lines to print about the code of its space
 
 
 def load_resumed(call: SearchCall, stack: ExitStack) -> ResumedExperiment:
     """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
 
     A dry run does not lock the folder. If the caller has the space as an object, no code that the folder names is run.
-
-    Raises:
-        RequestError: there is no such experiment, it is damaged or another driver runs it; or its links, its code or
-            its cluster are refused.
+    Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere, or `trust` refuses it.
     """
     name, results = call.resume, call.given.get("results", "results")
     place, named = local_root(results), call.given.get("space", "")

@@ -1,9 +1,9 @@
 """Restores a search: replays the journal's events through a new searcher and a new scheduler.
 
 Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
-replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
-and TPE's observations. A crash may have cut off the decision on the last report, or the end of a trial that was to stop
-or had failed. The replay then makes the decision or ends the trial, and appends the event to the journal.
+replay restores rungs, brackets, paused trials, the settings that pbt has changed and TPE's observations. A crash may
+have cut off the decision on the last report, or the end of a trial that was to stop or had failed. The replay then
+makes the decision or ends the trial, and appends the event to the journal.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOO
 class Replay(ReplayController):
     """Replays a journal once, in `run`. It replaces Ray's controller: its trials have a status but no worker.
 
-    The scheduler gets the `Trial` objects that Ray will get afterwards.
-
-    Args:
-        history: the journal's events so far.
-        sha256: the digest of the space's file in this session.
+    The scheduler gets the `Trial` objects that Ray will get afterwards. `sha256` is that of the space's file now.
     """
 
     def __init__(
@@ -188,10 +184,9 @@ class Replay(ReplayController):
     def _start_session(self, number: int, max_epochs: int, sha256: str) -> None:
         """Does what a resumed session did before its first event of a trial.
 
-        Ends the trials with a decision to stop; makes the other running trials pending. Continues the trials that
-        trained all epochs and saved a checkpoint, if event `number` raised max_epochs, and those that failed by the
-        user's code, if that code has changed. The scheduler gets these trials again. The searcher does not: it already
-        has their value.
+        Ends the trials with a decision to stop; makes the other running trials pending. Continues trials that trained
+        all epochs, if event `number` raised max_epochs, and those that failed by code that has changed. The scheduler
+        gets these again; the searcher does not, because it already has their value.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:

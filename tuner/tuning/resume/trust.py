@@ -1,20 +1,13 @@
 """Decides whether tuner may run the code that an experiment's folder names, before it imports any of it.
 
 A folder is only data, which may come from anywhere. But `tuner.run --resume`, `tuner.train` and `tuner.audit` run the
-space that the folder names. They print the file whose code they will run. They refuse:
+space that the folder names. docs/security.md has the rules. The reasons:
 
-* a folder of another user, but not of root, because root can change this program anyway;
-* a space that only the folder names by a path, if its file has changed since the search (by sha256) or lies in the
-  folder of results, because one archive may contain both. A module in the working folder counts as a path;
-* a folder with links that may lead out of it, before it is written to (`refuse_links`);
-* a cluster that only the folder names by host and port: a driver and its cluster run each other's code.
-
-A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
-runs, and a line says that it has changed.
-
-`--trust` switches these checks off for one command; it is never saved. No check can detect a malicious folder that the
-user has unpacked: the user owns it, and its author chose both the hash and the path. In that case the printed line that
-names the file is the only protection.
+* root may own a folder, because root can change this program anyway;
+* code in the folder of results is refused, because one archive may contain an experiment and the code that it names.
+  A module in the working folder counts as a path;
+* no check detects a folder that the user has unpacked: its author chose both the hash and the path. There, the printed
+  line that names the file is the only protection.
 """
 
 from __future__ import annotations
@@ -51,14 +44,13 @@ def code_of(
 
     The name is `space`. If that is a relative path to no file, it is the absolute path that experiment.json records.
 
+    Raises a RequestError if the code must not run, or neither the working folder nor the recorded path has its file.
+
     Args:
         folder: the experiment's folder or its `best/`.
         files: names of the file in `folder` that names the space, and of its copy if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
-
-    Raises:
-        RequestError: the code must not run, or neither the working folder nor the recorded path has its file.
     """
     experiment = folder.resolve()
     experiment = experiment.parent if experiment.name == "best" else experiment
