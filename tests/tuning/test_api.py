@@ -90,6 +90,15 @@ def test_a_search_returns_its_result_and_its_best_model(here, capsys):
     assert tiny.accuracy(scores, labels).item() == pytest.approx(result.best.test["accuracy"])
     assert not best.model.training and best.config.keys() == tiny.space.params.keys()
     assert f"best = load_best({str(result.folder.absolute())!r})" in (result.folder / "best" / "README.md").read_text()
+    # Code in the folder of results is not run, and a damaged model is named.
+    config, evil = result.folder / "best" / "config.json", result.folder / "evil.py"
+    evil.write_text("raise SystemExit('was run')")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "space": str(evil)}))
+    with pytest.raises(RequestError, match="its code is not run"):
+        load_best(result.folder)
+    (result.folder / "best/model.pt").write_bytes(b"cut")
+    with pytest.raises(RequestError, match="model.pt is damaged"):
+        load_best(result.folder, space=tiny.space)
 
 
 SCRIPT = TINY.read_text()
@@ -127,19 +136,6 @@ def test_a_script_that_has_not_changed_gives_its_best_model(here, main, capsys):
     with pytest.raises(RequestError, match="train.py, which has changed since the search: its code is not run"):
         load_best(result.folder)
     assert load_best(result.folder, trust=True).model
-
-
-def test_code_in_the_folder_of_results_is_not_run(here):
-    result = search(tiny, name="mine", **QUICK)
-    evil = result.folder / "evil.py"
-    evil.write_text("raise SystemExit('was run')")
-    config = json.loads((result.folder / "best/config.json").read_text())
-    (result.folder / "best/config.json").write_text(json.dumps({**config, "space": str(evil)}))
-    with pytest.raises(RequestError, match="its code is not run"):
-        load_best(result.folder)
-    (result.folder / "best/model.pt").write_bytes(b"cut")
-    with pytest.raises(RequestError, match="model.pt is damaged"):
-        load_best(result.folder, space=tiny.space)
 
 
 class Interrupts(tune.Callback):

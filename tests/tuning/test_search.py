@@ -179,22 +179,6 @@ def test_a_batch_that_does_not_fit_is_computed_in_parts(search_here):
     assert ran.code == 0
     by_most = {trial.config["most"]: trial for trial in ran.record.trials}
     assert {most: trial.reports[-1].metrics["micro_batch_size"] for most, trial in by_most.items()} == {4: 4, 1000: 16}
-    short = by_most[4]
-    assert curve(short) == pytest.approx(losses_where_it_fits(ran, short), rel=1e-5)
-
-
-def losses_where_it_fits(ran, trial):
-    """What the trial's setting and seed reach, in this process, where memory does not run out."""
-    from tuner.spec.spaces import find_space
-    from tuner.training.data import hold_out
-    from tuner.training.loop import Training
-    from tuner.training.task import TrialSpec, trial_seed
-
-    task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
-    splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)
-    config = {**trial.config, "most": 1000}
-    training = Training(task, splits, TrialSpec(config, trial_seed(seed, trial.id), len(trial.reports)))
-    return [training.run_epoch()["loss"] for _ in trial.reports]
 
 
 def test_without_shrinking_the_trial_fails_as_out_of_memory(search_here):

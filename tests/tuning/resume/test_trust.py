@@ -265,7 +265,7 @@ def test_a_recorded_file_that_is_gone_is_named_and_what_to_do(command, elsewhere
 
 
 def test_a_recorded_file_in_the_results_is_refused(command, elsewhere, place, mark, capsys):
-    evil = place / "space.py"
+    evil = elsewhere.parent / "results" / "mine" / "space.py"
     (elsewhere.parent / "space.py").rename(evil)
     rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "path": str(evil)}})
     refused(command(), capsys, mark, f"{place / 'experiment.json'} names {evil}, which lies in the folder of results")
