@@ -13,7 +13,7 @@ from torch import nn
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator
-from tuner.training.devices.memory import release
+from tuner.training.devices.accelerator import release
 from tuner.training.devices.usage import Usage
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec

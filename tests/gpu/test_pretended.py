@@ -17,8 +17,7 @@ from tuner.record.report_keys import USAGE
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator, nvml
-from tuner.training.devices.accelerator import Accelerator
-from tuner.training.devices.memory import release
+from tuner.training.devices.accelerator import Accelerator, release
 from tuner.training.devices.usage import NEEDED, Usage
 from tuner.training.group import DDPRank
 from tuner.training.loop import Training

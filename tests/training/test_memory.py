@@ -11,8 +11,7 @@ from trained import accuracy, figures, same, weights
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.devices.memory import MicroBatcher
-from tuner.training.loop import Training
+from tuner.training.loop import MicroBatcher, Training
 from tuner.training.task import TrialSpec
 
 NUM_EXAMPLES = 50

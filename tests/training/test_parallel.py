@@ -20,10 +20,10 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator
 from tuner.training.group import Group, Processes, WorkerDiedError, addresses_among, interface_of
 from tuner.training.loop import Training
-from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Staged, cut, devices_of_stages, stages_of
+from tuner.training.parallel import STRATEGIES, DistributedDataParallel, ModelParallel, Staged, cut, stages_of
 from tuner.training.task import TrialSpec
 
-CPU = torch.device("cpu")
+CPU, META = torch.device("cpu"), torch.device("meta")
 ECHO = RuntimeError("Connection closed by peer [127.0.0.1]:9")
 
 
@@ -306,11 +306,11 @@ def test_a_wrong_split_size_is_named(wrong):
 
 
 def test_neighbouring_stages_share_a_device_where_there_are_more():
-    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
-    assert devices_of_stages(4, [first, second]) == [first, first, second, second]
-    assert devices_of_stages(2, [first, second]) == [first, second]
-    assert devices_of_stages(2, [first]) == [first, first]
-    assert accelerator.here.devices("cuda", 2) == [first, second]
+    first, second = accelerator.here.devices("cuda", 2)
+    assert (first, second) == (torch.device("cuda", 0), torch.device("cuda", 1))
+    for num, devices, expected in ((4, [CPU, META], [CPU, CPU, META, META]), (2, [CPU, META], [CPU, META])):
+        strategy = ModelParallel(task(stages=list), {}, devices)
+        assert strategy.networks(nn.Sequential(*map(nn.Linear, [2] * num, [2] * num)))[0].devices == expected
 
 
 @pytest.mark.parametrize("strategy", further(["pipeline", "single"], 1))  # a compiler's 20 s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,7 @@ from tuner.errors import nearest
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
-from tuner.training.task import Task
+from tuner.training.task import Task, callable_with
 
 # Field -> the classes of its values, and what an error text asks for. The other fields have checks of their own.
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -84,7 +83,7 @@ class Space:
             raise ValueError("Space has no params: there is nothing to search")
         if hasattr(self.train, "state_dict") and not isinstance(self.train, type):
             raise ValueError("train= is a module: give a function of the config that trains it, or a Task(model=...)")
-        if self.train is not None and not (takes_config(self.train) or _callable_with(self.train)):
+        if self.train is not None and not (takes_config(self.train) or callable_with(self.train)):
             given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
         if isinstance(self.train, type) and not defines(self.train, "step"):
@@ -150,14 +149,4 @@ def defines(train: type, method: str) -> bool:
 
 def takes_config(train: Any) -> bool:
     """Whether a function can be called with the config; one without arguments gets it from its parser or from W&B."""
-    return _callable_with(train, {})
-
-
-def _callable_with(train: Any, *arguments: Any) -> bool:
-    try:
-        inspect.signature(train).bind(*arguments)
-        return True
-    except TypeError:
-        return False
-    except ValueError:
-        return True  # a built-in function without a signature
+    return callable_with(train, {})

@@ -23,19 +23,16 @@ Rows = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices
 
 
 class Examples:
-    """One part of the data (training, validation or test), ready to be read.
+    """One part of the data (training, validation or test), ready to be read; `first` is its first stored input."""
 
-    Attributes:
-        chunk_length: how many examples are efficient to read at once, whatever the batch size; at least 1.
-        sample: one input as the model takes it, with shape (1, ...), on the CPU.
-    """
-
-    chunk_length = 1  # a loader process decodes a whole batch alone: a larger one would leave the others idle
+    # How many examples are efficient to read at once, whatever the batch size. A loader process decodes a whole batch
+    # alone: a larger one would leave the others idle.
+    chunk_length = 1
 
     def __init__(self, part: DataSplit, task: Task, device: torch.device, first: Tensor) -> None:
         self.part, self.device = part, device
         self.prepare = task.prepare or (lambda inputs: inputs)
-        self.sample = self.prepare(first)
+        self.sample = self.prepare(first)  # (1, ...), as the model takes it, on the CPU
 
     def __len__(self) -> int:
         return len(self.part)
@@ -98,27 +95,23 @@ class LoadedExamples(Examples):
         key = zlib.crc32(order.numpy().tobytes())
         self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
         if self.loader is None:
-            self.loader = self.started()
+            self.loader = DataLoader(
+                self.decoder,
+                sampler=self.order,  # the loader reads this list at the start of each epoch
+                batch_size=None,  # each item of `order` is a batch
+                num_workers=max(1, torch.get_num_threads()),
+                pin_memory=self.device.type == "cuda",
+                persistent_workers=True,
+                # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
+                # a `decode` function that cannot be pickled. The process never touches the device.
+                multiprocessing_context="fork",
+                # Without its own generator, a loader draws from torch's global stream. The metrics would then depend on
+                # whether examples are in memory or in files.
+                generator=torch.Generator(),
+            )
         for decoded in self.loader:
             inputs, targets = (part.to(self.device, non_blocking=True) for part in whole(decoded))
             yield self.prepare(inputs).contiguous(memory_format=memory_format), targets
-
-    def started(self) -> DataLoader[Decoded]:
-        """Builds the loader. Its processes start at the first read; each epoch reads the batches then in `order`."""
-        return DataLoader(
-            self.decoder,
-            sampler=self.order,  # the loader reads this list at the start of each epoch
-            batch_size=None,  # each item of `order` is a batch
-            num_workers=max(1, torch.get_num_threads()),
-            pin_memory=self.device.type == "cuda",
-            persistent_workers=True,
-            # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
-            # a `decode` function that cannot be pickled. The process never touches the device.
-            multiprocessing_context="fork",
-            # Without its own generator, a loader draws from torch's global stream. The metrics would then depend on
-            # whether examples are in memory or in files.
-            generator=torch.Generator(),
-        )
 
     def close(self) -> None:
         iterator = self.loader._iterator if self.loader is not None else None

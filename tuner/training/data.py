@@ -31,8 +31,7 @@ class Arrays:
     """Examples in memory; `targets[i]` belongs to `inputs[i]`.
 
     Args:
-        inputs: array of shape (N, ...) with any dtype that torch supports, such as uint8 for images.
-        targets: array of shape (N, ...).
+        inputs, targets: arrays of shape (N, ...) with any dtype that torch supports, such as uint8 for images.
     """
 
     inputs: np.ndarray
@@ -76,11 +75,10 @@ class Files:
         return Files(self.paths[rows], self.targets[rows], self.decode)
 
     def example(self, row: int) -> tuple[np.ndarray, Any]:
-        """One input, read from its file, and its target."""
+        """One input and its target."""
         return self.decode(self.path(row)), self.targets[row]
 
     def path(self, row: int) -> str:
-        """Path of the row's file."""
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
@@ -90,17 +88,11 @@ class Files:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because they are large or random.
+    """Examples that a map-style dataset computes at each read, because they are large or random."""
 
-    Args:
-        dataset: has `__getitem__`; each item has an input and its target.
-        rows: array of shape (N,) with the indices of the examples in the dataset.
-        read: turns an item into its input and target as arrays.
-    """
-
-    dataset: Any
-    rows: np.ndarray
-    read: Callable[[Any], tuple[np.ndarray, Any]]
+    dataset: Any  # has `__getitem__`
+    rows: np.ndarray  # (N,), the indices of the examples in the dataset
+    read: Callable[[Any], tuple[np.ndarray, Any]]  # turns an item of the dataset into its input and target as arrays
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -176,13 +168,9 @@ class Splits:
 
 @dataclass(frozen=True)
 class HeldOut(Splits):
-    """Splits whose training and validation parts are both taken from what the data function returned as `train`.
+    """Splits whose training and validation parts are both taken from what the data function returned as `train`."""
 
-    Args:
-        rows: name of a part -> the row of each of its examples in `train` as returned.
-    """
-
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # part -> row of each of its examples in `train`
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:

@@ -22,8 +22,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tuner.training.devices import accelerator
-from tuner.training.devices.accelerator import is_out_of_memory
-from tuner.training.devices.memory import release
+from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.usage import Usage, of_workers
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec
@@ -46,9 +45,8 @@ class DDPRank:
     """One process of a group. Callers must call a method in all processes at once, except `listen` and `state`.
 
     Args:
-        rank: from 0. The other processes connect to rank 0. The report and state of rank 0 are those of the trial.
-        num_workers: number of processes in the group.
-        num_threads: number of torch threads, at least 1.
+        rank: from 0. The report and state of rank 0 are those of the trial.
+        num_workers, num_threads: number of processes in the group, and of torch's threads in this one.
         device: cpu or cuda:INDEX.
     """
 
@@ -70,14 +68,10 @@ class DDPRank:
         return port
 
     def join(self, host: str, port: int, address: str) -> None:
-        """Connects this process to rank 0, which listens at `host` and `port`.
-
-        gloo and nccl must use the interface with `address`, this process's own one in the network of the group. By
-        themselves they would choose the interface of the host's name, or the first one.
-        """
+        """Connects this process, whose own address in the group's network is `address`, to rank 0."""
         accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
-        interface = interface_of(address)
-        if interface:
+        # By themselves, gloo and nccl would choose the interface of the host's name, or the first one.
+        if interface := interface_of(address):
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
         if self.store is None:
             self.store = TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
@@ -89,7 +83,6 @@ class DDPRank:
 
         Args:
             material: the task and its data, or a function that returns them.
-            state: the content of a checkpoint; None = start at epoch 0.
             limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
@@ -135,10 +128,7 @@ class Group:
     """Runs one trial in several processes: calls the methods of all `DDPRank`s at once.
 
     A subclass implements `start`, `send`, `finished` and `close`. The next trial may reuse a group (call `begin`
-    again), unless a method raised an error; then the caller must end the group.
-
-    Args:
-        material: what `DDPRank.begin` gets.
+    again), unless a method raised an error; then the caller must end the group. `DDPRank.begin` gets `material`.
     """
 
     def __init__(self, material: Any, num_workers: int) -> None:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import DataSplit, Splits
 from tuner.training.devices import accelerator
+from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
-from tuner.training.devices.memory import MicroBatcher
 from tuner.training.devices.precision import Precision
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES
@@ -28,6 +28,7 @@ from tuner.training.streams import reseed
 from tuner.training.task import Task, TrialSpec
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's largest convolution is small
 
@@ -40,15 +41,14 @@ class Training:
     saved state needs no random state, and an epoch draws the same numbers whatever the process did before.
 
     Args:
-        task: the functions that define the training.
         splits: the data, with a validation part (see `hold_out`). It is only read, so it may lie in shared memory.
         spec: the setting, and how to train it; `run_epoch` does not stop at its `max_epochs`.
         rank: the number of this process in a ddp trial, whose processes build, train and evaluate together.
         device: the torch device to train on; None = cuda if the trial has GPUs, else cpu.
 
     Raises:
-        ValueError: the batch size is not an integer of at least 1, the precision or `on_oom` is unknown, the splits
-            have no validation part or an empty part, or the strategy cannot train this task.
+        ValueError: the batch size, precision or `on_oom` is wrong, a part of the data is missing or empty, or the
+            strategy cannot train this task.
     """
 
     def __init__(
@@ -98,10 +98,9 @@ class Training:
         """Trains one epoch, then validates.
 
         Returns:
-            `loss` and the task's metrics on the validation part, and `train_loss`; all are means over the examples of
-            all processes. `micro_batch_size` is the most examples that one process trains on at once: its whole part
-            of a batch, unless memory ran out. `train_s` and `validate_s` are seconds. `images_per_s` is the number of
-            training examples of all processes, divided by `train_s`.
+            `loss` and the task's metrics on the validation part, and `train_loss`, as means over the examples of all
+            processes. `micro_batch_size` is the most examples that one process trains on at once: its whole part of a
+            batch, unless memory ran out. `train_s` and `validate_s` are seconds, `images_per_s` training examples.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -263,6 +262,53 @@ class Training:
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
 
 
+class MicroBatcher:
+    """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
+
+    The batch size is a hyperparameter and stays. The following holds:
+
+    * Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
+      normalizes over the micro-batch, and dropout draws a mask for each part.
+    * A repeated step starts from the same torch random streams as the failed attempt. So, bit for bit on a CPU, it
+      equals a step that had its micro-batch from the start. Python's and numpy's streams are not restored: saving them
+      takes 34 us.
+    * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
+    * Augmentation happens before the first attempt, and is not repeated.
+    * With ddp, evaluation shrinks so, but for training `Group` restarts all processes with half the size.
+
+    Args:
+        what: what the examples are used for; written to the log.
+        shrink: whether to halve; if False, the first out-of-memory error is raised.
+    """
+
+    def __init__(self, what: str, *, shrink: bool) -> None:
+        self.what, self.shrink = what, shrink
+        self.limit: int | None = None  # the most examples at once, at least 1; None = no limit
+
+    def size(self, num_examples: int) -> int:
+        """How many of `num_examples` to process at once."""
+        return num_examples if self.limit is None else min(num_examples, self.limit)
+
+    def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
+        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep.
+
+        Raises the error if memory runs out with a single example, or with `shrink` False.
+        """
+        while True:
+            size = self.size(num_examples)
+            try:
+                return work(size)
+            except RuntimeError as error:
+                if size == 1 or not self.shrink or not is_out_of_memory(error):
+                    raise
+                logger.warning("%s of %d examples at once: %s", self.what, size, str(error).partition("\n")[0])
+            # Not in the `except` block, where the exception keeps the failed attempt's frames and tensors alive.
+            undo()
+            self.limit = size // 2
+            logger.warning("%s continues with %d examples at once", self.what, self.limit)
+            release()
+
+
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
     """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
 
@@ -288,11 +334,10 @@ def checked_batch_size(value: object) -> int:
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    The choice changes the last bits of the metrics, and does not depend on timing. False for batch sizes above 8.
-
-    Measured with seven small networks at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN
-    divided by the time with it (channels last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million
-    multiply-adds per batch, 1.03 to 1.94 from 1.8 million on.
+    The choice changes the last bits of the metrics, and does not depend on timing. Measured with seven small networks
+    at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN divided by the time with it (channels
+    last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million multiply-adds per batch, 1.03 to 1.94 from
+    1.8 million on.
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]
@@ -313,7 +358,7 @@ def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> boo
 
 @contextlib.contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off in the `with` block unless `enabled`; restores it afterwards for the process's next trial."""
+    """Switches oneDNN off in the `with` block unless `enabled`, but not for the process's next trial."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

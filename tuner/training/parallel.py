@@ -28,8 +28,7 @@ class Single:
 
     Args:
         devices: the devices that this process uses; more than one only with dp, model and pipeline.
-        rank: this process's number in the trial, from 0.
-        num_workers: number of processes of the trial; more than 1 only with ddp.
+        rank, num_workers: this process's number, from 0, and the number of processes; more than 1 only with ddp.
     """
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
@@ -158,65 +157,57 @@ class ModelParallel(Single):
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         stages = stages_of(model, self.task, max(2, len(self.devices)))
-        self.places = devices_of_stages(len(stages), self.devices)
-        for stage, device in zip(stages, self.places, strict=True):
+        # Neighbouring stages share a device if there are more stages than devices.
+        count = max(len(stages), len(self.devices))
+        places = [self.devices[index * len(self.devices) // count] for index in range(len(stages))]
+        for stage, device in zip(stages, places, strict=True):
             stage.to(device)
         if self.task.compile:
-            stages = [compiled(stage, device) for stage, device in zip(stages, self.places, strict=True)]
-        network = Staged(stages, self.places, self.split_size)
+            stages = [compiled(stage, device) for stage, device in zip(stages, places, strict=True)]
+        self.last = places[-1]
+        network = Staged(stages, places, self.split_size)
         return network, network
 
     def measure(self, measure: Measure) -> Measure:
-        return lambda outputs, targets: measure(outputs, targets.to(self.places[-1])).to(self.devices[0])
+        return lambda outputs, targets: measure(outputs, targets.to(self.last)).to(self.devices[0])
 
 
 class Pipeline(ModelParallel):
     """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs work in parallel."""
 
-    def __init__(self, task: Task, config: Config, devices: list[torch.device], *process: int) -> None:
-        super().__init__(task, config, devices, *process)
-        size = config.get("split_size", task.split_size)
+    def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        size = self.config.get("split_size", self.task.split_size)
         if isinstance(size, bool) or size != int(size) or size < 1:
             raise ValueError(f"split_size is {size!r}: give an integer of at least 1")
         self.split_size = int(size)
+        return super().networks(model)
 
 
 class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
-    With a split, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j, as in PyTorch's model
-    parallel tutorial. One process issues the work of all stages; autograd's backward pass has one thread per device.
-    `torch.distributed.pipelining` needs less memory for activations, but one process per stage, fixed shapes and split
-    checkpoints.
+    With `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j in training, as in
+    PyTorch's model parallel tutorial. `torch.distributed.pipelining` needs less memory, but one process per stage,
+    fixed shapes and split checkpoints.
 
     Args:
         stages: modules that take and return one tensor; without a split, the last may return what the loss accepts.
-        devices: one device per stage.
-        split_size: how many examples go through a stage at once in training (evaluation: all); None = the whole batch.
     """
 
-    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int | None) -> None:
+    def __init__(self, stages: Sequence[nn.Module], devices: list[torch.device], split_size: int | None) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(stages)
-        self.devices = list(devices)
-        self.split_size = split_size
+        self.stages, self.devices, self.split_size = nn.ModuleList(stages), devices, split_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if not self.training or self.split_size is None or len(inputs) <= self.split_size:
-            for index in range(len(self.stages)):
-                inputs = self.run_stage(index, inputs)
-            return inputs
         # At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
-        parts = list(torch.split(inputs, self.split_size))
+        split = self.training and self.split_size is not None
+        parts = list(torch.split(inputs, self.split_size)) if split else [inputs]  # type: ignore[arg-type]
         for tick in range(len(parts) + len(self.stages) - 1):
             for stage in reversed(range(len(self.stages))):
                 if 0 <= (part := tick - stage) < len(parts):
-                    parts[part] = self.run_stage(stage, parts[part])
-        return torch.cat(parts)
-
-    def run_stage(self, index: int, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.stages[index](inputs.to(self.devices[index], non_blocking=True))
-        return outputs
+                    some = parts[part].to(self.devices[stage], non_blocking=True)
+                    parts[part] = self.stages[stage](some)
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
@@ -257,11 +248,6 @@ def cut(model: nn.Sequential, num_stages: int) -> list[nn.Module]:
         stages.append(nn.Sequential(*layers[begin:end]))
         begin = end
     return stages
-
-
-def devices_of_stages(num_stages: int, devices: Sequence[torch.device]) -> list[torch.device]:
-    """The device of each stage; neighbouring stages share a device if there are more stages than devices."""
-    return [devices[stage * len(devices) // max(num_stages, len(devices))] for stage in range(num_stages)]
 
 
 STRATEGIES: dict[str, type[Single]] = {

@@ -6,7 +6,6 @@ draw random numbers, stay datasets, which the trial's loader processes read (`Ma
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import time
@@ -24,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, Splits, hold_out, read_examples
 from tuner.training.streams import kept_streams, reseed
-from tuner.training.task import Task
+from tuner.training.task import Task, callable_with
 
 logger = logging.getLogger(__name__)
 # Maximum bytes of a dataset's inputs for it to be read into memory; a tenth of the machine's memory also limits it.
@@ -56,7 +55,9 @@ def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
     folder = Path(data_dir) if data_dir else None
     with kept_streams():
         reseed(seed, epoch=0)
-        returned = task.data(folder) if _takes_folder(task.data) else task.data()  # type: ignore[call-arg]
+        # A function that needs more arguments raises a TypeError here.
+        takes_folder = callable_with(task.data, folder) or not callable_with(task.data)
+        returned = task.data(folder) if takes_folder else task.data()  # type: ignore[call-arg]
         splits = as_splits(returned, classes=predicts_classes(task))
     return hold_out(splits, fraction=task.validation_fraction, seed=seed)
 
@@ -83,11 +84,10 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
         splits = Splits(train=returned[0], test=returned[1])
     else:
         raise UnsuitableData(f"returns {_kind(returned)}; {_advice(returned)}")
-    parts: dict[str, Any] = {}
-    for name in ("train", "validation", "test"):
-        value = getattr(splits, name)
+    parts = {"train": splits.train, **splits.parts}
+    for name, value in parts.items():
         try:
-            parts[name] = None if value is None and name != "train" else as_part(value, classes)
+            parts[name] = as_part(value, classes)
         except DataError as error:
             raise UnsuitableData(f"returns Splits({name}=...) that cannot be used: {error}") from error
     return replace(splits, **parts)
@@ -130,15 +130,14 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
     """A tensor, array, number, list or PIL image as an array that torch can read; raises a DataError for other values.
 
-    Images become (channels, height, width). Values of type float64 become float32, the type of models, except in
-    tensors or with `keep`.
+    Images become (channels, height, width). float64 becomes float32, the type of models, except in tensors or with
+    `keep`.
     """
     if isinstance(value, torch.Tensor):
         try:
             return value.detach().cpu().numpy()
         except (TypeError, RuntimeError) as error:
             raise DataError(f"a tensor of {value.dtype} has no numpy form ({error}); give it as float32") from error
-    is_image = hasattr(value, "getbands")
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -146,11 +145,11 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
     if array.dtype.kind not in "biufc":
         what = "text" if array.dtype.kind in "US" else f"a {type(value).__name__} of {array.dtype}"
         raise DataError(f"{what} cannot become a tensor; give numbers, such as class numbers or token numbers")
-    if is_image:
+    if hasattr(value, "getbands"):
         array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):  # torch cannot read arrays with negative strides
+    # torch reads neither another byte order nor negative strides.
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
     return array.astype(np.float32) if array.dtype == np.float64 and not keep else array
 
@@ -167,23 +166,18 @@ def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
 def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
     """An item of a dataset as its input and target; raises a DataError if it is no pair or dictionary of two arrays."""
     if isinstance(value, Mapping):
-        value = [value[name] for name in _columns(value)]
+        names = list(value)
+        if len(names) != 2:
+            hint = ", for example with select_columns([...])" if len(names) > 2 else ""
+            raise DataError(f"an item has the columns {', '.join(map(str, names))}; keep two, input and target{hint}")
+        # The input comes first, unless only the first name is a usual one of targets.
+        value = [value[name] for name in sorted(names, key=lambda name: name in TARGETS)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         many = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
         raise DataError(f"an item has {many}; give items of two: the input and its target")
     if any(isinstance(part, Mapping) for part in value):
         raise DataError("an item has a dictionary in it; give arrays, and let the model take the input apart")
     return array_of(value[0]), targets_of(array_of(value[1])[None], classes)[0]
-
-
-def _columns(example: Mapping[str, Any]) -> list[str]:
-    """The two column names of an example, the input's first."""
-    names = list(example)
-    if len(names) != 2:
-        hint = ", for example with select_columns([...])" if len(names) > 2 else ""
-        raise DataError(f"an item has the columns {', '.join(map(str, names))}; keep two, input and target{hint}")
-    known = [name for name in names if name in TARGETS]
-    return names if len(known) != 1 or names[1] == known[0] else names[::-1]
 
 
 def _stacked_if_small(part: Mapped) -> DataSplit:
@@ -273,16 +267,3 @@ def _advice(value: Any) -> str:
     if isinstance(value, (IterableDataset, Iterator)):
         return f"return {MAP_STYLE}"
     return WANTED
-
-
-def _takes_folder(function: Any) -> bool:
-    def takes(*arguments: object) -> bool:
-        try:
-            inspect.signature(function).bind(*arguments)
-        except TypeError:
-            return False
-        except ValueError:  # a built-in function has no signature
-            pass
-        return True
-
-    return takes(None) or not takes()  # a function that needs more arguments raises a TypeError when it is called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 Config = Mapping[str, Any]
+
+
+def callable_with(function: Any, *arguments: Any) -> bool:
+    """Whether a function can be called with these arguments; True for a built-in one, which has no signature."""
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        pass
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

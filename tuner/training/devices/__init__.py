@@ -1,1 +1,1 @@
-"""The devices of a trial: accelerators, memory, number formats, kernels and their use."""
+"""The devices of a trial: accelerators, number formats, kernels and their use."""

@@ -1,14 +1,13 @@
 """The GPUs of this process: training asks torch about them through one object, `here`.
 
-Tests put pretended devices in its place, because no control flow needs a real one. NVIDIA's GPUs and AMD's (a torch
-built for ROCm) have the same interface in torch, the device type `cuda`. Apple's (MPS) and Intel's do not: Ray gives
-trials no share of an Apple GPU, and MPS has neither float64 nor a process group.
-
-Only methods that need torch import it, so that a function that trains without torch need not wait for the import.
+Tests put pretended devices in its place. NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in
+torch, the device type `cuda`. Apple's (MPS) and Intel's do not: Ray gives trials no share of an Apple GPU, and MPS has
+neither float64 nor a process group. Only methods that need torch import it, because a function may train without.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ class Accelerator:
         raise RuntimeError(f"the trial has a GPU from Ray, but {why}, or give --gpus-per-trial 0")
 
     def devices(self, first: str, num_devices: int) -> list[torch.device]:
-        """Returns a process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated.
+        """A process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated.
 
         Raises a ValueError if the device type is neither cpu nor cuda.
         """
@@ -142,3 +141,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def usual_cause(text: str) -> str | None:
     """The usual cause of an error after which a process may be unable to use its GPU; None for any other error."""
     return next((usual for mark, usual in POISONED.items() if mark in text), None)
+
+
+def release() -> None:
+    """Frees unused memory, also torch's cache on a GPU: other processes may need it."""
+    gc.collect()
+    here.empty_cache()

@@ -16,13 +16,10 @@ DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """Runs forward pass, backward pass and optimizer step in a number format.
+    """Runs forward pass, backward pass and optimizer step in a number format: fp32, bf16 or fp16.
 
     fp16 scales losses so that small gradients do not become zero. If gradients are not finite, `torch.amp.GradScaler`
     skips the step and halves the scale. This is common in the first steps, because the scale starts at 65536.
-
-    Args:
-        name: fp32, bf16 or fp16; any other value raises a ValueError.
     """
 
     def __init__(self, name: object, device: torch.device) -> None:

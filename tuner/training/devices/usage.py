@@ -27,10 +27,9 @@ class Usage:
     def read(self) -> dict[str, float]:
         """The resource use now and since the last call; figures that the machine does not report are left out.
 
-        Returns:
-            `cpu_percent` (100 = one core) since the last call, and `rss_bytes`. On a GPU also `gpu_percent` (all its
-            processes), `gpu_memory_bytes` (torch's allocations in this process), and their peak since the last call,
-            `gpu_memory_peak_bytes`. If memory keeps growing, also `rss_growth_bytes` and `gpu_memory_growth_bytes`.
+        They are `cpu_percent` (100 = one core) and `rss_bytes`. On a GPU also `gpu_percent` (all its processes),
+        `gpu_memory_bytes` (torch's allocations in this process), and their peak since the last call,
+        `gpu_memory_peak_bytes`. If memory keeps growing, also `rss_growth_bytes` and `gpu_memory_growth_bytes`.
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         figures: dict[str, float] = {"cpu_percent": round(100 * (cpu_s - self._cpu_s) / (wall_s - self._wall_s), 1)}
@@ -60,9 +59,6 @@ class Growth:
     The first `SKIPPED` epochs are ignored, and the mean leaves out the largest step. LeNet on CIFAR-10 grows by 0
     to 20 KiB per epoch, and once by 2 to 7 MB, when its heap is extended. With a list that keeps every loss, it grows
     by 3 to 12 MB, but only every two or three epochs, so growth in every epoch cannot be required.
-
-    Args:
-        name: the name of the figure.
     """
 
     def __init__(self, name: str) -> None:
