@@ -9,9 +9,7 @@ import logging
 import torch
 from torch import Tensor
 
-from search_spaces.augmentation.draws import Strengths, draw_jitters, draw_warps
-from search_spaces.augmentation.jitter import jitter
-from search_spaces.augmentation.warp import maps_of, warp
+from search_spaces.augmentation.batched import Strengths, draw_jitters, draw_warps, jitter, maps_of, warp
 from search_spaces.shared.imagenet import scale_and_shift
 
 logger = logging.getLogger(__name__)

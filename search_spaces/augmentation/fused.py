@@ -1,8 +1,8 @@
 """Augments an image on a CPU with code compiled by numba; from the crop on, a row of pixels stays in the L1 cache.
 
-It computes the same as `warp.py` and `jitter.py`, which a GPU runs on a whole batch. On a CPU those take about 60 torch
-operations, each of which reads and writes up to 0.6 MB of an image. This code passes over an image twice; the second
-pass is needed only because a change of contrast needs the mean of all pixels.
+It computes the same as `batched.py`, which a GPU runs. On a CPU that takes about 60 torch operations, each of which
+reads and writes up to 0.6 MB of an image. This code passes over an image twice; the second pass is needed only because
+a change of contrast needs the mean of all pixels.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from search_spaces.augmentation.draws import BRIGHTNESS, CONTRAST, HUE, SATURATION, Jitters
-from search_spaces.augmentation.jitter import GREY, hue_steps
-from search_spaces.augmentation.warp import Maps, resized
+from search_spaces.augmentation.batched import (
+    BRIGHTNESS,
+    CONTRAST,
+    GREY,
+    HUE,
+    SATURATION,
+    Jitters,
+    Maps,
+    hue_steps,
+    resized,
+)  # fmt: skip
 from search_spaces.shared.imagenet import scale_and_shift
 
 RED, GREEN, BLUE = (np.float32(part) for part in GREY)
@@ -114,7 +122,7 @@ def change(index, factors, steps, red, green, blue):  # type: ignore[no-untyped-
 
 @compiled
 def turn(part, first, second, third):  # type: ignore[no-untyped-def]
-    """One step of `jitter.hue`: turns the hue by at most 1/12, from the first channel towards the second."""
+    """One step of `batched.hue`: turns the hue by at most 1/12, from the first channel towards the second."""
     for x in range(len(first)):
         a, b, c = first[x], second[x], third[x]
         largest, smallest = max(a, b, c), min(a, b, c)

@@ -16,7 +16,6 @@ from PIL import Image
 from tuner.training.data import Arrays, DataError, Splits
 
 NUM_CLASSES = 10
-IMAGES_PER_FILE = 10_000
 RECORD_BYTES = 1 + 3 * 32 * 32
 MOST_BYTES = 32 << 20  # the most bytes to read of a file; the largest file of the data set has 31,035,999
 
@@ -42,8 +41,7 @@ SHEET_ROWS, SHEET_COLUMNS = 20, 25
 def load_complete(place: Path) -> Splits:
     """Reads and checks the complete data set, from `place` or from its layout's subfolder; takes 0.5 s.
 
-    Raises:
-        DataError: `place` has neither layout, or a file is missing, truncated or changed.
+    Raises a DataError if `place` has neither layout, or a file is missing, truncated or changed.
     """
     for layout, first in ((PICKLED, "data_batch_1"), (BINARY, "data_batch_1.bin")):
         for folder in (place / layout, place):
@@ -74,38 +72,15 @@ def read_layout(folder: Path, layout: str) -> tuple[Arrays, Arrays]:
 
 
 def read_binary(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (10000, 3072) and labels (10000,), uint8, from records of a label and the R, G and B planes.
-
-    Raises:
-        DataError: the file cannot be read, is truncated, has a label above 9 or does not match `sha256`.
-    """
-    content = read_bytes(path)
-    count, rest = divmod(len(content), RECORD_BYTES)
-    if rest:
-        raise DataError(
-            f"{path}: {len(content):,} bytes are no whole number of {RECORD_BYTES:,}-byte records: truncated?"
-        )
-    if count != IMAGES_PER_FILE:
-        raise DataError(f"{path}: {count:,} records instead of {IMAGES_PER_FILE:,}: truncated?")
-    records = np.frombuffer(content, np.uint8).reshape(count, RECORD_BYTES)
-    labels = records[:, 0]
-    if labels.max() >= NUM_CLASSES:
-        worst = int(labels.argmax())
-        raise DataError(f"{path}: record {worst:,} has the label {labels[worst]}, above 9: altered?")
-    check_digest(path, content, "sha256", sha256)
-    return records[:, 1:], labels
+    """Images (N, 3072) and labels (N,), uint8, from records of a label and the R, G and B planes."""
+    records = np.frombuffer(checked_bytes(path, "sha256", sha256), np.uint8).reshape(-1, RECORD_BYTES)
+    return records[:, 1:], records[:, 0]
 
 
 def read_pickled(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (10000, 3072) and labels (10000,), uint8, from a file of torchvision's layout.
-
-    Raises:
-        DataError: the file cannot be read, or does not match `md5`. Such a file is not unpickled, because a pickle can
-            run any code.
-    """
-    content = read_bytes(path)
-    check_digest(path, content, "md5", md5)
-    entry = pickle.loads(content, encoding="latin1")
+    """Images (N, 3072) and labels (N,), uint8, from a file of torchvision's layout."""
+    # A file of another digest is not unpickled, because a pickle can run any code.
+    entry = pickle.loads(checked_bytes(path, "md5", md5), encoding="latin1")
     return entry["data"], np.asarray(entry["labels"], np.uint8)
 
 
@@ -123,13 +98,16 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def check_digest(path: Path, content: bytes, algorithm: str, expected: str) -> None:
+def checked_bytes(path: Path, algorithm: str, expected: str) -> bytes:
+    """The content of a file; DataError if it cannot be read, or its digest is another than expected."""
+    content = read_bytes(path)
     actual = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     if actual != expected:
         raise DataError(
             f"{path}: truncated or altered: {len(content):,} bytes with {algorithm} {actual}, not CIFAR-10's "
             f"{expected}; unpack the archive again"
         )
+    return content
 
 
 def join(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Arrays:
@@ -138,13 +116,9 @@ def join(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Arrays:
 
 
 def load_sample(reason: str) -> Splits:
-    """Reads the sample that tuner ships.
+    """Reads the sample that tuner ships; `reason`, in its notice, says why the complete data set is not used.
 
-    Args:
-        reason: why the complete data set is not used; part of the notice.
-
-    Raises:
-        DataError: a file of the sample is missing or changed.
+    Raises a DataError if a file of the sample is missing or changed.
     """
     train, test = read_sheets(SAMPLE, "train"), read_sheets(SAMPLE, "test")
     if (actual := digest(train, test)) != SAMPLE_SHA256:
@@ -162,8 +136,7 @@ def load_sample(reason: str) -> Splits:
 def read_sheets(folder: Path, split: str) -> Arrays:
     """Reads the images of a split from its sheets, row by row, and their classes from its file of labels.
 
-    Raises:
-        DataError: a file is missing or is not an image, or the number of labels does not fit the sheets.
+    Raises a DataError if a file is missing or is not an image, or the number of labels does not fit the sheets.
     """
     path = folder / f"{split}_labels.txt"
     labels = np.frombuffer(read_bytes(path).strip(), np.uint8) - ord("0")

@@ -8,10 +8,18 @@ from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as reference
 
 from search_spaces.augmentation import chain
+from search_spaces.augmentation.batched import (
+    Jitters,
+    Warps,
+    change,
+    draw_jitters,
+    draw_warps,
+    hue_steps,
+    jitter,
+    maps_of,
+    warp,
+)  # fmt: skip
 from search_spaces.augmentation.chain import augment
-from search_spaces.augmentation.draws import Jitters, Warps, draw_jitters, draw_warps
-from search_spaces.augmentation.jitter import change, hue_steps, jitter
-from search_spaces.augmentation.warp import maps_of, warp
 from search_spaces.shared.imagenet import MEAN, STD
 
 NAMES = ("brightness", "contrast", "saturation", "hue")

@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -39,7 +40,6 @@ def small(tmp_path, monkeypatch):
         entry = pickle.dumps({"data": pixels, "labels": labels.tolist()}, protocol=2)
         (place / files.PICKLED / name).write_bytes(entry)
         md5s.append([name, hashlib.md5(entry).hexdigest()])
-    monkeypatch.setattr(files, "IMAGES_PER_FILE", IMAGES)
     monkeypatch.setattr(files, "BINARY_FILES", tuple(sha256s))
     monkeypatch.setattr(CIFAR10, "train_list", md5s[:5])
     monkeypatch.setattr(CIFAR10, "test_list", md5s[5:])
@@ -68,9 +68,6 @@ def flip_byte(path, position):
     content = bytearray(path.read_bytes())
     content[position] ^= 1
     path.write_bytes(content)
-
-
-# The sample
 
 
 def test_sample_has_the_first_images_of_each_class():
@@ -102,9 +99,6 @@ def test_altered_sample_is_refused(file, damage, named, tmp_path, monkeypatch):
         files.load_sample("")
 
 
-# A data folder
-
-
 @pytest.mark.parametrize("layout", [files.BINARY, files.PICKLED])
 @pytest.mark.parametrize("inside", [True, False])
 def test_both_layouts_in_a_folder_or_as_the_folder(small, layout, inside):
@@ -119,18 +113,10 @@ def test_both_layouts_in_a_folder_or_as_the_folder(small, layout, inside):
     assert str(small / layout) in splits.source and splits.notice == ""
 
 
-def raise_a_label(path):
-    content = bytearray(path.read_bytes())
-    content[2 * files.RECORD_BYTES] = 10
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "no whole number of 3,073-byte records"),
-        (lambda path: path.write_bytes(path.read_bytes()[: -files.RECORD_BYTES]), "19 records instead of 20"),
-        (raise_a_label, "record 2 has the label 10"),
+        (lambda path: path.write_bytes(path.read_bytes()[: -files.RECORD_BYTES]), "truncated or altered"),
         (lambda path: flip_byte(path, 5000), "truncated or altered"),
         (Path.unlink, "No such file"),
     ],
@@ -156,9 +142,6 @@ def test_pickle_of_another_md5_is_not_unpickled(small, tmp_path):
     with pytest.raises(DataError, match="data_batch_2"):
         cifar10(small)
     assert not (tmp_path / "sprung").exists()
-
-
-# The cache and the download
 
 
 def test_look_up_that_hangs_is_left_behind(direct, monkeypatch):
@@ -215,11 +198,8 @@ def test_damaged_cache_is_replaced(small, cache, monkeypatch):
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), RuntimeError("File corrupted.")])
 def test_failed_download_gives_the_sample(cache, monkeypatch, error):
-    def download(folder):
-        raise error
-
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
-    monkeypatch.setattr(module, "download", download)
+    monkeypatch.setattr(module, "download", mock.Mock(side_effect=error))
     notice = cifar10(None).notice
     assert "download from www.cs.toronto.edu" in notice and str(error) in notice
     assert not cache.exists()

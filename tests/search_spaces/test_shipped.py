@@ -5,7 +5,6 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from ray.tune.search.sample import Domain
 
 from search_spaces.datasets.cifar10_files import load_sample
@@ -21,33 +20,12 @@ SPACES = sorted(list_spaces())
 SMALL = {"imagefolder": "imagefolder:space64"}
 
 
-@pytest.fixture
-def tree(tmp_path):
-    """Four images of each of two classes in each part."""
-    rng = np.random.default_rng(0)
-    for split in ("train", "val", "test"):
-        for name in ("cat", "dog"):
-            (tmp_path / "tree" / split / name).mkdir(parents=True)
-            for number in range(4):
-                pixels = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "tree" / split / name / f"{number}.jpg")
-    return tmp_path / "tree"
-
-
 def data_of(space, tree):
     """Eight training and four validation examples of the space's own data: the tree, or a few of CIFAR-10's sample."""
     if "cifar10" in space.task.data.__name__:
         sample = load_sample("a test").train
         return Splits(sample.take(np.arange(8)), sample.take(np.arange(8, 12)))
     return hold_out(space.task.data(tree), fraction=0.5, seed=0)
-
-
-def settings(space, number):
-    """That many settings, drawn as the searcher random draws them."""
-    return [
-        {name: domain.sample() if isinstance(domain, Domain) else domain for name, domain in leaves(space.params)}
-        for _ in range(number)
-    ]
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -69,8 +47,8 @@ TASKS = [
 def test_a_task_trains_reports_and_goes_on_from_a_saved_state(name, tree, tmp_path):
     space = find_space(SMALL.get(name, name)).space
     splits = data_of(space, tree)
-    # Two steps an epoch; a rate at which the few steps of a deep network stay finite.
-    config = settings(space, 1)[0] | {"lr": 1e-3, "batch_size": 4}
+    drawn = {name: each.sample() if isinstance(each, Domain) else each for name, each in leaves(space.params)}
+    config = drawn | {"lr": 1e-3, "batch_size": 2}  # a rate at which the few steps of a deep network stay finite
 
     def training():
         return contextlib.closing(Training(space.task, splits, TrialSpec(config, 0, 2)))

@@ -67,16 +67,6 @@ def test_files_train_to_the_bits_of_arrays_whatever_the_number_of_processes(file
     assert reports[0] == reports[1]
 
 
-def test_a_trial_goes_on_from_its_state_to_the_same_bits(files):
-    part, _ = files
-    with training(part) as whole:
-        whole.run_epoch()
-        state = whole.state_dict()
-        with training(part) as resumed:
-            resumed.load_state_dict(state)
-            assert figures(resumed.run_epoch()) == figures(whole.run_epoch())
-
-
 def test_no_process_outlives_its_trial(files):
     before = set(multiprocessing.active_children())
     with pytest.raises(SystemExit), training(files[0]) as trial:

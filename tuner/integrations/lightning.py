@@ -14,7 +14,7 @@ import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,26 +23,20 @@ from tuner.integrations import current_trial
 from tuner.training.options import keep_changes, options_of
 
 # `pytorch_lightning` and `lightning.pytorch` have the same classes. A Trainer accepts only callbacks of its package.
-if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
-    from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
-    from pytorch_lightning import Trainer
-    from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
-    from pytorch_lightning.loggers.logger import DummyLogger
-else:
-    from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
-    from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-    from lightning.pytorch.loggers.logger import DummyLogger
-
+ALONE = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+PACKAGE = "pytorch_lightning" if ALONE else "lightning.pytorch"
+Trainer: Any = importlib.import_module(PACKAGE).Trainer
+callbacks: Any = importlib.import_module(f"{PACKAGE}.callbacks")
+DummyLogger: Any = importlib.import_module(f"{PACKAGE}.loggers.logger").DummyLogger
+streams: Any = importlib.import_module(f"{'lightning_fabric' if ALONE else 'lightning.fabric'}.utilities.seed")
 FILE = "lightning.ckpt"
 # CHOOSER is Lightning's module that makes the logger of a Trainer without `logger=`, from one of LOGGERS.
-CONNECTORS = f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors"
-CHOOSER = importlib.import_module(f"{CONNECTORS}.logger_connector.logger_connector")
-CALLBACKS = importlib.import_module(f"{CONNECTORS}.callback_connector")._CallbackConnector
+CHOOSER = importlib.import_module(f"{PACKAGE}.trainer.connectors.logger_connector.logger_connector")
+CALLBACKS = importlib.import_module(f"{PACKAGE}.trainer.connectors.callback_connector")._CallbackConnector
 LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
 
 
-class TunerCallback(Checkpoint):
+class TunerCallback(callbacks.Checkpoint):
     """Reports each epoch of a Lightning `Trainer`, and resumes exactly; docs/frameworks.md says what it changes.
 
     The report has all logged metrics (`trainer.callback_metrics`); an epoch without its validation is not reported.
@@ -87,7 +81,7 @@ class TunerCallback(Checkpoint):
         current_trial.check_resumes("trainer.fit(..., ckpt_path=TunerCallback.checkpoint())")
         usual = os.path.join(trainer.log_dir or trainer.default_root_dir, "checkpoints")
         for callback in trainer.callbacks:
-            if isinstance(callback, ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
+            if isinstance(callback, callbacks.ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
                 callback.dirpath = self._folder.name
         # This callback runs last, so that its checkpoint has what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
@@ -106,10 +100,10 @@ class TunerCallback(Checkpoint):
         """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
         if not self._active:
             return {}
-        streams = _collect_rng_states()
-        name, keys, *rest = streams["numpy"]
-        streams["numpy"] = (name, keys.tolist(), *rest)  # plain values, which a resume reads with `weights_only`
-        return {"streams": streams, "metrics": self._metrics, "options": self._options}
+        states = streams._collect_rng_states()
+        name, keys, *rest = states["numpy"]
+        states["numpy"] = (name, keys.tolist(), *rest)  # plain values, which a resume reads with `weights_only`
+        return {"streams": states, "metrics": self._metrics, "options": self._options}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keeps this callback's state from a checkpoint until training starts; the hooks below apply it."""
@@ -130,7 +124,7 @@ class TunerCallback(Checkpoint):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """After a resume, restores the random streams before the first epoch's batches are drawn."""
         if self._restored:
-            _set_rng_states(self._restored["streams"])
+            streams._set_rng_states(self._restored["streams"])
             self._restored = {}
             # Lightning has made the data loaders' iterators before this hook, with random numbers of other streams.
             # They are made anew here, where uninterrupted training makes them.
@@ -158,9 +152,9 @@ def automatic() -> AbstractContextManager[Any]:
     made, fitted = Trainer.__init__, Trainer.fit
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
-        callbacks = options.get("callbacks") or []
-        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-        made(self, *arguments, **{**options, "callbacks": [*callbacks, TunerCallback()]})
+        own = options.get("callbacks") or []
+        own = own if isinstance(own, list) else [own]
+        made(self, *arguments, **{**options, "callbacks": [*own, TunerCallback()]})
 
     def fit(self: Any, *arguments: Any, **options: Any) -> None:
         checkpoint = TunerCallback.checkpoint()
