@@ -63,8 +63,8 @@ def test_rungs_are_those_of_rays_asha(reduction):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "3", '{"format": 2}', '{"format": 2, "options": 3}', '{"format": 2, "options": []}',
-     '{"format": 2, "options": {"num_samples": "ten"}}', '{"format": 2, "options": {"seed": null}}', "\x00\x01"],
+    ["", "{", "[]", "null", "3", '{"format": 3}', '{"format": 3, "options": 3}', '{"format": 3, "options": []}',
+     '{"format": 3, "options": {"num_samples": "ten"}}', '{"format": 3, "options": {"seed": null}}', "\x00\x01"],
 )  # fmt: skip
 def test_a_damaged_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "experiment.json").write_text(text)
