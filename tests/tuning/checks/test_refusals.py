@@ -89,7 +89,8 @@ REQUESTS = [
     (["--space", TINY, "--num-samples", "4", "--num-samples", "5"], "--num-samples is given twice, with 4 and with 5"),
     (["--space", TINY, "--stop", "accuracy"], "--stop 'accuracy': write it as name=value"),
     (["--space", TINY, "--results", "taken"], "--results taken: is a file"),
-    (["--space", TINY, "--results", "taken/below"], "lies below one; give another folder"),
+    (["--space", TINY, "--results", "/proc/none"], "--results /proc/none: cannot be written to"),
+    (["--space", TINY, "--results", "taken/below"], "cannot be written to (Not a directory); give another"),
 ]
 
 

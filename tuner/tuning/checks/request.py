@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -175,8 +176,16 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 
 def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
-    there = next(folder for folder in (results.absolute(), *results.absolute().parents) if os.path.exists(folder))
-    if not there.is_dir():
-        raise RequestError(f"--results {results}: is a file, or lies below one; give another folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise RequestError(f"--results {results}: {there} cannot be written to; give another folder")
+    made = [folder for folder in (results, *results.parents) if not folder.exists()]
+    try:  # a try, because root may write by the permissions where the file system then refuses it
+        results.mkdir(parents=True, exist_ok=True)
+        probe = results / f".tuner-{os.getpid()}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
+        raise RequestError(f"--results {results}: {what}; give another folder") from None
+    finally:
+        with contextlib.suppress(OSError):  # another search may have begun to use one
+            for folder in made:
+                folder.rmdir()
