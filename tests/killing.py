@@ -1,13 +1,16 @@
-"""Searches whose driver is killed, and what is left of them beside an unbroken one."""
+"""Searches and processes that are killed, and what is left of them beside unbroken ones."""
 
 import contextlib
+import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +118,13 @@ def assert_same(whole, other):
     assert decided(other) == decided(whole)
 
 
+def cut(folder, target, num_events):
+    """A copy of an experiment as if its driver had died after `num_events` events."""
+    shutil.copytree(folder, target)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
+
+
 def repeated_and_lost(folder):
     """How many epochs were reported twice, and how many of a trial's lie between two reports but have none."""
     seen = Counter((e["trial"], e["epoch"]) for e in read(folder / "journal.jsonl") if e["event"] == "report")
@@ -130,3 +140,19 @@ def left_of(process):
             if process.mark in environment.read_bytes():  # a zombie's is empty
                 pids.append(int(environment.parent.name))
     return pids
+
+
+def killed_at(step, work):
+    """Does some work in a process that ends at once before its change number `step` of files; True if it ended so."""
+    changes = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link", "shutil.rmtree", "ctypes.dlsym")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other tests may have started threads
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    count = itertools.count(1)
+    sys.addaudithook(lambda event, _: os._exit(9) if event in changes and next(count) == step else None)
+    try:
+        work()
+    finally:
+        os._exit(0)

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import traceback
 from collections import deque
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from killing import SPACES
+from killing import SPACES, cut
 from ray import cloudpickle
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.exceptions import RayActorError, RayTaskError
@@ -308,9 +307,7 @@ def conduct(experiment, loaded_space):
 def resumed(folder, num_events, **choices):
     """The search gone on from its first events, beside the folder."""
     target = folder.with_name(f"{folder.name}-{num_events}")
-    shutil.copytree(folder, target)
-    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
+    cut(folder, target, num_events)
     run(target, **CHOICES | choices)
     return target
 

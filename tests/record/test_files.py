@@ -8,7 +8,7 @@ import os
 import socket
 
 import pytest
-from crashing import killed_at
+from killing import killed_at
 
 from tuner.record.storage import files
 from tuner.record.storage.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically

@@ -49,11 +49,5 @@ def unhurried(inputs):
     return inputs
 
 
-def annealing(optimizer, config, max_epochs):
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max_epochs)
-
-
 # An epoch takes half a second, so that a kill finds it in the middle of one.
 slow = dataclasses.replace(space, task=dataclasses.replace(space.task, augment=unhurried))
-# With a schedule that is laid over all epochs.
-cosine = dataclasses.replace(space, task=dataclasses.replace(space.task, schedule=annealing))

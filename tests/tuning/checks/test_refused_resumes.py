@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from asking import request_of
-from crashing import killed_at
-from killing import SPACES
+from killing import SPACES, killed_at
 
 from tuner import run
 from tuner.errors import RequestError

@@ -7,7 +7,7 @@ import json
 import shutil
 
 import pytest
-from killing import SPACES, assert_same, decided, outcome_of
+from killing import SPACES, assert_same, cut, decided, outcome_of
 from ray.tune import CheckpointConfig
 from workerless import in_this_process
 
@@ -16,13 +16,6 @@ from tuner.record.reading import read
 from tuner.record.results import load
 
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
-
-
-def cut(folder, target, num_events):
-    """A copy of an experiment as if its driver had died after `num_events` events."""
-    shutil.copytree(folder, target)
-    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
 
 
 def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path):
