@@ -45,14 +45,6 @@ def _steps(value: Any) -> bool:
     return fits and not isinstance(value, ReduceLROnPlateau)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a metric's value can be converted to a float, as reports need."""
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):
-        float(value)
-        return True
-    return False
-
-
 class Wanted(NamedTuple):
     """A function of a Task: its name in errors, its arguments, the check of what it returns, what it should return."""
 
@@ -71,7 +63,7 @@ FUNCTIONS = {
     "prepare": Wanted("prepare", INPUTS, torch.is_tensor, "the prepared inputs, a tensor"),
     "augment": Wanted("augment", INPUTS, torch.is_tensor, "the augmented inputs, a tensor"),
 }
-METRIC = Wanted("", OUTPUTS, _is_number, "its mean over the batch, a tensor or a number")
+METRIC = Wanted("", OUTPUTS, lambda it: float(it) is not None, "its mean over the batch, a tensor or a number")
 FORWARD = Wanted("the model", INPUTS, lambda outputs: True, "")
 
 
@@ -135,7 +127,10 @@ class TracedTask:
                 advice = [tensors, advice_on(error, function, wanted.arguments)]
                 problem = f"raises {with_place(error)}{'' if raised else place}"
                 raise CheckFailed(name, problem, "; ".join(filter(None, advice))) from error
-            if not wanted.fits(value):
+            fits = False
+            with contextlib.suppress(TypeError, ValueError, RuntimeError):  # a metric's value that is no number
+                fits = wanted.fits(value)
+            if not fits:
                 made = f"an object: {value.__name__}(...)" if isinstance(value, type) else wanted.returns
                 raise CheckFailed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {made}")
             if minimized:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from ray.tune import CLIReporter
@@ -196,12 +197,7 @@ def drawn(columns: Sequence[Sequence[str]]) -> list[str]:
 
 def narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
     """Draws the first columns, as many as fit `width` characters, and a line that names the others."""
-    room, num_shown = width - 1, 0
-    for column in columns:
-        room -= len(column[0]) + 3
-        if room < 0:
-            break
-        num_shown += 1
+    num_shown = sum(end < width for end in accumulate(len(column[0]) + 3 for column in columns))
     left_out = ", ".join(column[0].strip() for column in columns[num_shown:])
     note = f"not shown: {left_out}; --table wide shows all columns" if left_out else ""
     return [*drawn(columns[:num_shown]), *(fitted(note, width) if note else [])]
