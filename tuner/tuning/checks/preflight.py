@@ -37,25 +37,23 @@ if TYPE_CHECKING:
     from tuner.tuning.requests import Request
 
 logger = logging.getLogger(__name__)
-LOW, HIGH = 0.0, 1.0  # the ends of a range, as `domains.from_unit` names them
 SKIP = "; --no-preflight skips this check"
 # Starts of warnings -> the Task's function that causes it: what gives no error, but perhaps a wrong loss.
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
 
-def check(request: Request) -> list[str]:
+def check(request: Request) -> None:
     """Tries the Task of a request whose data has been read, or reads the text of its train function.
 
-    Returns the alternatives that were tried, such as `optimizer=adam`. Raises a RequestError if a trial would fail; the
-    text names the user's function, its file and line, and the tried values.
+    Raises a RequestError if a trial would fail, with the user's function, its file and line, and the tried values.
     """
     path = request.loaded_space.path
     try:
         _check_sendable(request)
         if request.splits is not None:
-            return _check_task(request)
-        _check_reporting(request.loaded_space.space.train, request.experiment.metric)
-        return []
+            _check_task(request)
+        else:
+            _check_reporting(request.loaded_space.space.train, request.experiment.metric)
     except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
@@ -114,7 +112,7 @@ def _check_reporting(train: Any, metric: str) -> None:
         check_reports(Path(file).read_text(encoding="utf-8", errors="replace"), file)
 
 
-def _check_task(request: Request) -> list[str]:
+def _check_task(request: Request) -> None:
     """Tries one batch for each alternative; raises CheckFailed if a trial would fail, or each would report only NaN."""
     from tuner.training.streams import kept_streams
     from tuner.tuning.checks.trying import try_setting
@@ -155,22 +153,18 @@ def _check_task(request: Request) -> list[str]:
             if row is not None:
                 found = nonfinite_data(space.task, splits, name, row)
                 logger.warning("%s %s; %s", found.part, found.problem, found.advice)
-    return [name for name, _ in settings]
 
 
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     """Returns the configs to try, each with the alternative that it is for, such as `optimizer=adam`.
 
     The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
-    to another value of a choice, another dictionary of a conditional parameter, or the largest whole number. Ranges of
-    real numbers have no alternatives; all settings but the first have their upper ends.
+    to another value of a choice, another dictionary of a conditional parameter, or the largest number of a range.
     """
-    low, (high, *others) = _tried(space.declared, LOW)[0], _tried(space.declared, HIGH)
-    named = [(_difference(high, config), config) for config in others]
-    if not others and repr(high) != repr(low):
-        named = [("the largest values", high)]
+    first, *others = _tried(space.declared)
+    named = [("the smallest values", first), *((_difference(first, config), config) for config in others)]
     settings = []
-    for number, (name, config) in enumerate([("the smallest values", low), *named]):
+    for number, (name, config) in enumerate(named):
         try:
             settings.append((name, variants(config, seed, number)[0]))
         except Exception as error:  # from a function of tune.sample_from
@@ -179,19 +173,19 @@ def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     return settings
 
 
-def _tried(params: Mapping[str, Any], end: float) -> list[Config]:
+def _tried(params: Mapping[str, Any]) -> list[Config]:
     """Returns one config with the first alternative of each parameter, then one for each other alternative."""
-    values = {name: _alternatives(value, end) for name, value in params.items()}
+    values = {name: _alternatives(value) for name, value in params.items()}
     first = {name: each[0] for name, each in values.items()}
     return [first, *({**first, name: value} for name in values for value in values[name][1:])]
 
 
-def _alternatives(value: Any, end: float) -> list[Any]:
-    """Returns the values of a parameter that are tried; a range of real numbers has only the one at its `end`."""
+def _alternatives(value: Any) -> list[Any]:
+    """Returns the values of a parameter that are tried."""
     if branches := parameters.branches(value):
-        return [each for branch in branches for each in _alternatives(branch, end)]
+        return [each for branch in branches for each in _alternatives(branch)]
     if parameters.is_nested(value):
-        return list(_tried(value, end))
+        return list(_tried(value))
     if domains.is_constant(value):
         return [value]
     kind = domains.kind(value)
@@ -203,7 +197,7 @@ def _alternatives(value: Any, end: float) -> list[Any]:
         return [value]  # `variants` calls it
     if kind == "normal":
         return [float(value.sampler.mean)]
-    return [domains.from_unit(value, each) for each in ((LOW, HIGH) if "randint" in kind else (end,))]
+    return sorted({domains.from_unit(value, end) for end in (0.0, 1.0)})
 
 
 def _difference(first: Config, config: Config) -> str:
@@ -234,10 +228,9 @@ def rehearse(request: Request) -> str:
             if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
-        tried = check(request)
+        check(request)
     where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
-    settings = f", training one batch each with {_listed(tried)}" if tried else ""
-    return f"passed in {time.perf_counter() - started:.1f} s{settings}{where}"
+    return f"passed in {time.perf_counter() - started:.1f} s{where}"
 
 
 def _listed(names: Collection[str]) -> str:
