@@ -55,7 +55,6 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(driver.ray_here(options, imports_of(call, name)))
         from tuner.tuning.checks import preflight
         from tuner.tuning.checks import request as requested
-        from tuner.tuning.checks.data import load_data
         from tuner.tuning.output import console
 
         # Find the space and check the request: it names the searcher, the scheduler and a trial's resources.
@@ -68,7 +67,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
                 say(*plan, *([f"preflight   {preflight.rehearse(request)}"] if tried else []))
                 return None
             with patience("reading the space's data"):
-                request = load_data(request)
+                request = requested.load_data(request)
             if not resumed and call.preflight:
                 preflight.check(request)
         except InterruptedEarly:

@@ -15,7 +15,7 @@ from tuner.space import Space
 from tuner.spec import patience
 from tuner.training.data import Arrays, Splits, hold_out
 from tuner.tuning import session
-from tuner.tuning.checks import data as checked_data
+from tuner.tuning.checks import trying
 from tuner.tuning.checks.preflight import settings_of
 
 HEAD = """
@@ -312,7 +312,7 @@ def odd(part="train", values="inputs", some="True"):
     ],
 )
 def test_what_is_not_finite_is_named(command, monkeypatch, task, words, line):
-    monkeypatch.setattr(checked_data, "CHUNK_BYTES", 100)  # six rows
+    monkeypatch.setattr(trying, "CHUNK_BYTES", 100)  # six rows
     code, _, message = command(odd(), **task)
     assert code == 2 and all(word in message for word in words), message
     assert not line or f"line {line_of(odd(), line)})" in message, message

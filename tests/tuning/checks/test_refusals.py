@@ -13,7 +13,7 @@ from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
 from tuner.serve import __main__ as serve
 from tuner.spec import patience
-from tuner.tuning.checks.data import load_data
+from tuner.tuning.checks.request import load_data
 
 ROOT = Path(__file__).parents[3]
 SPACES = ROOT / "tests" / "spaces"

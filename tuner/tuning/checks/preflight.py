@@ -30,7 +30,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
 from tuner.tuning.checks.advice import CheckFailed, Config
-from tuner.tuning.checks.data import check_lengths, load_data, nonfinite_data, nonfinite_row
+from tuner.tuning.checks.request import load_data
 from tuner.tuning.searchers.sampling import variants
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _check_reporting(train: Any, metric: str) -> None:
 def _check_task(request: Request) -> None:
     """Tries one batch for each alternative; raises CheckFailed if a trial would fail, or each would report only NaN."""
     from tuner.training.streams import kept_streams
-    from tuner.tuning.checks.trying import try_setting
+    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, try_setting
 
     experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
     assert space.task is not None and splits is not None

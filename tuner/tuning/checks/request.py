@@ -1,4 +1,4 @@
-"""Checks a request to run a search, new or resumed, before its data is read and a cluster is joined."""
+"""Checks a request to run a search, new or resumed, and then reads its data; joins no cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.machine import local_cluster
 from tuner.errors import RequestError, nearest
+from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event
 from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
@@ -26,7 +27,9 @@ from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.resources import resources_of
 from tuner.spec.space import Space
 from tuner.spec.space_objects import saves_checkpoints
-from tuner.spec.spaces import LoadedSpace, find_space, metric_option
+from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
+from tuner.training.data import DataError
+from tuner.tuning.checks.advice import advice_on
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
 from tuner.tuning.resume.experiment import ResumedExperiment
@@ -67,6 +70,34 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
+
+
+def load_data(request: Request) -> Request:
+    """Reads, decodes and splits a request's data; RequestError if data is missing or the data function fails."""
+    task, experiment = request.loaded_space.space.task, request.experiment
+    if task is None:
+        return request
+    from tuner.training.sources import UnsuitableData, splits_of
+
+    function, folder = f"--space {experiment.space}: its data function", experiment.data_dir
+    try:
+        splits = splits_of(task, folder, experiment.seed)
+    except UnsuitableData as error:
+        place = place_raised(error.__cause__ and error.__cause__.__cause__) or place_of(task.data)
+        raise RequestError(f"{function}{place} {error}") from error
+    except DataError as error:
+        raise RequestError(str(error)) from error
+    except (Exception, SystemExit) as error:
+        # Such as AttributeError: 'NoneType' object ..., or the path "None/train.csv" of f"{data_dir}/train.csv".
+        without = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError)) or "None/" in str(error)
+        if without and not folder:
+            raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
+        advice = advice_on(error) or "correct the function"
+        if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
+            advice += f"; correct --data-dir {folder}" if folder else "; if it needs a folder, give --data-dir DIR"
+        raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
+    facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
+    return replace(request, splits=splits, facts=facts)
 
 
 def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:

@@ -1,18 +1,21 @@
 """Tries one setting of the parameters: trains and evaluates on about one batch, and saves the state.
 
-The functions of the Task and the model's forward pass are traced, to name those that fail or return a wrong value.
+The functions of the Task and the model's forward pass are traced, to name those that fail or return a wrong value. What
+is wrong with the data is named by its example.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -21,14 +24,19 @@ from torch.utils import _pytree
 from tuner.errors import nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.spec.experiment import Experiment
+from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
-from tuner.training.data import Arrays, Splits
+from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training, checked_batch_size
 from tuner.training.sources import predicts_classes
 from tuner.training.task import Task, TrialSpec
 from tuner.tuning.checks.advice import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
-from tuner.tuning.checks.data import batch_of, check_classes, nonfinite_data, nonfinite_row
 
+logger = logging.getLogger(__name__)
+# MOST_VALUES limits the input values of a tried batch: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels
+# takes 30 s.
+MOST_VALUES = 2**13
+CHUNK_BYTES = 2**20  # of an array that is searched for NaN at once: 614 MB, CIFAR-10 as float32, take 0.11 s
 NAN = "look for log(0), a division by 0 or an overflow"
 BY_GRADIENTS = "by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
 MEAN = "its mean over the batch, a tensor without dimensions (no .item())"
@@ -232,6 +240,89 @@ def _check_state(training: Training) -> None:
         advice = "keep tensors, numbers, texts, lists and dicts in the state_dict of model, optimizer and schedule"
         problem = with_place(error).partition(". ")[0]  # torch's text goes on for ten sentences
         raise CheckFailed("a checkpoint", f"cannot be saved and loaded: {problem}", advice) from error
+
+
+def check_lengths(splits: Splits, space: Space) -> None:
+    """Raises CheckFailed if a part of the data is empty; warns if a constant batch_size exceeds the train examples."""
+    assert space.task is not None
+    advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
+    for name, part in splits.parts.items():
+        if len(part) == 0:
+            where = f"the {name} part of the data{place_of(space.task.data)}"
+            raise CheckFailed(where, "has no examples", advice.get(name, "the data function must return some"))
+    size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
+    num, held_out = len(splits.train), len(splits.validation)
+    if isinstance(size, int) and size > num:
+        text = "batch_size %d is above the %d training examples (%d of %d are for validation): each epoch is one batch"
+        logger.warning(text, size, num, held_out, num + held_out)
+
+
+def nonfinite_row(part: Any) -> int | None:
+    """Returns the first row of Arrays with NaN or infinity in its input or target; None for other parts of data."""
+    rows = []
+    for values in (part.inputs, part.targets) if isinstance(part, Arrays) else ():
+        if values.dtype.kind in "fc" and values.size:
+            step = max(1, CHUNK_BYTES * len(values) // values.nbytes)
+            for start in range(0, len(values), step):
+                finite = np.isfinite(values[start : start + step])
+                if not finite.all():
+                    rows.append(start + int(finite.reshape(len(finite), -1).all(axis=1).argmin()))
+                    break
+    return min(rows, default=None)
+
+
+def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFailed:
+    """Returns the error that names an example with NaN or infinity by its number in what `data` returned."""
+    part = splits.parts[name]
+    example = f"example {row} (counted from 0)"
+    if isinstance(part, Files):
+        example = part.path(row)
+    elif isinstance(part, Mapped):
+        example = f"item {part.rows[row]} of the {type(part.dataset).__name__}"
+    elif isinstance(splits, HeldOut) and name == "train":
+        example = f"example {splits.rows[name][row]} (counted from 0)"
+    elif isinstance(splits, HeldOut) and name == "validation":
+        example = f"example {splits.rows[name][row]} of train (counted from 0), which is held out for validation"
+    problem = f"has NaN or infinite values, the first in {example}"
+    return CheckFailed(f"the {name} part of the data{place_of(task.data)}", problem, "replace or drop them")
+
+
+def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
+    """Returns a part's first examples: a full batch and the smaller last one, or fewer if examples are large.
+
+    The batch has the example `odd`, in which is NaN or infinity.
+    """
+    values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
+    most = max(2, MOST_VALUES // max(1, int(values)))
+    rest = len(part) % batch_size
+    # If an epoch's last batch has one example, a batch of one is tried, because batch norm cannot train on it.
+    num = batch_size + rest if batch_size <= most else 1 if rest == 1 else most
+    rows = np.arange(min(num, len(part)))
+    if isinstance(part, Arrays):
+        return part.take(rows if odd is None or odd in rows else np.array([*rows[:-1], odd]))
+    try:
+        inputs, targets = read_examples(part, rows.tolist())
+    except DataError as error:
+        raise CheckFailed(f"the {name} part of the data:", f"{error}{place_raised(error)}") from error
+    return Arrays(np.stack(inputs), targets)
+
+
+def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
+    """Raises CheckFailed if a part has class numbers without an output of the model; a GPU would only say `assert`."""
+    num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
+    for name, part in splits.parts.items() if num_outputs else ():
+        targets = getattr(part, "targets", None)
+        if targets is None or targets.dtype != np.int64 or targets.ndim != 1:
+            continue
+        classes = targets[targets != getattr(task.loss, "ignore_index", -100)]
+        low, high = (int(classes.min()), int(classes.max())) if len(classes) else (0, 0)
+        if low < 0 or high >= num_outputs:
+            more = "loss=nn.CrossEntropyLoss(ignore_index=-1)" if low < 0 else "the model more outputs"
+            raise CheckFailed(
+                f"the {name} targets{place_of(task.data)}",
+                f"go from {low} to {high}, but the model has {num_outputs} outputs",
+                f"class numbers go from 0 to {num_outputs - 1}: renumber the targets, or give {more}",
+            )
 
 
 def described(value: Any) -> str:
