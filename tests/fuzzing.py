@@ -1,9 +1,12 @@
 """How many examples all fuzz tests take together: 250 by default, 4,000 every night."""
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+
+from tuner.serve.reading.stream import event_frames
 
 SHARES = {  # of all examples; a whole folder with all its views takes 60 ms, one file 5 ms
     "experiments": 0.14,
@@ -17,7 +20,6 @@ SHARES = {  # of all examples; a whole folder with all its views takes 60 ms, on
     "routes": 0.064,
     "sequences": 0.016,
 }
-LEAST = 2  # examples of a test, or of one of its pieces
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,10 @@ class Tier:
     total: int
     same: bool
 
-    def settings(self, part: str, **other) -> settings:
+    def settings(self, part: str, pieces: int = 1, **other) -> settings:
         """Hypothesis' settings of one test, or of one of its `pieces`."""
-        pieces = other.pop("pieces", 1)
         return settings(
-            max_examples=max(LEAST, round(self.total * SHARES[part] / pieces)),
+            max_examples=max(2, round(self.total * SHARES[part] / pieces)),
             derandomize=self.same,
             database=None,
             print_blob=not self.same,
@@ -42,19 +43,16 @@ class Tier:
 
     def check(self, part: str, strategy, holds) -> None:
         """Asks `holds` about the examples of a test, and shrinks one for which it does not."""
-
-        @self.settings(part)
-        @given(strategy)
-        def each(example):
-            holds(example)
-
-        each()
+        self.settings(part)(given(strategy)(lambda example: holds(example)))()
 
 
-FEW = Tier(250, same=True)
-MANY = Tier(4_000, same=False)
-assert round(sum(SHARES.values()), 6) == 1
 TIERS = [
-    pytest.param(FEW, id="few"),
-    pytest.param(MANY, id="many", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
+    pytest.param(Tier(250, same=True), id="few"),
+    pytest.param(Tier(4_000, same=False), id="many", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
 ]
+
+
+def ends_soon(journal, after, *_, **__):
+    """A journal's stream that ends once it has sent what there is."""
+    looks = itertools.count()
+    return event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)

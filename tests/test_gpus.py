@@ -1,6 +1,7 @@
 """The table of running trials, from journals."""
 
 import os
+import socket
 import sys
 
 import pytest
@@ -27,7 +28,6 @@ def results(tmp_path):
     here = {"node": "127.0.0.1", "resources": {"CPU": 1, "GPU": 0.25}, "config": {}}
     journal.write("trial_started", "00000", **here, pid=os.getpid())
     journal.write("report", "00000", epoch=3, metrics={"loss": 1.0})
-    journal.write("trial_started", "00001", **here, pid=2**22 + 1)  # above the kernel's largest: a killed search's
     journal.write("trial_started", "00002", **here, pid=os.getpid())
     journal.write("trial_ended", "00002", status="pruned", reason="")
     journal.close()
@@ -67,7 +67,7 @@ def test_a_journal_that_is_too_long_is_left_out_and_its_neighbours_stay(monkeypa
     (results / "long").mkdir()
     monkeypatch.setattr(gpus, "MOST_BYTES", (results / "mine" / "journal.jsonl").stat().st_size)
     (results / "long" / "journal.jsonl").write_bytes(b" " * (gpus.MOST_BYTES + 1))
-    assert [trial.id for _, trial in gpus.TrialScanner().running(results)] == ["00000"]
+    assert [trial.id for _, trial in gpus.running(results, {})] == ["00000"]
     assert "long/journal.jsonl has" in caplog.text
 
 
@@ -75,17 +75,22 @@ def test_a_trial_without_a_worker_is_left_out(results):
     journal = Journal(results / "mine" / "journal.jsonl")
     here = {"node": "127.0.0.1", "resources": {}, "config": {}, "pid": os.getpid()}
 
-    def running():
-        return [trial.id for _, trial in gpus.TrialScanner().running(results)]
+    def running(known):
+        return [trial.id for _, trial in gpus.running(results, known)]
 
+    known = {}
     journal.write("trial_failed", "00000", error="E", kind="user", will_retry=True)
-    assert running() == []
+    assert running(known) == []
     journal.write("trial_started", "00000", **here)
-    assert running() == ["00000"]
+    assert running(known) == ["00000"] == running(known)
     decision = {"epoch": 4, "rung": 4, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2, "reason": "r"}
     journal.write("decision", "00000", action="pause", **decision)
-    assert running() == []
+    assert running(known) == []
     journal.write("trial_started", "00000", **here)
+    assert running(known) == ["00000"]
+    (results / "mine" / ".driver").write_text(f"process 1 on {socket.gethostname()}\n")  # was killed: holds no lock
+    assert running(known) == []
+    (results / "mine" / ".driver").unlink()
     journal.write("experiment_resumed")  # the earlier session was killed; its process ids may be those of others now
-    assert running() == []
+    assert running(known) == []
     journal.close()

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tuner.errors import Parser, RequestError, blamed, refused, say
+from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.records import Report, TrialRecord, best_of
 from tuner.record.results import ExperimentRecord, load
@@ -56,8 +56,7 @@ def main(argv: list[str]) -> int:
             say(*lines(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError, OSError) as error:
-        say(f"tuner: error: {refused(error)}", to=sys.stderr)
-        return 2
+        return failed(error)
     except KeyboardInterrupt:
         say(f"interrupted; continue with: {command('audit', shlex.join(argv))}", to=sys.stderr)
         return 130

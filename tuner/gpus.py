@@ -5,28 +5,26 @@ One table lists the GPUs, from NVML. Another lists the running trials, from the 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from tuner.errors import Parser, RequestError, blamed, say
+import psutil
+
+from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.reading import Reading
 from tuner.record.records import TrialRecord, finite
+from tuner.record.storage.lock import abandoned
 from tuner.training.devices.nvml import Device, devices, trouble
 
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-SCAN_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
 MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
-MEMINFO = Path("/proc/meminfo")
-
 
 Trials = list[tuple[str, TrialRecord]]  # running trials, each with the name of its experiment
 
@@ -36,19 +34,19 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="python -m tuner.gpus", description=__doc__)
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
     parser.add_argument("--watch", action="store_true", help=f"print the tables every {WATCH_S:g} s, until Ctrl-C")
+    known: dict[Path, tuple[int, Trials]] = {}
     try:
-        args, scanner = parser.parse_args(argv), TrialScanner()
+        args = parser.parse_args(argv)
         while True:
             if args.watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[J", end="")
             gpus = devices()
-            say(*lines(gpus, scanner.running(Path(args.results)), "" if gpus else trouble()))
+            say(*lines(gpus, running(Path(args.results), known), "" if gpus else trouble()))
             if not args.watch:
                 return 0
             time.sleep(WATCH_S)
     except RequestError as error:
-        say(f"tuner: error: {error}", to=sys.stderr)
-        return 2
+        return failed(error)
     except KeyboardInterrupt:
         return 0
 
@@ -89,17 +87,17 @@ def device_row(device: Device, trials: Trials) -> tuple[str, ...]:
     return (
         str(device.index),
         device.name,
-        known(device.percent, ".0f", " %"),
+        figure(device.percent, "%"),
         memory,
-        known(device.celsius, ".0f", " C"),
-        known(device.watts, ".0f", " W"),
+        figure(device.celsius, "C"),
+        figure(device.watts, "W"),
         ", ".join(here) or "-",
     )
 
 
-def known(value: float | None, form: str, unit: str = "") -> str:
+def figure(value: float | None, unit: str) -> str:
     """Formats a figure with its unit; returns `-` if the figure is None."""
-    return "-" if value is None else f"{value:{form}}{unit}"
+    return "-" if value is None else f"{value:.0f} {unit}"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -111,66 +109,32 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def machine() -> str:
     """Returns this machine's CPUs, load, used and total memory: `2 CPUs, load 1.50; memory 3.1 of 24.0 GiB`."""
-    cpus = len(os.sched_getaffinity(0))
-    load = f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}"
-    if not MEMINFO.exists():
-        return load
-    sizes = {name: int(size.split()[0]) for name, _, size in (row.partition(":") for row in MEMINFO.open())}
-    used, total = sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
-    return f"{load}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
+    cpus, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory()
+    used, total = (memory.total - memory.available) / 2**30, memory.total / 2**30
+    return f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}; memory {used:.1f} of {total:.1f} GiB"
 
 
-class TrialScanner:
-    """Reads the journals of a folder repeatedly; skips journals that have not changed since the last time."""
+def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
+    """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[object, list[TrialRecord]]] = {}
+    A killed search journals no end of its trials, so that of a search whose driver has ended none is returned.
 
-    def running(self, results: Path) -> Trials:
-        """The running trials of all experiments; logs a warning for an experiment that cannot be read.
-
-        It reads the most recently changed journals first. After SCAN_S seconds it skips changed ones that are unread.
-        """
-        until = time.monotonic() + SCAN_S
-        trials: Trials = []
-        for path, stamp in sorted(_journals(results), key=lambda each: -each[1][1]):
-            name = path.parent.name
-            try:
-                with blamed(name):
-                    if self._known.get(path, ((), []))[0] != stamp:
-                        if time.monotonic() > until:
-                            raise RequestError(
-                                f"all journals together need more than {SCAN_S:g} s: {path} was not read"
-                            )
-                        records = Reading(path, MOST_BYTES).read_on(until).records()
-                        self._known[path] = stamp, [trial for trial in records if trial.pid is not None]
-                    trials += [(name, trial) for trial in self._known[path][1] if alive(trial)]
-            except RequestError as error:
-                logger.warning("skipped: %s", error)
-        return sorted(trials, key=lambda each: each[0])
-
-
-def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
-    """Returns each journal with its size, modification time and inode number, which together show a change."""
-    journals = []
-    for path in results.glob("*/journal.jsonl"):
-        with contextlib.suppress(OSError):
-            stat = path.lstat()
-            journals.append((path, (stat.st_size, stat.st_mtime_ns, stat.st_ino)))
-    return journals
-
-
-def alive(trial: TrialRecord) -> bool:
-    """Whether the trial's process exists (a killed search journals no end); True for another or unknown node."""
-    return trial.node not in own_addresses() or Path(f"/proc/{trial.pid}").exists()
-
-
-def own_addresses() -> set[str]:
-    """Returns the addresses by which Ray may know this machine."""
-    try:
-        return {"127.0.0.1", *socket.gethostbyname_ex(socket.gethostname())[2]}
-    except OSError:
-        return {"127.0.0.1"}
+    Args:
+        known: by journal, the time of its last change and its running trials, so that it is read only after a change.
+    """
+    trials: Trials = []
+    for path in sorted(results.glob("*/journal.jsonl")):
+        folder = path.parent
+        try:
+            with blamed(folder.name):
+                changed = path.lstat().st_mtime_ns
+                if path not in known or known[path][0] != changed:
+                    records = Reading(path, MOST_BYTES).read_on().records()
+                    known[path] = changed, [(folder.name, each) for each in records if each.pid is not None]
+                trials += [] if abandoned(folder) else known[path][1]
+        except RequestError as error:
+            logger.warning("skipped: %s", error)
+    return trials
 
 
 if __name__ == "__main__":

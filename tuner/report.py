@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tuner.errors import Parser, RequestError, blamed, refused, say
+from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.results import load
 from tuner.views.report import write_report
 
@@ -24,8 +24,7 @@ def main(argv: list[str]) -> int:
             record = load(Path(args.results) / args.name)
             path = write_report(record)
     except (RequestError, OSError) as error:
-        say(f"tuner: error: {refused(error)}", to=sys.stderr)
-        return 2
+        return failed(error)
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InterruptedEarly, RequestError, nearest, refuse_repeated, refused, say
+from tuner.errors import InterruptedEarly, Parser, RequestError, failed, nearest, say
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.texts import figures, setting
@@ -35,35 +36,27 @@ if TYPE_CHECKING:
 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
-    if not argv or {"-h", "--help"} & set(argv):
-        usage = f"usage: python -m tuner.train (CONFIG | EXPERIMENT --trial ID) [{OPTION}]"
-        say(usage, "", f"{OPTION}: {HELP}", "", *__doc__.splitlines(), to=sys.stdout if argv else sys.stderr)
-        return 0 if argv else 2
+    parser = Parser(prog="python -m tuner.train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("place", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
+    parser.add_argument("--trial", metavar="ID", help="the trial of the experiment whose setting to train")
+    parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
-        refuse_repeated(argv)
-        config, folder, files = requested([word for word in argv if word != OPTION])
-        sha256 = config.get("space_sha256")
-        space, code = code_of(folder, files, config["space"], sha256, trusted=OPTION in argv)
+        args = parser.parse_args(argv)
+        place = Path(args.place)
+        if args.trial is None:
+            config, folder, files = load_config(place), place.parent, [place.name]
+        else:
+            record = load(place)
+            config, folder, files = trial_config(record, args.trial), record.experiment.folder, [FILE, COPY]
+        space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
         say(*code)
         retrain({**config, "space": space})
     except (RequestError, ValueError) as error:
-        say(f"tuner: error: {refused(error)}", to=sys.stderr)
-        return 2
+        return failed(error)
     except InterruptedEarly as error:
         say("", str(error), to=sys.stderr)
         return 130
     return 0
-
-
-def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Returns the config to train, its folder, and the files of that folder that name the space."""
-    match argv:
-        case [name]:
-            return load_config(path := Path(name)), path.parent, (path.name,)
-        case [name, "--trial", trial] | ["--trial", trial, name]:
-            record = load(Path(name))
-            return trial_config(record, trial), record.experiment.folder, (FILE, COPY)
-    raise RequestError("give a best/config.json, or an experiment's folder with --trial ID (see --help)")
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:

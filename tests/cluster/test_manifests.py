@@ -163,7 +163,7 @@ def test_kuberays_workers_come_from_none_with_the_searchs_trials():
     workers = [kinds[name] for name in kinds if name != config["head_node_type"]]
     assert kinds[config["head_node_type"]]["resources"]["CPU"] == 0
     assert [(kind["min_workers"], kind["max_workers"], kind["resources"]["GPU"]) for kind in workers] == [(0, 4, 1)]
-    command = run.parse(job["entrypoint"].split()[3:]).experiment
+    command = run.Command(**run.parse(job["entrypoint"].split()[3:]))
     assert (command.gpus_per_trial, command.max_concurrent_trials) == (1, 4)
     assert resources_of(command, [kinds[config["head_node_type"]]["resources"]]) == Resources(1, 1, 4)
 

@@ -100,7 +100,7 @@ def test_one_process_with_several_devices_finds_what_single_finds(search_here, s
 
 
 def test_a_function_has_no_strategy(search):
-    ran = search("numbers.py", *DDP)
+    ran = search("functions.py", *DDP)
     assert ran.code == 2 and "--strategy ddp: needs a Space(task=...)" in ran.err
 
 

@@ -1,13 +1,12 @@
 """Whatever one file holds: its readers say what is wrong in one line, agree with each other, and read nothing else."""
 
-import contextlib
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import strategies
-import world as worlds
 from fuzzing import TIERS
+from holding import documented, holding, little_memory
 
 from tuner import gpus
 from tuner.errors import RequestError
@@ -16,46 +15,28 @@ from tuner.record.journal import Journal
 from tuner.record.reading import Reading, read, scan
 from tuner.record.records import Folding, TrialRecord
 from tuner.record.saved_experiment import COPY, FILE, load_experiment
+from tuner.serve.jobs import cluster as clusters
+from tuner.serve.jobs.queue import read_queue
 from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import read_audit
 
 
-@pytest.fixture
-def holding(tmp_path):
-    """`with holding(files) as folder`: a folder of these, beside one that nobody may read."""
-    outside = strategies.elsewhere(tmp_path / "outside")
-
-    @contextlib.contextmanager
-    def contents_hold(files, may_write=False):
-        folder = strategies.put(tmp_path / "results" / "x", files)
-        before = strategies.tree(outside if may_write else tmp_path)
-        try:
-            with worlds.little_memory():
-                yield folder
-            assert strategies.tree(outside if may_write else tmp_path) == before
-        finally:
-            strategies.remove(folder)
-
-    contents_hold.outside = outside
-    return contents_hold
-
-
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_journal(holding, tier):
+def test_a_journal(tmp_path, tier):
     def holds(content):
-        with holding({"journal.jsonl": content}, may_write=True) as folder:
+        with holding(tmp_path, {"journal.jsonl": content}, may_write=True) as folder:
             path = folder / "journal.jsonl"
-            if worlds.documented(lambda: scan(path)) is None:  # of another format
+            if documented(lambda: scan(path)) is None:  # of another format
                 for reader in (read, Journal, lambda path: Reading(path).read_on().records()):
-                    assert worlds.documented(partial(reader, path)) is None
+                    assert documented(partial(reader, path)) is None
                 assert path.read_bytes() == content
                 return
             scanned = scan(path)
-            whole = worlds.documented(lambda: read(path))
+            whole = documented(lambda: read(path))
             assert (whole is None) == bool(scanned.damage)
-            records = worlds.documented(Reading(path).read_on)
+            records = documented(Reading(path).read_on)
             assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
-            for trial in gpus.TrialScanner().running(folder.parent):
+            for trial in gpus.running(folder.parent, {}):
                 assert isinstance(gpus.trial_row(*trial), tuple)
             before = Folding(scanned.events).records()
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
@@ -74,42 +55,71 @@ def strip(records):
     return repr([replace(record, pid=None) for record in records])
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_the_options(holding, tier):
-    def holds(files):
-        with holding(files) as folder:
-            try:
-                experiment, facts = loaded = load_experiment(folder)
-            except RequestError as error:
-                assert strategies.SENTINEL not in str(error) and str(error).isprintable()
-                is_there = any(isinstance(files.get(name), bytes) for name in (FILE, COPY))
-                assert FILE in str(error) or not is_there, error
-                return
-            assert isinstance(experiment, Experiment) and isinstance(facts, dict)
-            assert len(experiment.rungs()) <= 1000
-            assert strategies.SENTINEL not in str(loaded)
-
-    names = strategies.experiment_files()
-    tier.check("options", names.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
+def load_options(folder):
+    try:
+        experiment, facts = load_experiment(folder)
+    except RequestError as error:
+        is_there = any((folder / name).is_file() and not (folder / name).is_symlink() for name in (FILE, COPY))
+        assert str(error).isprintable() and (FILE in str(error) or not is_there), error
+        return error
+    assert isinstance(experiment, Experiment) and isinstance(facts, dict) and len(experiment.rungs()) <= 1000
+    return experiment, facts
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_an_audit(holding, tier):
-    def holds(files):
-        with holding(files) as folder:
-            audit = worlds.documented(lambda: read_audit(folder))
-            assert strategies.SENTINEL not in str(audit)
+@pytest.mark.parametrize(
+    ("part", "files", "reader"),
+    [
+        ("options", strategies.experiment_files(), load_options),
+        ("audits", strategies.audits.map(lambda content: {"audit.json": content}), partial(documented, read_audit)),
+        ("checkpoints", strategies.states().map(lambda content: {"state.pt": content}), damage),
+    ],
+)
+def test_a_file_in_whose_place_anything_may_be(tmp_path, part, files, reader, tier):
+    outside = strategies.elsewhere(tmp_path / "outside")
 
-    audits = strategies.audits.map(lambda content: {"audit.json": content})
-    tier.check("audits", audits.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
+    def holds(files):
+        with holding(tmp_path, files) as folder:
+            assert strategies.SENTINEL not in str(reader(folder))
+
+    tier.check(part, files.flatmap(lambda files: strategies.with_things(files, outside)), holds)
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_a_checkpoint(holding, tier):
-    def holds(files):
-        with holding(files) as folder:
-            why = damage(folder)
-            assert isinstance(why, str) and strategies.SENTINEL not in why
+def test_a_queue(tmp_path, tier, capsys):
+    """A torn entry is left out with a line."""
+    good = strategies.text_of(strategies.entry("good"))
 
-    states = strategies.states().map(lambda content: {"state.pt": content})
-    tier.check("checkpoints", states.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
+    def holds(files):
+        with holding(tmp_path, {**files, "good.json": good}) as folder:
+            searches = {search.name: search for search in read_queue(folder)}
+        left_out = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
+        assert len(searches) + len(left_out) == len(files) + 1 and "good" in searches
+        assert all(line.isprintable() for line in left_out)
+        for search in searches.values():
+            assert f"{search.name}.json".isprintable() and "/" not in search.name
+            assert isinstance(search.experiment, Experiment) and isinstance(search.priority, int)
+
+    tier.check("queues", strategies.queues, holds)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
+    """Nothing that it names is ended or removed, since no process that it may name is a head of the service's."""
+    for module, name in ((clusters.os, "kill"), (clusters.shutil, "rmtree")):
+        monkeypatch.setattr(module, name, lambda *arguments: pytest.fail(f"ended or removed: {arguments}"))
+
+    def holds(content):
+        (tmp_path / "cluster.json").write_bytes(content)
+        with little_memory():
+            assert clusters.find(tmp_path) is None
+        output = capsys.readouterr().err
+        assert not output or ("is damaged" in output and output.strip().isprintable())
+
+    tier.check("clusters", strategies.clusters, holds)
+
+
+@pytest.mark.parametrize("folder", ["tuner-\0", "tuner-nothing"])
+def test_a_folder_that_is_none_is_not_removed(tmp_path, monkeypatch, folder):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    clusters.Cluster(2**40, 5.0, 9, f"{tmp_path}/{folder}", "1").end()

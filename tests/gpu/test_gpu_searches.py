@@ -38,7 +38,7 @@ def events_of(machine):
 
 
 def seen(trial):
-    """The indices of the GPUs that a trial of `visible.py` saw."""
+    """The indices of the GPUs that a trial of `functions.py:visible` saw."""
     (code,) = {int(report.metrics["visible"]) for report in trial.reports}
     return [index for index in range(8) if code >> index & 1]
 
@@ -65,7 +65,7 @@ def most_at_once(trials, share):
 def test_each_worker_sees_its_own_gpus_and_no_gpu_is_given_twice(machine, num, gpus, num_seen, concurrent):
     here = machine(num)
     options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", str(2 * concurrent)]
-    done = search(here, "visible.py", *options, "--scheduler", "fifo")
+    done = search(here, "functions.py:visible", *options, "--scheduler", "fifo")
     trials, share = trials_of(here), float(gpus) if gpus != "auto" else 1.0
     assert f"{concurrent} trials at once" in done.stdout
     assert {len(seen(trial)) for trial in trials.values()} == {num_seen}
@@ -110,7 +110,7 @@ def nodes(machine):
 def test_on_a_mixed_cluster_no_gpu_is_given_twice(nodes, gpus, concurrent, num_nodes):
     here, address = nodes
     options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", 2 * concurrent]
-    search(here, "visible.py", "--address", address, *options, "--scheduler", "fifo")
+    search(here, "functions.py:visible", "--address", address, *options, "--scheduler", "fifo")
     trials = trials_of(here)
     assert {trial.status for trial in trials.values()} == {"completed"} and len(trials) == 2 * concurrent
     assert {len(seen(trial)) for trial in trials.values()} == {gpus}
@@ -120,7 +120,7 @@ def test_on_a_mixed_cluster_no_gpu_is_given_twice(nodes, gpus, concurrent, num_n
 
 def test_a_trial_without_a_gpu_sees_none(machine):
     here = machine(2)
-    search(here, "visible.py", "--gpus-per-trial", "0", "--num-samples", "2")
+    search(here, "functions.py:visible", "--gpus-per-trial", "0", "--num-samples", "2")
     assert [seen(trial) for trial in trials_of(here).values()] == [[], []]
 
 

@@ -43,7 +43,7 @@ def sessions():
 def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
     options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]
     done = subprocess.run(
-        [*readme_command(), str(ROOT / "tests" / "spaces" / "interpreter.py"), *options],
+        [*readme_command(), str(ROOT / "tests" / "spaces" / "functions.py:interpreter"), *options],
         cwd=ROOT,
         env=without_ours() | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
         capture_output=True,

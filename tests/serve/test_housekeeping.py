@@ -24,7 +24,7 @@ from tuner.serve.jobs.ray_jobs import JobState
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space, list_spaces
 from tuner.tuning.checks.request import journaled_events
-from tuner.tuning.requests import SearchCall, defaults_of
+from tuner.tuning.requests import SearchCall
 from tuner.tuning.resume.experiment import load_resumed
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"
@@ -595,7 +595,7 @@ def test_the_form_shows_the_defaults_that_a_search_gets(service, name):
     """They are read from the space's text; a search gets them from the imported space."""
     shown = {each["name"]: each["defaults"] for each in service.anyone.get("/api/spaces").json()["spaces"]}
     assert list(shown) == list(list_spaces())
-    whole = vars(defaults_of(find_space(name)))
+    whole = vars(find_space(name).options)
     assert shown[name] == {each: whole[each] for each in options.SETTABLE}
 
 

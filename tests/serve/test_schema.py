@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from fuzzing import TIERS
+from fuzzing import TIERS, ends_soon
 from hypothesis import Phase, given
 from hypothesis.errors import Unsatisfiable
 
@@ -11,19 +11,12 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
-from tuner.serve.reading import stream  # noqa: E402
-
 
 @pytest.fixture
 def schema(service, monkeypatch):
     """The schema of a service with one experiment of every kind of value; a search that is started is only queued."""
-
-    # A stream ends once it has sent what there is; a service that ends would answer no expensive analysis.
-    def few(journal, after, *_, **__):
-        looks = itertools.count()
-        return stream.event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)
-
-    monkeypatch.setattr("tuner.serve.app.event_frames", few)
+    # A service that ends would answer no expensive analysis.
+    monkeypatch.setattr("tuner.serve.app.event_frames", ends_soon)
     journal = service.begin("demo")
     journal.write("trial_started", "0", config={"x": 1.5, "act": "relu", "on": True}, resources={"CPU": 1}, node="n")
     for epoch, value in enumerate([2.0, float("inf"), float("nan")], 1):

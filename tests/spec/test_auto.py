@@ -22,27 +22,58 @@ from tuner.tuning.output import console
 SPACES = Path(__file__).parents[1] / "spaces"
 SAVES = SpaceTraits(saves_checkpoints=True)
 LOSES = SpaceTraits(saves_checkpoints=False)
+FOREST = SpaceTraits(saves_checkpoints=True, searchers=("random", "forest"))
 MANY = auto.FEWEST_TO_PROMOTE
+GRID = {"num_samples": MANY, "searcher": "grid"}
 
 
 @pytest.mark.parametrize(
-    ("options", "traits", "scheduler", "why"),
+    ("options", "traits", "field", "value", "why"),
     [
-        ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
-        ({"num_samples": 1}, dataclasses.replace(SAVES, grid_points=MANY), "asha-promotion", "trials or more"),
-        ({"num_samples": MANY, "searcher": "grid"}, dataclasses.replace(SAVES, grid_size=4), "asha", "needs 20 trials"),
-        ({"num_samples": MANY - 1}, SAVES, "asha", f"early and continues the best) needs {MANY} trials or more"),
-        ({"num_samples": MANY}, LOSES, "asha", "the trials save no checkpoints"),
-        ({"num_samples": MANY, "max_epochs": 1}, SAVES, "fifo", "no rung lies before the last epoch"),
-        ({"num_samples": MANY, "grace_period": 10}, SAVES, "fifo", "no rung lies before the last epoch"),
-        ({"num_samples": MANY, "searcher": "refine"}, SAVES, "asha", "does not work with searcher refine"),
-        ({"searcher": "bohb"}, SAVES, "bohb", "the only one that works with searcher bohb"),
-        ({"brackets": 2}, SAVES, "asha-promotion", "the only one with --brackets"),
+        (
+            {"num_samples": MANY},
+            SAVES,
+            "scheduler",
+            "asha-promotion",
+            f"there are {MANY} trials or more and they save checkpoints",
+        ),
+        (
+            {"num_samples": 1},
+            dataclasses.replace(SAVES, grid_points=MANY),
+            "scheduler",
+            "asha-promotion",
+            "trials or more",
+        ),
+        (GRID, dataclasses.replace(SAVES, grid_size=4), "scheduler", "asha", "needs 20 trials"),
+        (
+            {"num_samples": MANY - 1},
+            SAVES,
+            "scheduler",
+            "asha",
+            f"early and continues the best) needs {MANY} trials or more",
+        ),
+        ({"num_samples": MANY}, LOSES, "scheduler", "asha", "the trials save no checkpoints"),
+        ({"num_samples": MANY, "max_epochs": 1}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
+        ({"num_samples": MANY, "grace_period": 10}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
+        ({"num_samples": MANY, "searcher": "refine"}, SAVES, "scheduler", "asha", "does not work with searcher refine"),
+        ({"searcher": "bohb"}, SAVES, "scheduler", "bohb", "the only one that works with searcher bohb"),
+        ({"brackets": 2}, SAVES, "scheduler", "asha-promotion", "the only one with --brackets"),
+        ({"num_samples": 40}, FOREST, "searcher", "forest", "--num-samples is 40 or more"),
+        ({"num_samples": 39}, FOREST, "searcher", "random", "what to try next) needs --num-samples 40 or more"),
+        ({"num_samples": 40, "scheduler": "asha"}, FOREST, "searcher", "forest", "--num-samples is 40 or more"),
+        ({"num_samples": 40, "scheduler": "fifo"}, FOREST, "searcher", "random", "forest was not measured with fifo"),
+        ({"num_samples": 40}, SAVES, "searcher", "random", "cannot propose every parameter"),
+        ({"max_epochs": 10}, SAVES, "grace_period", 1, ""),
+        ({"max_epochs": 52}, SAVES, "grace_period", 2, "grace period 2"),
+        ({"max_epochs": 200}, SAVES, "grace_period", 8, "grace period 8"),
+        ({"max_epochs": 200, "scheduler": "asha"}, SAVES, "grace_period", 1, ""),
+        ({"max_epochs": 200, "grace_period": 3}, SAVES, "grace_period", 3, ""),
     ],
 )
-def test_the_scheduler_suits_the_search_and_the_reason_is_one_line(options, traits, scheduler, why):
+def test_the_pair_and_the_grace_period_suit_the_search_and_the_reason_is_one_line(options, traits, field, value, why):
     experiment, reason = choose(Options(**options), traits)
-    assert experiment.scheduler == scheduler and why in reason and "\n" not in reason
+    assert getattr(experiment, field) == value and why in reason
+    assert "\n" not in reason and ("grace period" in reason) == ("grace period" in why)
 
 
 def test_what_is_named_is_kept_and_the_other_one_works_with_it():
@@ -56,39 +87,6 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
             assert chosen.scheduler in PAIRS[chosen.searcher]
             assert bool(why) == (AUTO in (searcher, scheduler))
             assert choose(options, traits) == (chosen, why)
-
-
-@pytest.mark.parametrize(
-    ("num_samples", "scheduler", "searchers", "searcher", "why"),
-    [
-        (40, "auto", ("random", "forest"), "forest", "--num-samples is 40 or more"),
-        (39, "auto", ("random", "forest"), "random", "what to try next) needs --num-samples 40 or more"),
-        (40, "asha", ("random", "forest"), "forest", "--num-samples is 40 or more"),
-        (40, "fifo", ("random", "forest"), "random", "forest was not measured with fifo"),
-        (40, "auto", ("random",), "random", "cannot propose every parameter"),
-    ],
-)
-def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_parameters(
-    num_samples, scheduler, searchers, searcher, why
-):
-    traits = dataclasses.replace(SAVES, searchers=searchers)
-    experiment, reason = choose(Options(num_samples=num_samples, scheduler=scheduler), traits)
-    assert experiment.searcher == searcher and why in reason
-
-
-@pytest.mark.parametrize(
-    ("options", "grace"),
-    [
-        ({"max_epochs": 10}, 1),
-        ({"max_epochs": 52}, 2),
-        ({"max_epochs": 200}, 8),
-        ({"max_epochs": 200, "scheduler": "asha"}, 1),
-        ({"max_epochs": 200, "grace_period": 3}, 3),
-    ],
-)
-def test_the_first_rung_lies_at_a_share_of_a_long_training_unless_it_is_named(options, grace):
-    experiment, why = choose(Options(num_samples=MANY, **options), SAVES)
-    assert experiment.grace_period == grace and ("grace period" in why) == (grace in (2, 8))
 
 
 @pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("late.py", False), ("saving.py", True)])

@@ -162,7 +162,7 @@ def test_a_finished_search_is_extended(search_here, tmp_path, capsys):
 
 
 def test_a_time_budget_ends_the_search_with_an_answer(search_here):
-    ran = search_here("endless.py", "--time-budget", "2s")
+    ran = search_here("functions.py:endless", "--time-budget", "2s")
     assert ran.code == 0
     assert "NOTE: out of time: the time budget of 2s is over" in ran.out and " --time-budget 4s\n" in ran.out
     *_, last = read(ran.folder / "journal.jsonl")

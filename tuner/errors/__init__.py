@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import itertools
 import logging
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
@@ -27,7 +26,7 @@ REWORDED = {  # argparse's errors -> what was given, what is allowed, what to do
     r"argument (--\S+): invalid float value: '(.*)'": r"\1 \2: must be a number",
     r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)": r"\1 \2: must be one of \3",
     r"argument (--\S+): expected one argument": r"\1: needs a value",
-    r"unrecognized arguments: (\S+).*": r"\1: is no option of this command",
+    r"argument (--\S+): expected at least one argument": r"\1: needs values; write it as \1 name=value",
     r"the following arguments are required: (.*)": r"give \1",
 }
 
@@ -46,33 +45,41 @@ class InterruptedEarly(KeyboardInterrupt):
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises a RequestError for a wrong command line, instead of printing and exiting."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+        self.register("action", None, Once)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            raise RequestError(self.unknown(unknown[0]))
+        return given
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
+        words = sys.argv[1:] if args is None else args
+        words = [re.sub(r"^--[^=]+", lambda match: match[0].replace("_", "-"), word) for word in words]
+        return super().parse_known_args(words, namespace)
+
+    def unknown(self, word: str, otherwise: str = " of this command") -> str:
+        """The text for a word that is no option: the nearest option, or what else to do."""
+        if not word.startswith("-"):
+            return f"{word}: no option before it takes this word; write a value with spaces in quotes"
+        hint = nearest(word, self._option_string_actions) if len(word) > len("--lr") else ""
+        return f"{word}: is no option{hint or otherwise} (see --help)"
+
     def error(self, message: str) -> NoReturn:
         for pattern, words in REWORDED.items():
             message = re.sub(pattern, words, message)
         raise RequestError(f"{message} (see --help)")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        refuse_repeated(sys.argv[1:] if args is None else args, self._option_string_actions)
-        return super().parse_known_args(args, namespace)
 
+class Once(argparse.Action):
+    """Stores an option's value; refuses a second one, where argparse would silently use the last."""
 
-def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable: Collection[str] = ()) -> None:
-    """Raises RequestError if a command line gives an option two values; parsers would silently use the last one.
-
-    Args:
-        known: the command's options, if it accepts unambiguous beginnings of them.
-        repeatable: options that may be given more than once.
-    """
-    given: dict[str, str] = {}
-    starts = [place for place, word in enumerate(argv) if re.match(r"--\w", word)]
-    for start, end in itertools.pairwise([*starts, len(argv)]):
-        name, _, value = argv[start].partition("=")
-        name = name.replace("_", "-")
-        name = name if name in known else next((each for each in known if each.startswith(name)), name)
-        value = " ".join([*([value] if value else []), *argv[start + 1 : end]])
-        if name in given and name not in repeatable and (value or given[name]):  # a repeated --dry-run changes nothing
-            raise RequestError(f"{name} is given twice, with {given[name]} and with {value}: give it once")
-        given[name] = value
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if (before := vars(self).setdefault("given", values)) is not values:
+            raise RequestError(f"{option_string} is given twice, with {before} and with {values}: give it once")
+        setattr(namespace, self.dest, values)
 
 
 def printable(text: str) -> str:
@@ -95,11 +102,13 @@ def blamed(folder: str) -> Iterator[None]:
         raise RequestError(f"{folder} cannot be read: {type(error).__name__}: {error}"[:1000]) from error
 
 
-def refused(error: Exception) -> str:
-    """Returns an error in one printable line; for an OSError the file and the reason."""
+def failed(error: Exception) -> int:
+    """Prints an error in one line, an OSError with its file and reason; returns 2, the exit code of a wrong request."""
+    text = str(error)
     if isinstance(error, OSError):
-        return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
-    return str(RequestError(str(error)))
+        text = f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"
+    say(f"tuner: error: {RequestError(text)}", to=sys.stderr)
+    return 2
 
 
 def say(*lines: str, to: TextIO | None = None) -> None:

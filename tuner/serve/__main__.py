@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import uvicorn
 
-from tuner.errors import Parser, RequestError, leave, say
+from tuner.errors import Parser, RequestError, failed, leave
 from tuner.serve.access.connections import Connection
 from tuner.serve.access.guard import require_token
 from tuner.serve.access.state import secret_file, state_folder, token_from_environment
@@ -38,8 +38,7 @@ def main(argv: list[str]) -> int:
         serve(parse(argv), token_from_environment())
         return 0
     except RequestError as error:
-        say(f"tuner: error: {error}", to=sys.stderr)
-        return 2
+        return failed(error)
     except KeyboardInterrupt:
         return 0  # a signal that came before uvicorn handles signals; later `Server.shutdown` ends the process
 

@@ -7,6 +7,7 @@ the scheduler to `auto`, `Experiment` has the chosen name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
@@ -77,6 +78,7 @@ KINDS = {  # class of an option's value -> how an error text names it
     tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
 }
 TIMES = ("time_budget", "trial_timeout")
+BY_CALL = ("resume", "trust", "table")  # what a call of `tuner.search` takes beside the options
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -206,7 +208,7 @@ class Options:
 
     def _check_value(self, name: str) -> None:
         """Checks an option's class, length and choice, because a value from a file may be anything."""
-        allowed, value = ALLOWED[type(self)][name], getattr(self, name)
+        allowed, value = allowed_in(type(self))[name], getattr(self, name)  # type: ignore[arg-type]
         choices = [each for each in allowed if isinstance(each, str)]
         is_huge = isinstance(value, int) and abs(value) >= 10**18  # Python refuses to print more than 4300 digits
         fits = not is_huge and (type(value) in allowed or (float in allowed and type(value) is int))
@@ -217,7 +219,7 @@ class Options:
         if fits:
             return
         short = isinstance(value, (str, float, int, type(None))) and not is_huge
-        shown = (str if choices else repr)(value)[:50] if short else f"({type(value).__name__})"
+        shown = (repr if str in allowed else str)(value)[:50] if short else f"({type(value).__name__})"
         texts = ["a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each] for each in allowed if each in KINDS]
         if choices:
             listed = ", ".join(choices) + (nearest(value, choices) if isinstance(value, str) else "")
@@ -281,11 +283,6 @@ class Options:
         if not 0 < seconds <= MOST_SECONDS:
             raise RequestError(f"{option(name)} {text[:50]}: write it as 90s, 30m or 2h, above zero, below 31 years")
         return seconds
-
-    def differences(self, other: Options) -> dict[str, tuple[Any, Any]]:
-        """Field -> (value in these options, value in the others), for the fields that differ."""
-        pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
-        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,6 +354,12 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def with_fields(text: str) -> str:
+    """Writes options as Python names them: `num_samples` in place of `--num-samples`."""
+    known = {option(name): name for name in (*BY_CALL, *allowed_in(Options))}
+    return re.sub(r"--[a-z][a-z-]*", lambda match: known.get(match[0], match[0]), text)
+
+
 def is_uri(results: str) -> bool:
     """Whether `--results` names an object store rather than a folder."""
     return re.match(r"[a-z][a-z0-9]*://", results) is not None
@@ -379,15 +382,17 @@ def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int =
     return [grace_period * factor ** (k + bracket) for k in range(num)]
 
 
+@functools.cache
+def allowed_in(options: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """Field of `Options`, or of a subclass, -> the classes and texts that its value may be: `(float, "auto")`."""
+    return {name: _allowed(kind) for name, kind in get_type_hints(options).items()}
+
+
 def _allowed(kind: Any) -> tuple[Any, ...]:
-    """The classes and texts that a type annotation allows: `(float, "auto")`."""
     parts = () if get_origin(kind) is tuple else get_args(kind)
     return tuple(each for part in parts for each in _allowed(part)) or (get_origin(kind) or kind,)
 
 
-ALLOWED = {
-    each: {name: _allowed(kind) for name, kind in get_type_hints(each).items()} for each in (Options, Experiment)
-}
 CHOICES = {
-    name: tuple(each for each in allowed if isinstance(each, str)) for name, allowed in ALLOWED[Experiment].items()
+    name: tuple(each for each in allowed if isinstance(each, str)) for name, allowed in allowed_in(Experiment).items()
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from tuner.errors import nearest
+from tuner.errors import RequestError
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
+from tuner.spec.experiment import Options, with_fields
 from tuner.training.task import Task, callable_with
 
 # Field -> the classes of its values, and what an error text asks for. The other fields have checks of their own.
@@ -90,11 +91,10 @@ class Space:
             name = self.train.__name__
             raise ValueError(f"train={name}: the class has no step(self), which trains one epoch; add it")
         parameters.check(self.params)
-        if self.mode not in ("min", "max"):
-            raise ValueError(f"mode={self.mode!r}: must be 'min' or 'max'{nearest(str(self.mode), ('min', 'max'))}")
-        for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
-            if type(getattr(self, name)) is not int and (name, self.grace_period) != ("grace_period", "auto"):
-                raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
+        try:
+            self.options  # noqa: B018  (raises for a wrong one)
+        except RequestError as error:
+            raise ValueError(with_fields(str(error))) from None
         for name in self.mutable:
             if name not in self.params or parameters.is_nested(self.params[name]):
                 known = ", ".join(name for name, value in self.params.items() if not parameters.is_nested(value))
@@ -107,6 +107,23 @@ class Space:
                 parameters.place(self.declared, point)
             except ValueError as error:
                 raise ValueError(f"points: {error}") from None
+
+    @cached_property
+    def options(self) -> Options:
+        """The fields that are options of a search, as such."""
+        epochs, grace = self.max_epochs, self.grace_period
+        return Options(
+            num_samples=self.num_samples,
+            max_epochs=epochs,
+            grace_period=min(grace, epochs) if type(grace) is type(epochs) is int else grace,
+            reduction_factor=self.reduction_factor,
+            metric=self.metric,
+            mode=cast(Any, self.mode),  # Options checks the value
+            strategy=cast(Any, self.strategy),
+            workers_per_trial=self.workers_per_trial,
+            point=tuple(domains.words(point) for point in self.points),
+            stop=domains.words(self.stop),
+        )
 
     @cached_property
     def declared(self) -> dict[str, Any]:

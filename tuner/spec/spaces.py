@@ -11,12 +11,13 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
 from tuner.errors.users_code import innermost_frame, is_importing, is_tuners, place_of, place_raised, shown_path
+from tuner.spec.experiment import Options
 from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
@@ -50,6 +51,11 @@ class LoadedSpace:
     path: Path | None
     sha256: str
     module: str
+
+    @property
+    def options(self) -> Options:
+        """The options of a search over this space; those that the caller gives take precedence."""
+        return replace(self.space.options, space=self.name)
 
     @property
     def label(self) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
 from tuner.spec.domains import words
-from tuner.spec.experiment import Experiment, Options, Table
+from tuner.spec.experiment import Experiment, Options, Table, with_fields
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
 from tuner.spec.space_objects import space_of
@@ -122,17 +121,11 @@ def _path(folder: object) -> str:
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
     """Context manager that shows a mistake in one line, in which options have Python's names: `num_samples`."""
-    known = {*NAMES, "space", "resume", "trust", "table"}
-
-    def named(match: re.Match[str]) -> str:
-        name = match[1].replace("-", "_")
-        return name if name in known else match[0]
-
     with in_one_line():
         try:
             yield
         except RequestError as error:
-            raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
+            raise RequestError(with_fields(str(error))) from error.__cause__
 
 
 def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tuner.record.events import Event
-from tuner.spec.domains import words
-from tuner.spec.experiment import AUTO, Experiment, Options, Table, values_of
+from tuner.spec.experiment import Experiment, Options, Table, values_of
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace
 
@@ -64,21 +63,3 @@ def options_over(default: Options, given: Mapping[str, Any]) -> Options:
     added = () if isinstance(default, Experiment) else ("point", "stop")
     more = {name: (*getattr(default, name), *given[name]) for name in added if name in given}
     return Options(**{**values_of(default), **given, **more})
-
-
-def defaults_of(loaded_space: LoadedSpace) -> Options:
-    """The options with the space's own defaults; options of the command line take precedence."""
-    space = loaded_space.space
-    return Options(
-        space=loaded_space.name,
-        num_samples=space.num_samples,
-        max_epochs=space.max_epochs,
-        grace_period=AUTO if space.grace_period == AUTO else min(space.grace_period, space.max_epochs),
-        reduction_factor=space.reduction_factor,
-        metric=space.metric,
-        mode=cast(Any, space.mode),  # Options checks the value
-        strategy=cast(Any, space.strategy),
-        workers_per_trial=space.workers_per_trial,
-        point=tuple(words(point) for point in space.points),
-        stop=words(space.stop),
-    )

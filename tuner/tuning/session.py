@@ -21,7 +21,7 @@ from tuner.spec.experiment import Experiment, Options, is_uri
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import mentions_torch
-from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
+from tuner.tuning.requests import Request, SearchCall, options_over
 from tuner.tuning.resume.experiment import load_resumed
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         say(*(resumed.code if resumed else ()))
 
         # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
-        default = resumed.experiment if resumed else defaults_of(call.space) if call.space else Options()
+        default = resumed.experiment if resumed else call.space.options if call.space else Options()
         options = options_over(default, call.given)
         if not (options.address or call.dry_run):
             name = resumed.space if resumed else options.space

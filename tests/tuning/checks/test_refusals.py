@@ -31,9 +31,9 @@ HEAD = "from ray import tune\nfrom tuner.space import Space\ntrain = print\n"
         (train, ["x/best/config.json"], "x/best/config.json: no such file TMP/x/best/config.json; give"),
         (report, [], "give name (see --help)"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
-        (audit, ["x", "--trials", "3", "--tri=4"], "--trials is given twice, with 3 and with 4: give it once"),
+        (audit, ["x", "--trials", "3", "--trials=4"], "--trials is given twice, with 3 and with 4: give it once"),
         (serve, ["--port", "1", "--port", "2"], "--port is given twice, with 1 and with 2: give it once"),
-        (gpus, ["--wach"], "--wach: is no option of this command (see --help)"),
+        (gpus, ["--wach"], "--wach: is no option; did you mean '--watch'? (see --help)"),
     ],
 )
 def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, monkeypatch, capsys):
@@ -71,7 +71,7 @@ REQUESTS = [
     (["--space", TINY, "--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
     (["--space", TINY, "--metric", "accuray"], "did you mean 'accuracy'?"),
     (
-        ["--space", f"{SPACES}/numbers.py:derived", "--searcher", "grid"],
+        ["--space", f"{SPACES}/functions.py:derived", "--searcher", "grid"],
         "cannot propose parameter 'half', a sample_from",
     ),
     ([], "give --space NAME (see --list), or --resume NAME"),

@@ -67,7 +67,7 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
 @pytest.mark.slow
 def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("EPOCH_S", "3600")
-    process = begun(tmp_path, [*COMMAND, "--space", str(SPACES / "hours.py"), "--scheduler", "fifo"], least=1)
+    process = begun(tmp_path, [*COMMAND, "--space", str(SPACES / "functions.py:hours"), "--scheduler", "fifo"], least=1)
     assert_ends(process, signal.SIGINT)
     monkeypatch.delenv("EPOCH_S")
     assert statuses_of_resumed(tmp_path) == {"completed"}

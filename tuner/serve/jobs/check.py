@@ -14,7 +14,7 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from tuner.errors import RequestError, say
+from tuner.errors import RequestError, failed
 from tuner.serve.answers import Refused
 from tuner.spec.experiment import Experiment
 
@@ -61,8 +61,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(dataclasses.asdict(experiment_of(argv))))
         return 0
     except RequestError as error:
-        say(f"tuner: error: {error}", to=sys.stderr)
-        return 2
+        return failed(error)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,17 @@ from tuner.record.saved_experiment import BEGUN, damaged_experiment
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, as_before, choose
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, fixed_epochs, is_uri, local_root, option
+from tuner.spec.experiment import (
+    EXTENDABLE,
+    LATEST,
+    Experiment,
+    Options,
+    fixed_epochs,
+    is_uri,
+    local_root,
+    option,
+    values_of,
+)
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.resources import resources_of
 from tuner.spec.space import Space
@@ -31,7 +41,7 @@ from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.tuning.checks.advice import advice_on
 from tuner.tuning.output.wandb_mirror import wandb_mode
-from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
+from tuner.tuning.requests import Request, SearchCall, options_over
 from tuner.tuning.resume.experiment import ResumedExperiment
 from tuner.tuning.scheduling.decisions import EPOCH
 from tuner.tuning.scheduling.population_scheduler import check_scheduler
@@ -53,7 +63,7 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
         history = journaled_events(experiment.folder, begun=bool(facts.get(BEGUN)))
     else:
         loaded_space = call.space or find_space(call.given["space"])
-        options = options_over(defaults_of(loaded_space), call.given)
+        options = options_over(loaded_space.options, call.given)
         experiment, why = _new(options, loaded_space)
         facts = facts_of(loaded_space, call.command) | ({"auto": why} if why else {})
     space = loaded_space.space
@@ -140,9 +150,9 @@ def _resumed(
     new = as_before(wanted, saved)
     if new.space == earlier.space:  # both paths lead to the same file
         new = replace(new, space=saved.space)
-    changed = {name: pair for name, pair in saved.differences(new).items() if name not in EXTENDABLE}
-    if changed:
-        listed = "; ".join(f"{option(name)} was {was!r}, now {now!r}" for name, (was, now) in changed.items())
+    asked = values_of(new)
+    if changed := {n: was for n, was in values_of(saved).items() if was != asked[n] and n not in EXTENDABLE}:
+        listed = "; ".join(f"{option(name)} was {was!r}, now {asked[name]!r}" for name, was in changed.items())
         raise RequestError(f"--resume {saved.name}: {listed}; leave these out, or start anew with --name")
     for name in ("num_samples", "max_epochs"):
         was, now = getattr(saved, name), getattr(new, name)

@@ -1,0 +1,64 @@
+"""Small functions: one reports at once, one until it is stopped, one after some seconds, two where they run."""
+
+import os
+import sys
+import time
+
+import ray
+from ray import tune
+
+import tuner
+from tuner.space import Space
+
+X = {"x": tune.uniform(0, 1)}
+
+
+def at_once(config):
+    tune.report({"loss": 1.0})
+
+
+space = Space(params={**X, "width": tune.choice([1, 2])}, train=at_once, max_epochs=4)
+# With a parameter that only the random searcher can propose.
+derived = Space(params={**X, "half": tune.sample_from(lambda spec: spec.config.x / 2)}, train=at_once)
+
+
+def report_until_stopped(config):
+    for step in range(1, 10_000):
+        time.sleep(0.1)
+        tune.report({"loss": (1 + config["x"]) / step})
+
+
+endless = Space(params=X, train=report_until_stopped, max_epochs=10_000, num_samples=50)
+
+
+def report_twice(config):
+    tune.report({"loss": 1 + config["x"]})
+    time.sleep(float(os.environ.get("EPOCH_S", "0")))
+    tune.report({"loss": config["x"]})
+
+
+hours = Space(params=X, train=report_twice, max_epochs=2, num_samples=2)
+
+
+def report_interpreter(config):
+    """Which Python, and whose packages, a worker runs on."""
+    return {"loss": config["x"], "prefix": sys.prefix, "tuner": tuner.__file__, "ray": ray.__file__}
+
+
+interpreter = Space(params=X, train=report_interpreter, max_epochs=1)
+
+
+def report_gpus(config):
+    """Which GPUs a trial sees and when; two trials run long enough to overlap."""
+    for _ in range(2):
+        begun = time.time()
+        time.sleep(0.5)
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        # Without the variable, CUDA would show all devices.
+        ids = range(8) if shown is None else [int(index) for index in shown.split(",") if index]
+        code = sum(1 << index for index in ids)
+        node = int(ray.get_runtime_context().get_node_id()[:8], 16)
+        tune.report({"loss": config["x"], "visible": code, "begun": begun, "ended": time.time(), "on_node": node})
+
+
+visible = Space(params=X, train=report_gpus, max_epochs=2)
