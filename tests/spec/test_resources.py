@@ -19,25 +19,22 @@ def workers(num, *nodes, **others):
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "expected"),
+    ("cpus", "gpus", "expected", "most"),
     [
-        ("auto", "auto", (1, 1, 2)),
-        ("auto", 0, (1, 0, 8)),
-        (2, 0, (2, 0, 4)),
-        (0.5, 0, (0.5, 0, 16)),
-        (1, 0.5, (1, 0.5, 4)),
-        (1, 0.6, (1, 0.6, 2)),
-        (1, 2, (1, 2, 1)),
+        ("auto", "auto", (1, 1, 2), 0),
+        ("auto", 0, (1, 0, 8), 0),
+        (2, 0, (2, 0, 4), 0),
+        (0.5, 0, (0.5, 0, 16), 0),
+        (1, 0.5, (1, 0.5, 4), 0),
+        (1, 0.6, (1, 0.6, 2), 0),
+        (1, 2, (1, 2, 1), 0),
+        (1, 0, (1, 0, 3), 3),
+        (1, 0, (1, 0, 8), 100),
     ],
 )
-def test_as_many_trials_as_fit_and_no_fraction_spans_two_gpus(cpus, gpus, expected):
-    found = resources(cpus=cpus, gpus=gpus)
+def test_as_many_trials_as_fit_or_were_asked_for_and_no_fraction_spans_two_gpus(cpus, gpus, expected, most):
+    found = resources(cpus=cpus, gpus=gpus, max_concurrent_trials=most)
     assert (found.cpus, found.gpus, found.concurrent) == expected
-
-
-@pytest.mark.parametrize(("most", "expected"), [(0, 8), (3, 3), (100, 8)])
-def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, expected):
-    assert resources(cpus=1, gpus=0, max_concurrent_trials=most).concurrent == expected
 
 
 NODES = [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}]

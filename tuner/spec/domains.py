@@ -80,15 +80,12 @@ def kind(domain: Any) -> str:
     """
     from ray.tune.search import sample
 
-    if is_grid(domain):
-        return "grid_search"
-    if isinstance(domain, sample.Categorical):
-        return "choice"
-    if isinstance(domain, sample.Function):
-        return "sample_from"
-    base = {sample.Float: "uniform", sample.Integer: "randint"}.get(type(domain))
+    kinds = {sample.Categorical: "choice", sample.Function: "sample_from", sample.Float: "uniform"}
+    base = "grid_search" if is_grid(domain) else {**kinds, sample.Integer: "randint"}.get(type(domain))
     if base is None:
         raise ValueError(_no_domain(domain))
+    if base not in ("uniform", "randint"):
+        return base
     drawn_by = domain.get_sampler()
     drawn_by = drawn_by.get_sampler() if isinstance(drawn_by, sample.Quantized) else drawn_by
     if isinstance(drawn_by, sample.LogUniform):

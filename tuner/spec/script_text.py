@@ -145,7 +145,9 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
             if name not in params or parameters.is_nested(params[name]):
                 continue
             place = f"{flag} ({path}, line {node.lineno})"
-            kind, values = _kind_and_values(params[name])
+            domain = params[name]
+            described = {"values": [domain]} if domains.is_constant(domain) else domains.describe(domain)
+            kind, values = described.get("kind", ""), described.get("values", ())
             fractions = [f"tune.{kind}"] if "uniform" in kind else [repr(v) for v in values if isinstance(v, float)]
             if given.get("type") == "int" and fractions:
                 raise RequestError(
@@ -157,14 +159,6 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
                 if value not in allowed:
                     listed = ", ".join(map(repr, allowed))
                     raise RequestError(f"parameter {name!r} has the value {value!r}, but {place} takes {listed}")
-
-
-def _kind_and_values(domain: Any) -> tuple[str, list[Any]]:
-    """Returns a domain's kind, empty for a constant, and its values; a range has none."""
-    if domains.is_constant(domain):
-        return "", [domain]
-    kind = domains.kind(domain)
-    return kind, domains.values_of(domain) if kind in ("choice", "grid_search") else []
 
 
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
