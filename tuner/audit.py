@@ -65,9 +65,8 @@ def main(argv: list[str]) -> int:
 def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     """Trains the sampled trials that audit.json lacks, and writes audit.json after each trial.
 
-    Raises:
-        RequestError: the search still runs, pruned no trial or has no best trial; the space is a function for Ray Tune;
-            audit.json has another seed; or the saved state of a trial is damaged.
+    Raises RequestError if the search still runs, pruned no trial or has no best trial, if its space is a function for
+    Ray Tune, if audit.json has another seed, or if the saved state of a trial is damaged.
     """
     winner, pruned = record.best(), prunable(record)
     name, folder = record.experiment.name, record.experiment.folder

@@ -54,10 +54,7 @@ def main(argv: list[str]) -> int:
 def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
     """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
 
-    Without an NVIDIA GPU, the first one says so, and has this machine's CPUs and memory.
-
-    Args:
-        trouble: why NVIDIA's driver does not answer, if it is installed.
+    Without an NVIDIA GPU, the first one says so, or the driver's `trouble`, and has this machine's CPUs and memory.
     """
     if not gpus:
         first = [f"no NVIDIA GPU was found ({trouble or 'NVML reports none'})", machine()]
@@ -117,10 +114,8 @@ def machine() -> str:
 def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
     """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-    A killed search journals no end of its trials, so that of a search whose driver has ended none is returned.
-
-    Args:
-        known: by journal, the time of its last change and its running trials, so that it is read only after a change.
+    A killed search journals no end of its trials; they are left out, since its driver has ended. `known` has, by
+    journal, the time of its last change and its running trials, so that it is read only after a change.
     """
     trials: Trials = []
     for path in sorted(results.glob("*/journal.jsonl")):

@@ -95,11 +95,8 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
     """Yields the training of a setting, built as in its trial with the same number of processes, and its data.
 
     Args:
-        config: the content of best/config.json.
+        config: the content of best/config.json; a RequestError if its space is missing or a function for Ray Tune.
         state: the content of a checkpoint to resume from; None = start at epoch 0.
-
-    Raises:
-        RequestError: the space does not exist, or is a function that only Ray Tune can call.
     """
     import torch
 

@@ -49,10 +49,8 @@ class SpaceTraits:
 def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
     """Returns the options of a new search in which what suits it best replaces each `auto`, and why, in one line.
 
-    The reason is empty if the user named both the searcher and the scheduler.
-
-    Raises:
-        RequestError: the values do not work together.
+    The reason is empty if the user named both the searcher and the scheduler. Raises RequestError if the values do not
+    work together.
     """
     scheduler, about_scheduler = _scheduler(options, traits)
     searcher, about_searcher = _searcher(options, traits, scheduler)
@@ -118,11 +116,7 @@ def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -
 
 
 def as_before(options: Options, earlier: Experiment) -> Experiment:
-    """Returns the options of a resumed search in which each `auto` stands for the value that the search has.
-
-    Raises:
-        RequestError: the values do not work together.
-    """
+    """Returns the options of a resumed search, where `auto` stands for the search's value; errors as `choose`."""
     values = values_of(options)
     chosen = {name: getattr(earlier, name) for name in CHOSEN if values[name] == AUTO}
     return Experiment(**(values | chosen), auto_grace=earlier.auto_grace)

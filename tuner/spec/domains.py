@@ -22,8 +22,7 @@ NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields each domain or constant as (`"outer/inner"`, value); walks nested dictionaries as Ray does.
 
-    Raises:
-        ValueError: a name is not a string, is empty, or contains the `/` that joins nested names.
+    Raises ValueError for a name that is not a string, is empty, or contains the `/` that joins nested names.
     """
     for name, value in params.items():
         if name == "":
@@ -130,9 +129,7 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
     """Checks a value against a domain's values or bounds, not its `q`; returns it with the type that a trial gets.
 
     For a choice or a grid, the value may also be given as text: "8" becomes 8. A `sample_from` must not be passed.
-
-    Raises:
-        ValueError: the value is not in the domain; the message names the parameter and what is allowed.
+    Raises ValueError for another value, with the parameter's name and what is allowed.
     """
     described = kind(domain)
     if described in ("choice", "grid_search"):
@@ -161,9 +158,7 @@ def grid_values(domain: Any) -> list[Any]:
     """The values that a grid search tries: all of a choice or grid, or `GRID_POINTS` evenly spaced points of a range.
 
     A log range is spaced in the logarithm. Both ends are points. Points that are equal after rounding count once.
-
-    Raises:
-        ValueError: the domain has no bounds (`tune.randn`, `tune.sample_from`).
+    Raises ValueError for a domain without bounds (`tune.randn`, `tune.sample_from`).
     """
     name = kind(domain)
     if name in ("choice", "grid_search"):
@@ -176,13 +171,9 @@ def grid_values(domain: Any) -> list[Any]:
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     """The values around `value` in a domain, without `value` itself; numbers are sorted by distance, nearest first.
 
-    In a choice of numbers the neighbours are the next smaller and larger numbers. Any other choice has no order, so
-    all its other values are neighbours. In a range the neighbours lie one step to either side. A step is
-    `NEIGHBOUR_SHARE` of the range's width, or the range's own step if that is larger. A domain without bounds has no
-    neighbours.
-
-    Args:
-        radius: among numbers, how many neighbours to take on either side.
+    In a choice of numbers the neighbours are the `radius` next smaller and larger numbers, in any other choice all
+    other values. In a range they lie up to `radius` steps to either side; a step is `NEIGHBOUR_SHARE` of the range's
+    width, or the range's own step if that is larger. A domain without bounds has no neighbours.
     """
     name = kind(domain)
     steps = [sign * distance for distance in range(1, radius + 1) for sign in (-1, 1)]

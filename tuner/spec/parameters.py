@@ -1,12 +1,7 @@
 """Splits declared parameters into searched ones and constants, and encodes conditional ones for searchers.
 
 A parameter is conditional if it is a `tune.choice` of dictionaries that declare domains of their own:
-
-    "optimizer": tune.choice([
-        {"name": "sgd", "momentum": tune.uniform(0, 0.99)},
-        {"name": "adam"},
-    ])
-
+`"optimizer": tune.choice([{"name": "sgd", "momentum": tune.uniform(0, 0.99)}, {"name": "adam"}])`.
 A trial's config has only the chosen dictionary. A searcher proposes a value for each domain of every branch, beside
 the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The searchers
 of all libraries can propose that; `decode` turns it into a config.
@@ -158,11 +153,8 @@ def _described(values: list[Any]) -> dict[str, Any]:
 def place(params: Params, point: Params, path: str = "") -> Setting:
     """The part of a setting for `encode(params)` that a point fixes, flattened: `{"optimizer/branch0/momentum": 0.9}`.
 
-    Args:
-        point: some parameters of a config with their values, nested as in a config.
-
-    Raises:
-        ValueError: the point names an unknown parameter, or gives a value that its parameter cannot have.
+    A point has some parameters of a config with their values. Raises ValueError for an unknown parameter, or a value
+    that its parameter cannot have.
     """
     unknown = [name for name in point if name not in params]
     if unknown:

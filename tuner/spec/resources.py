@@ -38,11 +38,7 @@ class Resources:
         return self.concurrent * (self.workers + 1 if self.split else 1)
 
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many trials fit on the nodes at once. A bundle lies on one node; a trial's workers may be on several.
-
-        Args:
-            nodes: the resources of each node, name -> amount.
-        """
+        """How many trials fit on the nodes (name -> amount) at once; a trial's workers may be on several nodes."""
         return self.num_bundles(nodes) // (self.workers if self.split else 1)
 
     def num_bundles(self, nodes: Sequence[Mapping[str, float]]) -> int:
@@ -67,14 +63,12 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
 def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:
     """The resources of a trial on these nodes; `auto` gives each worker one CPU, and one GPU if a node has a GPU.
 
-    With `auto`, strategies that use several devices in one process get two GPUs if a node has two.
+    With `auto`, strategies that use several devices in one process get two GPUs if a node has two. RequestError refuses
+    a trial that does not fit, which Ray would silently leave pending. With --address and --max-concurrent-trials
+    nothing is refused, because an autoscaler may add nodes of unknown size.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that the autoscaler may add.
-
-    Raises:
-        RequestError: a trial does not fit on the nodes; Ray would silently leave it pending. With --address and
-            --max-concurrent-trials nothing is refused, because an autoscaler may add nodes of unknown size.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most = {name: max((float(node.get(name, 0)) for node in nodes), default=0.0) for name in ("CPU", "GPU")}

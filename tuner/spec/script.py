@@ -100,10 +100,8 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
     """Returns the space whose trials run this file.
 
-    Raises:
-        ValueError: a parameter or field is wrong, or a parameter would reach nothing: it names no option or constant of
-            the script or of a file beside it, and the script does not read the parameters otherwise.
-        RequestError: `tuner.spec.script_text` finds a mistake in the script that would spoil each trial.
+    Raises ValueError for a wrong parameter or field, and for a parameter that would reach nothing. Raises RequestError
+    for a mistake in the script that would spoil each trial, which `tuner.spec.script_text` finds.
     """
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)

@@ -164,8 +164,7 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
     """Raises ValueError if a parameter would reach nothing, with the nearest word of the script.
 
-    Args:
-        unread: the parameters that the text names neither as an option nor as a variable with a constant.
+    `unread` are the parameters that the text names neither as an option nor as a variable with a constant.
     """
     for name in sorted(unread)[:1] if not reads_config(source) else ():
         words = set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
@@ -179,9 +178,8 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
 def of_study(source: str, path: object) -> dict[str, Any]:
     """Returns the fields of a Space for a script's Optuna study, with the mode and number of trials that it declares.
 
-    Raises:
-        RequestError: the study has several directions, the script optimizes several objectives, or it imports Optuna
-            itself, so that each trial would run the whole study.
+    Raises RequestError for several directions or objectives, and for a script that imports Optuna itself, so that each
+    trial would run the whole study.
     """
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))

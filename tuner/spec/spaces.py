@@ -102,8 +102,7 @@ def is_in_main(name: str) -> bool:
 def locate_space(name: str) -> tuple[Path | str, str]:
     """The file or module that `--space` refers to, and the requested attribute; imports nothing.
 
-    Raises:
-        RequestError: no such file, an unknown name (the text suggests the nearest), or a space of a script or notebook.
+    Raises RequestError for a missing file, an unknown name, or a space of a script or notebook.
     """
     module_name, _, attribute = name.partition(":")
     if is_in_main(name):
@@ -152,11 +151,7 @@ def file_of(name: str) -> Path | None:
 
 
 def mentions_torch(name: str) -> bool:
-    """Guesses whether the trials of a space import torch; a wrong guess costs seconds at the start.
-
-    Raises:
-        RequestError: the file is missing, or the name is unknown.
-    """
+    """Guesses whether the trials of a space import torch; a wrong guess costs seconds; errors as `locate_space`."""
     locate_space(name)
     path = file_of(name)
     return path is None or b"torch" in (text := path.read_bytes()) or b"Task" in text
@@ -165,9 +160,7 @@ def mentions_torch(name: str) -> bool:
 def find_space(name: str) -> LoadedSpace:
     """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`.
 
-    Raises:
-        RequestError: the name is unknown, the file does not import (the text has its error, file and line), or the
-            module has no Space.
+    Raises RequestError if the name is unknown, the file does not import, or the module has no Space.
     """
     origin, attribute = locate_space(name)
     with _told_if_long(name):
