@@ -71,37 +71,48 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
         nodes: the resources (name -> amount) of each node that exists or that the autoscaler may add.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
-    most = {name: max((float(node.get(name, 0)) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
+    most_gpus = max((float(node.get("GPU", 0)) for node in nodes), default=0.0)
     cpus = float(workers) if experiment.cpus_per_trial == "auto" else float(experiment.cpus_per_trial)
     if experiment.gpus_per_trial != "auto":
         gpus = float(experiment.gpus_per_trial)
     elif ddp:
-        gpus = float(workers) if most["GPU"] else 0.0
+        gpus = float(workers) if most_gpus else 0.0
     else:
-        gpus = min(1.0 if experiment.strategy == "single" else 2.0, most["GPU"])
+        gpus = min(1.0 if experiment.strategy == "single" else 2.0, most_gpus)
     trial = Resources(cpus, gpus, experiment.max_concurrent_trials, workers, ddp)
     if experiment.address and experiment.max_concurrent_trials:
         return trial
     fit = trial.fit(nodes)
     if not fit:
-        text = _too_many_workers(trial, nodes) if ddp else _too_much(experiment, trial, most)
-        raise RequestError(text + (SCALED if experiment.address else ""))
+        raise RequestError(_refusal(experiment, trial, nodes) + (SCALED if experiment.address else ""))
     return replace(trial, concurrent=min(fit, experiment.max_concurrent_trials or fit))
 
 
-def _too_much(experiment: Options, trial: Resources, most: dict[str, float]) -> str:
-    """An error text: which resource exceeds every node, and what to request instead."""
-    pairs = (("CPU", "--cpus-per-trial", trial.cpus), ("GPU", "--gpus-per-trial", trial.gpus))
-    name, flag, wanted = next((pair for pair in pairs if pair[2] > most[pair[0]]), pairs[1])
-    there = f"{most[name]:g} {name}{'' if most[name] == 1 else 's'}"
-    if not experiment.address:
-        less = f"ask for {most[name]:g} or less" if most[name] else "leave it out"
-        why = why_no_gpu() if name == "GPU" and not most[name] else ""
-        is_or_are = "is" if most[name] == 1 else "are"
-        return f"{flag} {wanted:g}: there {is_or_are} {there} on this machine{f' ({why})' if why else ''}; {less}"
-    if wanted > most[name]:
-        return f"{flag} {wanted:g}: no node of the cluster has more than {there}; ask for that or less"
-    return f"{flag} {wanted:g}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"
+def _refusal(experiment: Options, trial: Resources, nodes: Sequence[Mapping[str, float]]) -> str:
+    """An error text: which resource the nodes lack, and what to request instead."""
+    n, amounts = trial.workers, {"CPU": trial.cpus, "GPU": trial.gpus}
+    for name, wanted in amounts.items():
+        each = [float(node.get(name, 0)) for node in nodes]
+        there = sum(each) if trial.split else max(each, default=0.0)
+        if wanted <= there:
+            continue
+        are = f"there {'is' if there == 1 else 'are'} {there:g}"
+        if trial.split:
+            less = "ask for fewer workers" + (", or for --gpus-per-trial 0" if name == "GPU" else "")
+            return f"--workers-per-trial {n}: {n} workers x {wanted / n:g} {name} per trial, {are}; {less}"
+        flag, s = f"--{name.lower()}s-per-trial {wanted:g}", "" if there == 1 else "s"
+        if experiment.address:
+            return f"{flag}: no node of the cluster has more than {there:g} {name}{s}; ask for that or less"
+        why = f" ({why_no_gpu()})" if name == "GPU" and not there and why_no_gpu() else ""
+        less = f"ask for {there:g} or less" if there else "leave it out"
+        return f"{flag}: {are} {name}{s} on this machine{why}; {less}"
+    if not trial.split:
+        flag = f"--gpus-per-trial {trial.gpus:g}"
+        return f"{flag}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"
+    return (
+        f"--workers-per-trial {n}: each of the {n} workers of a trial needs {trial.each()} on one node; only "
+        f"{trial.num_bundles(nodes)} fit; ask for fewer workers, or for less for each"
+    )
 
 
 def why_no_gpu() -> str:
@@ -109,20 +120,3 @@ def why_no_gpu() -> str:
     if sys.platform == "darwin":
         return "Apple's GPU is not supported: Ray gives trials no share of it, and it has no float64"
     return trouble()
-
-
-def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]]) -> str:
-    """An error text: which resource all nodes together lack, or how many of the workers fit on the nodes."""
-    workers = trial.workers
-    for name, wanted in (("CPU", trial.cpus), ("GPU", trial.gpus)):
-        there = sum(float(node.get(name, 0)) for node in nodes)
-        if wanted > there:
-            return (
-                f"--workers-per-trial {workers}: {workers} workers x {wanted / workers:g} {name} per trial, there "
-                f"{'is' if there == 1 else 'are'} {there:g}; ask for fewer workers"
-                + (", or for --gpus-per-trial 0" if name == "GPU" else "")
-            )
-    return (
-        f"--workers-per-trial {workers}: each of the {workers} workers of a trial needs {trial.each()} on one node; "
-        f"only {trial.num_bundles(nodes)} fit; ask for fewer workers, or for less for each"
-    )
