@@ -1,6 +1,5 @@
 """README and docs: their commands are parsed, their Python is run, and the files and links that they name exist."""
 
-import argparse
 import dataclasses
 import importlib
 import itertools
@@ -16,6 +15,7 @@ from ray import tune
 from workerless import in_this_process
 
 from tuner import run, train
+from tuner.errors import Parser
 from tuner.record.journal import Journal
 from tuner.record.records import Decision
 from tuner.record.results import load
@@ -125,13 +125,13 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
         monkeypatch.setattr(checking, "check_head", lambda address: None)
         words += ["--dry-run"]
     if module in ("tuner.serve", "tuner.gpus"):
-        parse = argparse.ArgumentParser.parse_args
+        parse = Parser.parse_args
 
         def parsed(self, *args, **options):
             parse(self, *args, **options)
             raise SystemExit(0)
 
-        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed)
+        monkeypatch.setattr(Parser, "parse_args", parsed)
     name = f"{module}.__main__" if module == "tuner.serve" else module
     try:
         code = importlib.import_module(name).main(words)
