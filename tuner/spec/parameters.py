@@ -111,16 +111,17 @@ def decode(params: Params, setting: Params) -> Setting:
     return config
 
 
-def leaves(params: Params) -> dict[str, list[Any]]:
-    """Name of a flattened config -> the domains and constants that its value may come from.
+def describe(params: Params) -> dict[str, dict[str, Any]]:
+    """Name of a flattened config -> its domain as JSON, as experiment.json records it; constants are left out.
 
-    A name has several domains or constants if several branches declare it. Constants outside of branches are left out.
+    A name that several branches declare in different ways has the values of all if each is a choice; otherwise it has
+    the kind `conditional`, with the domain of each branch.
     """
     found: dict[str, list[Any]] = {}
     for name, value in searched(params).items():
         for path, each in _leaves(name, value):
             found.setdefault(path, []).append(each)
-    return found
+    return {path: _described(values) for path, values in found.items()}
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -130,15 +131,6 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     for each in nested_in:
         for name, inner in each.items() if is_nested(each) else [("", each)]:
             yield from _leaves(f"{path}/{name}" if name else path, inner)
-
-
-def describe(params: Params) -> dict[str, dict[str, Any]]:
-    """Name of a flattened config -> its domain as JSON, as experiment.json records it.
-
-    A name that several branches declare in different ways has the values of all if each is a choice; otherwise it has
-    the kind `conditional`, with the domain of each branch.
-    """
-    return {path: _described(values) for path, values in leaves(params).items()}
 
 
 def _described(values: list[Any]) -> dict[str, Any]:

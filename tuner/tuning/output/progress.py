@@ -75,7 +75,7 @@ class ProgressTable(CLIReporter):
         self._reported = -math.inf if self._is_live else time.monotonic()
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
-        self._params = list(parameters.leaves(params))
+        self._params = list(parameters.describe(params))
         self._others = [name for name in ("loss", "accuracy") if name != experiment.metric]
         values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
