@@ -186,11 +186,22 @@ def journal_of(events):
     return b"".join(sealed(text_of(event)) for event in events)
 
 
+ODD = [0, -0.0, 2**53 + 1, 2**63, 10**299, 1.7e308, -1.7e308, 5e-324, math.nan, math.inf, -math.inf, "nan", "inf", None]
+SHOWN = some.floats(0, 10) | some.floats() | some.integers(-2, 12) | some.sampled_from([*ODD, True, "much"])
+USED = some.sampled_from(["loss", "loss", "accuracy", "rss_bytes", "train_s", "odd"])
+METRICS = some.dictionaries(USED, SHOWN, min_size=1, max_size=3)
+CONFIGS = some.fixed_dictionaries({}, optional={"lr": SHOWN, "act": SHOWN, "b": VALUES, "CPU": VALUES, "GPU": SHOWN})
+
+
 @some.composite
 def journals(draw):
     """The bytes of a journal: events with changes, sealed or not, of more trials or out of order, torn or not."""
-    events = draw(mutated(events_of(draw(NAMES)), 6) | some.just(events_of(MARKUP)))
-    events = events[: draw(some.sampled_from([None, None, 1, 2, 5, 9]))]
+    events = events_of(draw(NAMES | some.just(MARKUP)))
+    for event in events:
+        for name, odd in (("metrics", METRICS), ("config", CONFIGS), ("resources", CONFIGS)):
+            event.update({name: event[name] | draw(odd)} if name in event else {})
+    events = draw(mutated(events, 6) | some.just(events) | some.just(events))
+    events = events[: draw(some.sampled_from([None, None, None, None, 1, 5, 9]))]
     if draw(some.sampled_from([False, False, False, True])):  # enough trials for an importance
         trials = [each for each in events[1:] if isinstance(each, dict)]
         events += [{**e, "trial": f"{n}{e.get('trial')}", "config": {"lr": n}} for n in range(4) for e in trials]
@@ -298,7 +309,7 @@ def ray_folders(draw, outside):
     rows = {"trial_data": [[text_of(inner).decode(errors="replace"), "{}"], draw(VALUES)]}
     files = {"tuner.pkl": b"x", STATE: draw(hurt(SNAPSHOT) | some.just(text_of(rows)))}
     for trial in ("trial_0", "trial_1")[: draw(some.integers(0, 2))]:
-        results = draw(mutated([{**RESULT, "training_iteration": n} for n in (1, 2, 3)], 4))
+        results = draw(mutated([{**RESULT, "training_iteration": n, **draw(METRICS)} for n in (1, 2, 3)], 4))
         files[f"{trial}/result.json"] = draw(spoiled(b"".join(text_of(row) + b"\n" for row in results)))
         files[f"{trial}/params.json"] = draw(hurt({"x": 1, "lr": 0.1, "deep": {"k": 2}}))
         files[f"{trial}/error.txt"] = draw(some.binary(max_size=30))
