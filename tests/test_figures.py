@@ -13,10 +13,9 @@ from tuner.record.texts import MOST_NAME, flat
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.contour import draw_contour
-from tuner.views.figures.curves import draw_curves
-from tuner.views.figures.history import draw_history
+from tuner.views.figures.curves import draw_curves, draw_history
 from tuner.views.figures.importance import Importance, draw_importance
-from tuner.views.figures.parallel import MOST_PARAMETERS, parallel_of, parameters_of
+from tuner.views.figures.parameters import MOST_PARAMETERS, parallel_of, parameters_of
 from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import draw_metrics
 from tuner.views.whatif import what_if

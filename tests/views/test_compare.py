@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,6 @@ from tuner.views.compare import (
     MOST_COMPARED,
     MOST_POINTS,
     MOST_STEPS,
-    Drawn,
     choices_of,
     compared_of,
     default_of,
@@ -74,6 +74,12 @@ def write_search(results, name, seed=0, trials=30, epochs=8, mode="min", params=
     return events
 
 
+def shown(compared, place=0):
+    """What is compared of an experiment, with the look that it has at this place of a request."""
+    color, dash = look_of(place)
+    return replace(compared, row=replace(compared.row, color=color, dash=dash))
+
+
 def clocks_of(events, mode):
     """Each new best value, by a plain walk over the journal's lines."""
     seconds, last, epochs, trials, best, steps = 0.0, None, 0, set(), None, []
@@ -101,7 +107,7 @@ def test_the_best_value_so_far_is_that_of_the_journals_lines(tmp_path, mode, see
     assert [tuple(step) for step in compared.steps[:-1]] == steps
     assert tuple(compared.steps[-1]) == (*end, *steps[-1][3:])
     for clock, place in (("epochs", 0), ("trials", 2)):
-        (trace,) = draw_progress([Drawn("one", 0, compared)], clock)["data"]
+        (trace,) = draw_progress([shown(compared)], clock)["data"]
         assert trace["x"] == [step[place] for step in steps] + [end[place]]
         assert trace["y"] == [step[3] for step in steps] + [steps[-1][3]]
         assert trace["customdata"] == [step[4] for step in steps] + [steps[-1][4]] and trace["meta"] == "one"
@@ -120,7 +126,7 @@ def test_a_distribution_is_that_of_the_trials_values(tmp_path, mode):
         if event["epoch"] == 1:
             at_one[event["trial"]] = value
     for choice, values in (("best", best), ("1", at_one)):
-        (trace,) = draw_distributions([Drawn("one", 0, compared)], choice)["data"]
+        (trace,) = draw_distributions([shown(compared)], choice)["data"]
         assert trace["x"] == sorted(values.values(), reverse=not worse)
         assert trace["y"] == pytest.approx([(i + 1) / len(values) for i in range(len(values))])
         assert [values[trial] for trial in trace["customdata"]] == trace["x"]
@@ -162,16 +168,13 @@ def test_options_and_ranges_that_differ_are_marked(tmp_path):
 def test_figures_say_what_they_show_and_pruned_trials_are_compared_at_an_epoch_that_all_reached(tmp_path):
     write_search(tmp_path, "one", 1)
     write_search(tmp_path, "two", 2, epochs=2)
-    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
-    best = min(drawn, key=lambda each: each.compared.steps[-1].value)
+    drawn = [shown(compared_of(load(tmp_path / name), 1.0), i) for i, name in enumerate(("one", "two"))]
+    best = min(drawn, key=lambda each: each.steps[-1].value)
     text = draw_progress(drawn, "epochs")["layout"]["meta"]["text"]
-    assert text.startswith(f"Best loss by epochs trained by all trials: {best.name} {best.compared.best:.5g} (trial ")
+    assert text.startswith(f"Best loss by epochs trained by all trials: {best.row.name} {best.row.best:.5g} (trial ")
     assert "two median" in draw_distributions(drawn, "best")["layout"]["meta"]["text"]
     assert choices_of(drawn)[0] == "best" and default_of(drawn) == choices_of(drawn)[-1] != "best"
-    unpruned = [
-        each._replace(compared=each.compared.__class__(**{**vars(each.compared), "has_pruned": False}))
-        for each in drawn
-    ]
+    unpruned = [replace(each, row=replace(each.row, pruned=0)) for each in drawn]
     assert default_of(unpruned) == "best"
 
 
@@ -179,7 +182,7 @@ def test_a_search_without_values_is_left_out_of_the_figures(tmp_path):
     write_search(tmp_path, "one")
     write_search(tmp_path, "two")
     (tmp_path / "two" / "journal.jsonl").write_text("")
-    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
+    drawn = [shown(compared_of(load(tmp_path / name), 1.0), i) for i, name in enumerate(("one", "two"))]
     assert [trace["meta"] for trace in draw_progress(drawn, "epochs")["data"]] == ["one"]
     assert [trace["meta"] for trace in draw_distributions(drawn, "best")["data"]] == ["one"]
     for figure in (draw_progress(drawn[1:], "seconds"), draw_distributions(drawn[1:], "best")):

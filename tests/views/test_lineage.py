@@ -8,8 +8,8 @@ from test_figures import record, trial
 
 from tuner.record.records import Decision, Folding
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.history import draw_history
-from tuner.views.figures.lineage import draw_lineage
+from tuner.views.figures.curves import draw_history
+from tuner.views.figures.timeline import draw_lineage
 
 WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
 
@@ -60,7 +60,7 @@ def test_epochs_that_were_trained_again_are_counted_apart():
 
 
 def test_a_large_population_has_few_rows(monkeypatch):
-    monkeypatch.setattr("tuner.views.figures.lineage.MOST_LANES", 3)
+    monkeypatch.setattr("tuner.views.figures.timeline.MOST_LANES", 3)
     trials = [trial(n, [float(n)], lr=n) for n in range(20)]
     late = trial(19, [5.0, 0.5], decisions=[copied(1, 5.0, "00007")], lr=1)
     layout = draw_lineage(record(*trials[:19], late, scheduler="pbt"))["layout"]

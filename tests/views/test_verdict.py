@@ -222,7 +222,7 @@ def test_a_refused_search_names_no_best_trial_anywhere_and_is_not_resumed():
     assert {"curves", "rung_values"} <= set(drawn) and not {"history", "parallel", "slices"} & set(drawn)
     assert not re.search("best", json.dumps(drawn), re.IGNORECASE)
     compared = compared_of(refused, 1.0)
-    assert (compared.best, compared.steps, compared.distributions) == (None, [], {})
+    assert (compared.row.best, compared.steps, compared.distributions) == (None, [], {})
     assert refused.best() is None and resume_command(refused) == extend_command(refused) == audit_command(refused) == ""
 
 

@@ -43,7 +43,7 @@ from tuner.serve.served import ServedExperiments, Values, with_job
 from tuner.views import tables
 from tuner.views.figures import values as value_choices
 from tuner.views.figures.catalogue import FIGURES, FigureName
-from tuner.views.figures.parallel import parallel_of
+from tuner.views.figures.parameters import parallel_of
 from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000

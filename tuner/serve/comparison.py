@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -21,8 +21,8 @@ from tuner.views.compare import (
     MOST_COMPARED,
     Clock,
     Compared,
+    ComparedRow,
     DifferenceRow,
-    Drawn,
     choices_of,
     compared_of,
     default_of,
@@ -31,7 +31,6 @@ from tuner.views.compare import (
     draw_progress,
     look_of,
 )
-from tuner.views.tables import Number
 
 COMPARE_S = 3.0  # for reading the experiments of one request; the next request continues, so the page fills early
 MOST_KEPT = 200  # experiments whose comparison stays in memory: 400 kB each at most
@@ -41,41 +40,6 @@ Names = Annotated[
     list[Annotated[str, Query(max_length=200)]],
     Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare, each a `name` of its own"),
 ]
-
-
-@dataclass(frozen=True)
-class ComparedRow:
-    """One requested experiment. `color` and `dash` are those of its lines in all figures, and `group` is its metric's.
-
-    If it cannot be compared, `error` says why, and the fields after `state` are not set. In the state `reading` the
-    next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the best value was found:
-    after how many epochs of all trials, after how many seconds, and how many trials had started. `took_s` leaves out
-    the time between two sessions; `worker_s` is the time of all trials on workers.
-    """
-
-    name: str
-    color: str
-    dash: str
-    error: str = ""
-    state: str = ""
-    group: int = -1
-    space: str = ""
-    searcher: str = ""
-    scheduler: str = ""
-    metric: str = ""
-    mode: str = ""
-    best: Number | None = None
-    trial: str = ""
-    best_epochs: int | None = None
-    best_s: float | None = None
-    best_trials: int | None = None
-    trials: int = 0
-    completed: int = 0
-    pruned: int = 0
-    failed: int = 0
-    epochs: int = 0
-    took_s: float = 0
-    worker_s: float = 0
 
 
 @dataclass(frozen=True)
@@ -154,7 +118,7 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
         """
         until = time.monotonic() + COMPARE_S
         rows: list[ComparedRow] = []
-        drawn: list[Drawn] = []
+        drawn: list[Compared] = []
         groups: dict[tuple[str, str], list[str]] = {}
         for place, each in enumerate(dict.fromkeys(name)):
             color, dash = look_of(place)
@@ -165,14 +129,16 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
                 rows.append(ComparedRow(each, color, dash, str(error), state))
                 continue
             groups.setdefault((summary.metric, summary.mode), []).append(each)
+            own = with_job(summary, served.search(each))
+            shared = {name: getattr(own, name) for name in ("state", "space", "searcher", "scheduler")}
             index = list(groups).index((summary.metric, summary.mode))
-            drawn.append(Drawn(each, place, compared))
-            rows.append(_row(with_job(summary, served.search(each)), compared, color, dash, index))
+            rows.append(replace(compared.row, name=each, color=color, dash=dash, group=index, **shared))
+            drawn.append(replace(compared, row=rows[-1]))
         group = group if group < len(groups) else 0
-        chosen = [one for one in drawn if one.name in [*groups.values()][group]]  # without groups nothing is drawn
+        chosen = [one for one in drawn if one.row.group == group]
         choices = choices_of(chosen)
         values = values if values in choices else default_of(chosen)
-        columns = [one.name for one in drawn]
+        columns = [one.row.name for one in drawn]
         begun = Comparison([MetricGroup(*of, names) for of, names in groups.items()], group, choices, values, columns)
         figures: dict[str, bytes] = {}
         if chosen:
@@ -182,34 +148,6 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
             begun,
             figures=figures,
             experiments=rows,
-            options=differences([one.compared.options for one in drawn]),
-            parameters=differences([one.compared.parameters for one in drawn]),
+            options=differences([one.options for one in drawn]),
+            parameters=differences([one.parameters for one in drawn]),
         )
-
-
-def _row(summary: Summary, compared: Compared, color: str, dash: str, group: int) -> ComparedRow:
-    found = compared.steps[-2] if compared.steps else None
-    return ComparedRow(
-        name=summary.name,
-        color=color,
-        dash=dash,
-        state=summary.state,
-        group=group,
-        space=summary.space,
-        searcher=summary.searcher,
-        scheduler=summary.scheduler,
-        metric=compared.metric,
-        mode=compared.mode,
-        best=compared.best,
-        trial=compared.trial,
-        best_epochs=found.epochs if found else None,
-        best_s=found.seconds if found else None,
-        best_trials=found.trials if found else None,
-        trials=compared.trials,
-        completed=compared.counts.get("completed", 0),
-        pruned=compared.counts.get("pruned", 0),
-        failed=compared.counts.get("failed", 0),
-        epochs=compared.epochs,
-        took_s=compared.seconds,
-        worker_s=compared.worker_s,
-    )

@@ -22,6 +22,7 @@ from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.views.figures.drawing import (
     Figure,
+    Point,
     clipped,
     empty_figure,
     escaped,
@@ -32,6 +33,7 @@ from tuner.views.figures.drawing import (
 )
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, shared_epoch, title_of, value_at
+from tuner.views.tables import Number
 
 MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # of one distribution
@@ -74,29 +76,54 @@ class Distribution(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ComparedRow:
+    """One requested experiment. `color` and `dash` are those of its lines in all figures, and `group` is its metric's.
+
+    If it cannot be compared, `error` says why, and the fields after `state` are not set. In the state `reading` the
+    next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the best value was found:
+    after how many epochs of all trials, after how many seconds, and how many trials had started. `took_s` leaves out
+    the time between two sessions; `worker_s` is the time of all trials on workers.
+    """
+
+    name: str
+    color: str
+    dash: str
+    error: str = ""
+    state: str = ""
+    group: int = -1
+    space: str = ""
+    searcher: str = ""
+    scheduler: str = ""
+    metric: str = ""
+    mode: str = ""
+    best: Number | None = None
+    trial: str = ""
+    best_epochs: int | None = None
+    best_s: float | None = None
+    best_trials: int | None = None
+    trials: int = 0
+    completed: int = 0
+    pruned: int = 0
+    failed: int = 0
+    epochs: int = 0
+    took_s: float = 0
+    worker_s: float = 0
+
+
+@dataclass(frozen=True)
 class Compared:
     """What a comparison shows of one experiment.
 
     Attributes:
+        row: its row; `color` and `dash`, and from `state` to `scheduler`, are the request's to set.
         steps: each new best value, thinned to MOST_STEPS; the last one repeats the best value at the end of the search.
         distributions: choice of `tuner.views.figures.values` -> the distribution of the trials' values, thinned.
-        has_pruned: whether the scheduler pruned trials.
-        seconds, worker_s: the search's duration without pauses, and the time of all trials on workers.
         options, parameters: name -> value as text; the space's parameters with their ranges.
     """
 
-    metric: str
-    mode: str
+    row: ComparedRow
     steps: list[Step]
     distributions: dict[str, Distribution]
-    has_pruned: bool
-    best: float | None
-    trial: str
-    trials: int
-    counts: dict[str, int]
-    epochs: int
-    seconds: float
-    worker_s: float
     options: dict[str, str]
     parameters: dict[str, str]
 
@@ -116,23 +143,28 @@ def compared_of(record: ExperimentRecord, took_s: float) -> Compared:
     Args:
         took_s: the search's duration in seconds, without the time between two sessions.
     """
-    stats, experiment, winner = record.stats, record.experiment, record.best()
-    return Compared(
+    experiment, counts, winner, steps = record.experiment, record.stats.counts, record.best(), _steps(record, took_s)
+    found = steps[-2] if steps else None
+    row = ComparedRow(
+        name=experiment.name,
+        color="",
+        dash="",
         metric=experiment.metric,
         mode=experiment.mode,
-        steps=_steps(record, took_s),
-        distributions=_distributions(record),
-        has_pruned=bool(stats.counts.get("pruned")),
         best=winner[1].metrics[experiment.metric] if winner else None,
         trial=winner[0].id if winner else "",
+        best_epochs=found.epochs if found else None,
+        best_s=found.seconds if found else None,
+        best_trials=found.trials if found else None,
         trials=len(record.trials),
-        counts=dict(stats.counts),
-        epochs=stats.num_reports,
-        seconds=took_s,
+        completed=counts.get("completed", 0),
+        pruned=counts.get("pruned", 0),
+        failed=counts.get("failed", 0),
+        epochs=record.stats.num_reports,
+        took_s=took_s,
         worker_s=round(sum(trial.seconds for trial in record.trials), 3),
-        options=_options(record),
-        parameters=_parameters(record.facts),
     )
+    return Compared(row, steps, _distributions(record), _options(record), _parameters(record.facts))
 
 
 def differences(each: Sequence[dict[str, str]]) -> list[DifferenceRow]:
@@ -225,7 +257,7 @@ def _parameters(facts: dict[str, Any]) -> dict[str, str]:
     constants = islice(flat_parameters(space.get("constants", {})), MOST_NAMES)
     ranges = islice(space.get("params", {}).items(), MOST_NAMES)
     texts = {name: f"always {_text(value)}" for name, value in constants} | {name: _range(d) for name, d in ranges}
-    return {name[:MOST_TEXT]: text[:MOST_TEXT] for name, text in texts.items()}
+    return {name[:MOST_TEXT]: _cut(text) for name, text in texts.items()}
 
 
 def _range(domain: Any) -> str:
@@ -237,36 +269,20 @@ def _range(domain: Any) -> str:
         plain = (each | {"branches": None} if isinstance(each, dict) else each for each in branches[:MOST_NAMES])
         return " or ".join(map(_range, plain))
     if isinstance(values, list):
-        return f"{kind} of {_listed(values)}"
+        return f"{kind} of {', '.join(map(_text, values[:MOST_TEXT]))}"
     ends = [_text(domain[end]) for end in ("lower", "upper") if end in domain]
     step = f", in steps of {_text(domain['q'])}" if "q" in domain else ""
     return f"{kind} {' to '.join(ends)}{step}".strip()
 
 
-def _listed(values: Iterable[Any]) -> str:
-    texts, length = [], 0
-    for value in values:
-        texts.append(_text(value))
-        length += len(texts[-1])
-        if length > MOST_TEXT:
-            return ", ".join(texts)[: MOST_TEXT - 40] + " ..."
-    return ", ".join(texts)
-
-
 def _text(value: Any) -> str:
-    """Formats an option's value; a text beyond MOST_TEXT characters is cut and ends in `...`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = formatted(value) if isinstance(value, (int, float, str)) else json.dumps(value, default=str)
+    return _cut(formatted(value) if isinstance(value, (int, float, str)) else json.dumps(value, default=str))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
-
-
-class Drawn(NamedTuple):
-    """An experiment in the figures: its name, its place among the requested ones, and what is compared of it."""
-
-    name: str
-    place: int
-    compared: Compared
 
 
 def look_of(place: int) -> tuple[str, str]:
@@ -274,28 +290,28 @@ def look_of(place: int) -> tuple[str, str]:
     return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
 
 
-def draw_progress(experiments: Sequence[Drawn], clock: Clock) -> Figure:
+def draw_progress(experiments: Sequence[Compared], clock: Clock) -> Figure:
     """Draws the best value so far of each experiment as a step line with a dot at each improvement."""
-    shown = [each for each in experiments if each.compared.steps]
+    shown = [each for each in experiments if each.steps]
     if not shown:
         return empty_figure("No trial of these experiments has reported a finite value yet.")
-    metric, mode = shown[0].compared.metric, shown[0].compared.mode
-    unit, per = unit_of(max(each.compared.steps[-1].seconds for each in shown))
+    metric, mode = shown[0].row.metric, shown[0].row.mode
+    unit, per = unit_of(max(each.steps[-1].seconds for each in shown))
     title, per = (f"{unit} of the search", per) if clock == "seconds" else (TITLES[clock], 1)
     traces, values, weights = [], [], []
     for each in shown:
-        at, y = ([getattr(step, name) for step in each.compared.steps] for name in (clock, "value"))
-        hover = f"{escaped(each.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
-        x = [time / per for time in at] if clock == "seconds" else at
-        traces.append(_line(each, x, y, [step.trial for step in each.compared.steps], hovertemplate=hover))
+        at = [getattr(step, clock) / per for step in each.steps]
+        rows = [(x, step.value, step.trial) for x, step in zip(at, each.steps, strict=True)]
+        hover = f"{escaped(each.row.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
+        traces.append(_line(each, rows, hovertemplate=hover))
         # A value counts as long as it was the best one of its experiment: a bad first one is then an outlier.
-        values += y[:-1]
+        values += [step.value for step in each.steps[:-1]]
         weights += [(after - before) / (at[-1] - at[0] or 1) for before, after in pairwise(at)]
     texts = []
-    for each in sorted(shown, key=lambda one: sign_of(mode) * one.compared.steps[-1].value):
-        found, end = each.compared.steps[-2:]
+    for each in sorted(shown, key=lambda one: sign_of(mode) * one.steps[-1].value):
+        found, end = each.steps[-2:]
         when = " of ".join(f"{getattr(step, clock) / per:,.4g}" for step in (found, end))
-        texts.append(f"{tick(each.name, 60)} {found.value:.5g} (trial {tick(found.trial, 40)}) after {when}")
+        texts.append(f"{tick(each.row.name, 60)} {found.value:.5g} (trial {tick(found.trial, 40)}) after {when}")
     return figure(
         traces,
         f"Best {tick(metric, 40)} by {title}: {_some(texts)}.",
@@ -305,24 +321,24 @@ def draw_progress(experiments: Sequence[Drawn], clock: Clock) -> Figure:
     )
 
 
-def draw_distributions(experiments: Sequence[Drawn], choice: str) -> Figure:
+def draw_distributions(experiments: Sequence[Compared], choice: str) -> Figure:
     """Draws for each experiment the share of its trials that are at least as good as a value.
 
     Args:
         choice: which value of each trial is compared, of `tuner.views.figures.values`.
     """
-    shown = [each for each in experiments if choice in each.compared.distributions]
+    shown = [each for each in experiments if choice in each.distributions]
     if not shown:
         return empty_figure("No trial of these experiments has a finite value to compare.")
-    metric, mode = shown[0].compared.metric, shown[0].compared.mode
+    metric, mode = shown[0].row.metric, shown[0].row.mode
     traces, values, texts = [], [], []
     for each in shown:
-        spread = each.compared.distributions[choice]
+        spread, name = each.distributions[choice], each.row.name
         number = counted(spread.size, "trial")
-        hover = f"{escaped(each.name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
+        hover = f"{escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
         look = {"hovertemplate": f"{hover}better<extra></extra>"} | ({"mode": "lines"} if spread.size > 30 else {})
-        traces.append(_line(each, spread.values, spread.shares, spread.trials, **look))
-        texts.append(f"{tick(each.name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
+        traces.append(_line(each, zip(spread.values, spread.shares, spread.trials, strict=True), **look))
+        texts.append(f"{tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
         values += spread.values
     title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
     return figure(
@@ -335,28 +351,28 @@ def draw_distributions(experiments: Sequence[Drawn], choice: str) -> Figure:
     )
 
 
-def choices_of(experiments: Sequence[Drawn]) -> list[str]:
+def choices_of(experiments: Sequence[Compared]) -> list[str]:
     """Returns the choices of `values.py` that all experiments with a value offer; `best` comes first."""
-    offered = [each.compared.distributions for each in experiments if each.compared.distributions]
+    offered = [each.distributions for each in experiments if each.distributions]
     return [choice for choice in offered[0] if all(choice in one for one in offered)] if offered else []
 
 
-def default_of(experiments: Sequence[Drawn]) -> str:
+def default_of(experiments: Sequence[Compared]) -> str:
     """Returns the choice of a comparison that names none.
 
     If an experiment pruned trials, it is the last epoch that all experiments offer: best values would come from
     different numbers of epochs.
     """
-    has_pruned = any(each.compared.has_pruned for each in experiments)
+    has_pruned = any(each.row.pruned for each in experiments)
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 
 
-def _line(each: Drawn, x: list[Any], y: list[float], trials: list[str], **more: Any) -> Figure:
-    color, dash = look_of(each.place)
-    line = {"color": color, "dash": dash, "width": 2, "shape": "hv"}
-    marker = {"color": color, "symbol": SYMBOLS[each.place % len(SYMBOLS)], "size": 6}
-    look = {"name": escaped(each.name, 60), "meta": each.name, "line": line, "marker": marker}
-    return points("lines+markers", x, y, trials, **look) | more
+def _line(each: Compared, rows: Iterable[Point], **more: Any) -> Figure:
+    row = each.row
+    line = {"color": row.color, "dash": row.dash, "width": 2, "shape": "hv"}
+    marker = {"color": row.color, "symbol": SYMBOLS[COLORS.index(row.color)], "size": 6}
+    look = {"name": escaped(row.name, 60), "meta": row.name, "line": line, "marker": marker}
+    return points("lines+markers", rows, **look) | more
 
 
 def _some(texts: list[str]) -> str:

@@ -24,7 +24,7 @@ from tuner.views.figures.drawing import (
     tick,
     titled,
 )
-from tuner.views.figures.slices import USAGE_PREFIXES
+from tuner.views.figures.parameters import USAGE_PREFIXES
 from tuner.views.figures.timeline import cost_of
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 
@@ -133,7 +133,9 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Fig
         number = str(i + 1) if i else ""
         values = [finite(report.metrics.get(name)) for report in reports]
         look = {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": marker, "name": escaped(name, 40)}
-        traces.append(points("lines+markers", epochs, values, xaxis=f"x{number}", yaxis=f"y{number}", **look))
+        traces.append(
+            points("lines+markers", zip(epochs, values, strict=True), xaxis=f"x{number}", yaxis=f"y{number}", **look)
+        )
         axes[f"xaxis{number}"] = titled("epoch" if i >= len(shown) - 2 else "")
         axes[f"yaxis{number}"] = titled(escaped(name, 24))
         known = [v for report in trial.reports if (v := finite(report.metrics.get(name))) is not None]
@@ -141,7 +143,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Fig
     cut = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
     dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
     look = {"name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
-    traces.append(points("markers", [epoch for epoch, _ in cut], [cutoff for _, cutoff in cut], **look))
+    traces.append(points("markers", cut, **look))
     more = f" and {len(shown) - MOST_NAMED} more metrics" if len(shown) > MOST_NAMED else ""
     text = f"Over {counted(len(trial.reports), 'report')}: {', '.join(texts)}{more}." if texts else ""
     rows = math.ceil(len(shown) / 2)

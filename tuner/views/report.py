@@ -18,7 +18,7 @@ from tuner.record.texts import formatted, setting
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.contour import draw_contour, varied
 from tuner.views.figures.drawing import Figure, escaped
-from tuner.views.figures.parallel import parallel_of
+from tuner.views.figures.parameters import parallel_of
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, alternative_rows, reproduced

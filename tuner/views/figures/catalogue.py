@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Literal
 
 from tuner.record.results import ExperimentRecord
-from tuner.views.figures.curves import draw_curves
+from tuner.views.figures.curves import draw_curves, draw_history
 from tuner.views.figures.drawing import Figure
-from tuner.views.figures.history import draw_history
-from tuner.views.figures.lineage import draw_lineage
-from tuner.views.figures.parallel import draw_parallel
+from tuner.views.figures.parameters import draw_parallel, draw_slices, draw_usage
 from tuner.views.figures.rung_values import draw_rung_values
-from tuner.views.figures.slices import draw_slices, draw_usage
-from tuner.views.figures.timeline import draw_timeline
+from tuner.views.figures.timeline import draw_lineage, draw_timeline
 
 FigureName = Literal["curves", "rung_values", "lineage", "history", "parallel", "slices", "timeline", "usage"]
 FIGURES: dict[FigureName, Callable[..., Figure | None]] = {

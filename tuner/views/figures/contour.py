@@ -16,10 +16,9 @@ from tuner.views.figures.drawing import (
     label_of,
     points,
     tick,
-    titled,
     within_range,
 )
-from tuner.views.figures.parallel import Axis, parallel_of
+from tuner.views.figures.parameters import Axis, parallel_of
 
 CELLS = 40  # of the grid, along each axis
 NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
@@ -53,8 +52,9 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
         "type": "contour", "x": xs, "y": ys, "z": grid, "hoverinfo": "skip", "line": {"width": 0},
         "connectgaps": False, "ncontours": 20, "zmin": low, "zmax": high, "colorbar": bar, **color,
     }  # fmt: skip
+    ids, labels = [trial.id for trial in trials], map(label_of, trials)
     dots = points(
-        "markers", across.values, up.values, [trial.id for trial in trials], text=list(map(label_of, trials)),
+        "markers", zip(across.values, up.values, ids, labels, strict=True),
         meta="trials", hovertemplate=f"%{{text}}<br>{escaped(parallel.title, 60)} %{{marker.color:.5g}}<extra></extra>",
         marker={"size": 7, "color": values, "cmin": low, "cmax": high, **color,
                 "line": {"width": 1, "color": "rgba(0,0,0,0.5)"}},
@@ -65,7 +65,7 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
         f"{tick(parallel.title, 60)} of {counted(len(values), 'trial')} over {tick(x, 30)} and {tick(y, 30)}, smoothed "
         f"between the trials. The best value is {best:.5g}: trial {tick(trials[values.index(best)].id, 40)}.{empty}"
     )
-    return figure([surface, dots], text, xaxis=_layout(across), yaxis=_layout(up), showlegend=False)
+    return figure([surface, dots], text, xaxis=across.layout(14), yaxis=up.layout(14), showlegend=False)
 
 
 def shared(x: Axis, y: Axis) -> list[int]:
@@ -95,8 +95,3 @@ def smoothed_grid(
     means = (weights * np.array(values)).sum(axis=2) / weights.sum(axis=2)
     near: list[list[float | None]] = np.where(nearest_one <= REACH**2, means, np.array(None)).tolist()
     return near
-
-
-def _layout(axis: Axis) -> Figure:
-    ticks = {"tickvals": axis.ticks, "ticktext": [tick(text, 14) for text in axis.texts]} if axis.ticks else {}
-    return titled(escaped(axis.name, 30), **ticks)

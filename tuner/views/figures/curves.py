@@ -1,10 +1,10 @@
-"""Learning curves: the metric of each trial over its epochs, the rungs, and where trials were pruned."""
+"""Learning curves, and the history plot: the best value so far."""
 
 from __future__ import annotations
 
 import math
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import islice, pairwise
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -18,10 +18,12 @@ from tuner.views.figures.drawing import (
     LEGEND,
     STOP_COLOR,
     Figure,
+    Point,
     clipped,
     escaped,
     figure,
     label_of,
+    lines,
     points,
     tick,
     titled,
@@ -40,19 +42,6 @@ MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # trials whose quantiles are drawn; fewe
 DASH = {"symbol": "line-ew-open", "size": 16, "color": STOP_COLOR, "line": {"width": 2}}
 
 
-class Curve(NamedTuple):
-    """One trial's learning curve: `values[i]` is the metric after `epochs[i]` epochs, None if it is not finite."""
-
-    trial: TrialRecord
-    epochs: list[int]
-    values: list[float | None]
-
-    @property
-    def is_line(self) -> bool:
-        """Whether a line without dots shows every value: there are two or more, and no gap between them."""
-        return len(self.values) > 1 and None not in self.values
-
-
 def draw_curves(record: ExperimentRecord) -> Figure | None:
     """Draws the learning curves of the trials that `drawn` chooses by status, the winner on top.
 
@@ -63,26 +52,26 @@ def draw_curves(record: ExperimentRecord) -> Figure | None:
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
     metric, best = experiment.metric, winner[0].id if winner else ""
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
-    curves = [_curve(trial, metric, step) for trial in trials]
-    values = [value for curve in curves for value in curve.values if value is not None]
+    curves = [(trial, _curve(trial, metric, step)) for trial in trials]
+    values = [value for _, curve in curves for _, value, *_ in curve if value is not None]
     if not values:
         return None
     count, total = len(trials), len(record.trials)
     # Many lines on one another are readable if each is lighter.
-    lighter, width = (0.7, 1.0) if count > FEW_CURVES else (1.0, 1.3)
-    kind = "scatter" if sum(len(curve.epochs) for curve in curves) <= MOST_SVG else "scattergl"
+    lighter, width, size = (0.7, 1.0, 2.5) if count > FEW_CURVES else (1.0, 1.3, 5.3)
+    kind = "scatter" if sum(len(curve) for _, curve in curves) <= MOST_SVG else "scattergl"
     is_dotted = count <= FEW_CURVES or kind == "scattergl"
     traces = _band(record) if count < total else []
     for status, (name, color, opacity) in GROUPS.items():
-        group = [curve for curve in curves if _group(curve.trial) == status and curve.trial.id != best]
-        plain = [] if is_dotted else [curve for curve in group if curve.is_line]
-        dotted = group if is_dotted else [curve for curve in group if not curve.is_line]
+        same = [curve for trial, curve in curves if trial.id != best and _status(trial) == status]
+        plain = [] if is_dotted else [curve for curve in same if _is_line(curve)]
+        dotted = [curve for curve in same if is_dotted or not _is_line(curve)]
+        look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status}
         for mode, part in (("lines", plain), ("lines+markers", dotted)):
-            lines = _lines(mode, part, name, status, color, opacity * lighter, width)
-            traces.append(lines | {"type": kind, "legendgroup": status, "showlegend": part is plain or not plain})
-    won = [curve for curve in curves if curve.trial.id == best]
-    name = f"best: trial {escaped(best, 40)}"
-    traces.append(_lines("lines+markers", won, name, "best", BEST_COLOR, 1, width=3) | {"type": kind})
+            traces.append(lines(mode, part, color, width, size, showlegend=part is plain or not plain, **look))
+    won = [curve for trial, curve in curves if trial.id == best]
+    look = {"name": f"best: trial {escaped(best, 40)}", "meta": "best", "opacity": 1, "type": kind}
+    traces.append(lines("lines+markers", won, BEST_COLOR, 3, 7, **look))
     marks = _stop_marks(trials, metric)
     few = f"<br>{count} of {total:,} trials drawn: the best ones and an even sample of the others"
     rungs = _rungs(record)
@@ -97,13 +86,18 @@ def draw_curves(record: ExperimentRecord) -> Figure | None:
     )
 
 
-def _curve(trial: TrialRecord, metric: str, step: int) -> Curve:
-    last = len(trial.reports) - 1
+def _curve(trial: TrialRecord, metric: str, step: int) -> list[Point]:
+    last, label = len(trial.reports) - 1, label_of(trial)
     reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or i == last]
-    return Curve(trial, [r.epoch for r in reports], [finite(r.metrics.get(metric)) for r in reports])
+    return [(report.epoch, finite(report.metrics.get(metric)), trial.id, label) for report in reports]
 
 
-def _group(trial: TrialRecord) -> str:
+def _is_line(curve: Sequence[Point]) -> bool:
+    """Whether a line without dots shows every value of a curve: there are two or more, and no gap between them."""
+    return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
+
+
+def _status(trial: TrialRecord) -> str:
     return "running" if trial.status == "suggested" else trial.status
 
 
@@ -117,7 +111,7 @@ def _rungs(record: ExperimentRecord) -> list[int]:
     return sorted(rungs)
 
 
-def rung_name(rung: RungSummary) -> str:
+def _rung_name(rung: RungSummary) -> str:
     """Names a rung: `rung 4`, or `rung 4, bracket 1` if the scheduler has several brackets."""
     bracket = f", bracket {rung.bracket}" if rung.bracket else ""
     return f"rung {rung.rung:g}{bracket}" + (f", band {rung.band}" if rung.band else "")
@@ -163,29 +157,9 @@ def _described(record: ExperimentRecord) -> str:
         lines.append(f"Best {tick(metric, 40)}: {value}, of trial {tick(trial.id, 40)} at epoch {report.epoch}.")
     stopped = [rung for rung in stats.rungs if rung.stopped]
     if 0 < len(stopped) <= MOST_RUNGS_IN_TEXT:
-        each = "; ".join(f"{rung.stopped} of {rung.reached} at {rung_name(rung)}" for rung in stopped)
+        each = "; ".join(f"{rung.stopped} of {rung.reached} at {_rung_name(rung)}" for rung in stopped)
         lines.append(f"Pruned: {each}.")
     return " ".join(lines)
-
-
-def _lines(mode: str, curves: list[Curve], name: str, meta: str, color: str, opacity: float, width: float) -> Figure:
-    """Draws all curves of one colour as a single trace, with gaps between them.
-
-    One trace per trial would be slow with some hundreds of trials.
-    """
-    return points(
-        mode,
-        [x for curve in curves for x in (*curve.epochs, None)],
-        [y for curve in curves for y in (*curve.values, None)],
-        [trial for curve in curves for trial in (*[curve.trial.id] * len(curve.epochs), None)],
-        text=[text for curve in curves for text in (*[label_of(curve.trial)] * len(curve.epochs), "")],
-        name=name,
-        meta=meta,
-        opacity=opacity,
-        line={"color": color, "width": width},
-        marker={"color": color, "size": 2.5 if width <= 1 else 4 + width},
-        hovertemplate="%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>",
-    )
 
 
 def _band(record: ExperimentRecord) -> list[Figure]:
@@ -202,15 +176,18 @@ def _band(record: ExperimentRecord) -> list[Figure]:
                 values.setdefault(report.epoch, []).append(value)
     epochs = sorted(epoch for epoch, known in values.items() if len(known) >= LEAST_IN_BAND)
     ordered = [sorted(values[epoch]) for epoch in epochs]
-    low, median, high = ([percentile(known, percent) for known in ordered] for percent in (10, 50, 90))
+    low, median, high = (
+        [(epoch, percentile(known, percent)) for epoch, known in zip(epochs, ordered, strict=True)]
+        for percent in (10, 50, 90)
+    )
     same = {"meta": "band", "legendgroup": "band"}
     edge = same | {"line": {"width": 0}, "hoverinfo": "skip"}
     area = {"fill": "tonexty", "fillcolor": "rgba(139,147,167,0.25)", "name": "middle 80 % of all trials"}
     hover = {"hovertemplate": "median at epoch %{x}: %{y:.5g}<extra></extra>", "name": "median of all trials"}
     return [
-        points("lines", epochs, low, name="10 %", showlegend=False, **edge),
-        points("lines", epochs, high, showlegend=True, **edge, **area),
-        points("lines", epochs, median, line={"color": GRAY, "width": 2, "dash": "dash"}, **same, **hover),
+        points("lines", low, name="10 %", showlegend=False, **edge),
+        points("lines", high, showlegend=True, **edge, **area),
+        points("lines", median, line={"color": GRAY, "width": 2, "dash": "dash"}, **same, **hover),
     ]
 
 
@@ -219,34 +196,24 @@ def _stop_marks(trials: list[TrialRecord], metric: str) -> list[Figure] | None:
 
     A trial that diverged is marked at its last finite value.
     """
-    stops = []
+    stops, cutoffs = [], []
     for trial in trials:
         end = next((decision for decision in reversed(trial.decisions) if decision.action == "stop"), None)
         if trial.status == "pruned" and end:
             known = [(r.epoch, v) for r in trial.reports if (v := finite(r.metrics.get(metric))) is not None]
             value = finite(end.value)
             for epoch, at in [(end.epoch, value)] if value is not None else known[-1:]:
-                stops.append((trial, f"{label_of(trial)}<br>{escaped(end.reason, 120)}", epoch, at, finite(end.cutoff)))
+                label = f"{label_of(trial)}<br>{escaped(end.reason, 120)}"
+                stops.append((epoch, at, trial.id, label))
+                cutoffs.append((epoch, finite(end.cutoff), trial.id, label))
     if len(stops) > MOST_STOPS:
         return None
-    cross = {"symbol": "x", "size": 8, "color": STOP_COLOR}
-    cut = [stop for stop in stops if stop[4] is not None]
+    cutoffs = [mark for mark in cutoffs if mark[1] is not None]
+    cross, hover = {"symbol": "x", "size": 8, "color": STOP_COLOR}, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"
     return [
-        points(
-            "markers",
-            [stop[2] for stop in marked],
-            [stop[column] for stop in marked],
-            [stop[0].id for stop in marked],
-            text=[stop[1] for stop in marked],
-            **look,
-        )
-        for marked, column, look in (
-            (stops, 3, {"name": "pruned here", "meta": "stop", "marker": cross,
-                        "hovertemplate": "%{text}<extra></extra>"}),
-            (cut, 4, {"name": "cutoff at that time", "meta": "cutoff", "marker": DASH,
-                      "hovertemplate": "cutoff %{y:.5g} for<br>%{text}<extra></extra>"}),
-        )
-    ]  # fmt: skip
+        points("markers", stops, name="pruned here", meta="stop", marker=cross, hovertemplate="%{text}<extra></extra>"),
+        points("markers", cutoffs, name="cutoff at that time", meta="cutoff", marker=DASH, hovertemplate=hover),
+    ]
 
 
 def _cutoff_marks(record: ExperimentRecord) -> list[Figure]:
@@ -254,9 +221,9 @@ def _cutoff_marks(record: ExperimentRecord) -> list[Figure]:
     rungs = [rung for rung in record.stats.rungs if finite(rung.cutoff_then) is not None][-MOST_CUTOFFS:]
     passed = [f"{counted(rung.reached, 'trial')} reached it, {rung.stopped} pruned" for rung in rungs]
     return [points(
-        "markers", [math.ceil(rung.rung) for rung in rungs], [rung.cutoff_then for rung in rungs], marker=DASH,
-        name="last cutoff used", meta="cutoff", hovertemplate="last cutoff %{y:.5g} of %{text}<extra></extra>",
-        text=[f"{rung_name(rung)}<br>{text}" for rung, text in zip(rungs, passed, strict=True)],
+        "markers", [(math.ceil(rung.rung), rung.cutoff_then) for rung in rungs], marker=DASH, name="last cutoff used",
+        meta="cutoff", text=[f"{_rung_name(rung)}<br>{text}" for rung, text in zip(rungs, passed, strict=True)],
+        hovertemplate="last cutoff %{y:.5g} of %{text}<extra></extra>",
     )]  # fmt: skip
 
 
@@ -268,3 +235,32 @@ def _rung_line(rung: int) -> Figure:
 def _rung_label(rung: int, text: str) -> Figure:
     look = {"font": {"size": 10, "color": GRAY}, "showarrow": False}
     return {"text": text, "x": rung, "y": 1, "yref": "paper", "yanchor": "bottom", **look}
+
+
+def draw_history(record: ExperimentRecord) -> Figure | None:
+    """Draws the best value so far as a step line over the epochs of all trials, with a dot at each improvement.
+
+    The epochs include those that were trained again. Without a finite value, there is no figure.
+    """
+    stats, metric = record.stats, record.experiment.metric
+    if not stats.improvements:
+        return None
+    steps = [*stats.improvements, stats.improvements[-1]._replace(epochs=stats.num_reports)]
+    trials = [record.trials[step.place] for step in steps]
+    line = points(
+        "lines+markers",
+        [(step.epochs, step.value, trial.id, label_of(trial)) for step, trial in zip(steps, trials, strict=True)],
+        meta="best", line={"color": BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
+        hovertemplate="%{text}<br>best value: %{y:.5g}<extra></extra>",
+    )  # fmt: skip
+    # Each value counts as long as it was the best one: a bad first trial then stands out as an outlier.
+    lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
+    within = clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
+    again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
+    text = (
+        f"Best {tick(metric, 40)} so far: {steps[-1].value:.5g}, of trial {tick(trials[-1].id, 40)}, found after "
+        f"{steps[-2].epochs:,} of {steps[-1].epochs:,} epochs{f', {which} were trained again' if which else ''}; the "
+        f"first value was {steps[0].value:.5g}, and it improved {len(steps) - 2} times."
+    )
+    x_axis = titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
+    return figure([line], text, clip=(f"best {metric}", within), xaxis=x_axis)

@@ -16,7 +16,7 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from textwrap import wrap
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ from tuner.record.records import TrialRecord, kept, sign_of
 from tuner.record.texts import flat_parameters, formatted
 
 Figure = dict[str, Any]
+Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
+GAP: Point = (None, None, None, "")
 # Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
 BEST_COLOR = "#e69f00"  # the winner's colour in every figure
 MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
@@ -75,10 +77,19 @@ def label_of(trial: TrialRecord) -> str:
     return "<br>".join(escaped(line, 80) for line in lines)
 
 
-def points(mode: str, x: Sequence[Any], y: Sequence[Any], trials: Iterable[str | None] = (), **more: Any) -> Figure:
-    """Returns a trace of points or lines; `trials` has the trial's id of each point, None in a gap between lines."""
-    ids = [None if trial is None else escaped(trial) for trial in trials]
-    return {"type": "scatter", "mode": mode, "x": x, "y": y, **({"customdata": ids} if ids else {}), **more}
+def points(mode: str, rows: Iterable[Point], **look: Any) -> Figure:
+    """Returns a trace of points or lines; a line ends at a GAP."""
+    columns: Figure = dict(zip(("x", "y", "customdata", "text"), map(list, zip(*rows, strict=False)), strict=False))
+    if "customdata" in columns:
+        columns["customdata"] = [None if trial is None else escaped(trial) for trial in columns["customdata"]]
+    return {"type": "scatter", "mode": mode, "x": [], **columns, **look}
+
+
+def lines(mode: str, curves: Iterable[Iterable[Point]], color: str, width: float, size: float, **look: Any) -> Figure:
+    """Returns one trace with all curves: one trace per trial would be slow with some hundreds of trials."""
+    own = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": size}}
+    hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
+    return points(mode, [row for curve in curves for row in (*curve, GAP)], hovertemplate=hover, **own | look)
 
 
 def figure(
@@ -130,15 +141,11 @@ def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None 
     The best value is always inside. `weights` say how much each value counts for the median; by default all are equal.
     """
     sign = sign_of(mode)
-    pairs = sorted(zip((sign * value for value in values), weights, strict=True)) if weights else None
-    losses = [loss for loss, _ in pairs] if pairs else sorted(sign * value for value in values)
-    if len(losses) < (2 if pairs else LEAST_VALUES):
+    pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
+    if len(pairs) < (2 if weights else LEAST_VALUES):
         return None
-    middle = len(losses) // 2
-    if pairs:
-        sums = list(accumulate(weight for _, weight in pairs))
-        middle = min(bisect_right(sums, sums[-1] / 2), len(losses) - 1)
-    best, median = losses[0], losses[middle]
+    losses, sums = [loss for loss, _ in pairs], list(accumulate(weight for _, weight in pairs))
+    best, median = losses[0], losses[min(bisect_right(sums, sums[-1] / 2), len(losses) - 1)]
     fence = best + FENCE * (median - best)
     kept = bisect_right(losses, fence)
     if not math.isfinite(fence) or median <= best or kept == len(losses):

@@ -16,7 +16,7 @@ from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.views.figures.drawing import MAIN_COLOR, Figure, empty_figure, escaped, figure, tick, titled
-from tuner.views.figures.parallel import parallel_of
+from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
 # Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import defaultdict
 from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
@@ -33,6 +32,7 @@ MOST_CUTOFFS = 200  # points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
 MOST_NAMED = 4  # rungs in the text about the plot
 WAITS = "waits"
+OF_ACTIONS = {"pause": WAITS, "stop": "pruned"}
 OUTCOMES = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
@@ -40,25 +40,27 @@ QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95
 class Reached(NamedTuple):
     """A trial's arrival at a rung: when, with which value, the cutoff then, and one of OUTCOMES or WAITS."""
 
-    rung: tuple[int, float]  # the bracket's number (0 without brackets) and the rung
+    trial: TrialRecord
     time: float
     value: float | None
     cutoff: float | None
     outcome: str
 
 
-@dataclass
-class Rung:
-    """The trials at one rung of one bracket by outcome, as (value, trial), and its cutoffs as (time, cutoff).
+class Rung(NamedTuple):
+    """The trials at one rung of one bracket (0 without brackets).
 
-    `num_waiting` trials are paused there and have no outcome yet.
+    Attributes:
+        trials: outcome -> (value, trial) of each trial with a finite value.
+        cutoffs: the cutoffs as (time, cutoff), thinned.
+        num_waiting: the number of trials that are paused there and have no outcome yet.
     """
 
     bracket: int
     epoch: float
-    trials: dict[str, list[tuple[float, TrialRecord]]] = field(default_factory=lambda: {name: [] for name in OUTCOMES})
-    cutoffs: list[tuple[float, float]] = field(default_factory=list)
-    num_waiting: int = 0
+    trials: dict[str, list[tuple[float, TrialRecord]]]
+    cutoffs: list[tuple[float, float]]
+    num_waiting: int
 
     @property
     def values(self) -> list[float]:
@@ -68,41 +70,38 @@ class Rung:
 
 def rungs_of(record: ExperimentRecord) -> list[Rung]:
     """Collects the values and cutoffs at each rung, from the lowest bracket and rung on."""
-    rungs: dict[tuple[int, float], Rung] = {}
-    waiting: Counter[tuple[int, float]] = Counter()
+    arrived: dict[tuple[int, float], list[Reached]] = defaultdict(list)
     for trial in record.trials:
-        for place, time, value, cutoff, outcome in _reached(trial):
-            if outcome == WAITS:
-                waiting[place] += 1
-                continue
-            rung = rungs.get(place) or rungs.setdefault(place, Rung(*place))
-            if value is not None:
-                rung.trials[outcome].append((value, trial))
-            if cutoff is not None:
-                rung.cutoffs.append((time, cutoff))
-    places = sorted(rungs)
-    shown = [rungs[place] for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
-    for rung in shown:
-        rung.cutoffs, rung.num_waiting = _thinned(rung.cutoffs), waiting[rung.bracket, rung.epoch]
-    return shown
+        for place, reached in _reached(trial).items():
+            arrived[place].append(reached)
+    places = sorted(place for place, some in arrived.items() if any(each.outcome != WAITS for each in some))
+    return [_rung(*place, arrived[place]) for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
 
 
-def _thinned(cutoffs: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns an even sample in the order of time, with the first and the last; sorting all takes 40 ms of 10,000."""
+def _rung(bracket: int, epoch: float, arrived: list[Reached]) -> Rung:
+    trials: dict[str, list[tuple[float, TrialRecord]]] = {name: [] for name in OUTCOMES}
+    done = [each for each in arrived if each.outcome != WAITS]
+    for each in done:
+        if each.value is not None:
+            trials[each.outcome].append((each.value, each.trial))
+    cutoffs = [(each.time, each.cutoff) for each in done if each.cutoff is not None]
+    # An even sample in the order of time, with the first and the last; sorting all takes 40 ms of 10,000.
     every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
-    return sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
+    thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
+    return Rung(bracket, epoch, trials, thinned, len(arrived) - len(done))
 
 
 @kept
-def _reached(trial: TrialRecord) -> list[Reached]:
+def _reached(trial: TrialRecord) -> dict[tuple[int, float], Reached]:
+    """Returns for each bracket and rung the trial's last decision there, also after a restart or a pause."""
     times = {report.epoch: report.time for report in trial.reports if trial.decisions}
-    arrivals: dict[tuple[int, float], Reached] = {}  # after a restart or a pause, the last decision counts
-    for decision in trial.decisions:
-        if decision.rung is not None and decision.epoch in times:
-            place, compared = (decision.bracket or 0, decision.rung), finite(decision.compared_value)
-            outcome = {"pause": WAITS, "stop": "pruned"}.get(decision.action, "continued")
-            arrivals[place] = Reached(place, times[decision.epoch], compared, finite(decision.cutoff), outcome)
-    return list(arrivals.values())
+    return {
+        (d.bracket or 0, d.rung): Reached(
+            trial, times[d.epoch], finite(d.compared_value), finite(d.cutoff), OF_ACTIONS.get(d.action, "continued")
+        )
+        for d in trial.decisions
+        if d.rung is not None and d.epoch in times
+    }
 
 
 def draw_rung_values(record: ExperimentRecord) -> Figure | None:
@@ -122,7 +121,7 @@ def draw_rung_values(record: ExperimentRecord) -> Figure | None:
     unit, per = unit_of(max((time for rung in rungs for time, _ in rung.cutoffs), default=start) - start)
     marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
     cutoffs = points(
-        "markers", [i for i, _ in marked], [cutoff for _, cutoff in marked], name="last cutoff used", meta="cutoff",
+        "markers", marked, name="last cutoff used", meta="cutoff",
         marker={"symbol": "line-ew-open", "size": 44, "color": GRAY, "line": {"width": 2}},
         hovertemplate="last cutoff used: %{y:.5g}<extra></extra>",
     )  # fmt: skip
@@ -145,16 +144,14 @@ def _dots(rungs: list[Rung], name: str) -> Figure:
     color, offset = OUTCOMES[name]
     # Dots lie beside each other: the multiples of the golden ratio, modulo 1, around 0.
     dots = [
-        (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), *dot)
+        (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), value, trial.id, label_of(trial))
         for i, rung in enumerate(rungs)
         if len(rung.trials[name]) <= MOST_DOTS
-        for n, dot in enumerate(rung.trials[name])
+        for n, (value, trial) in enumerate(rung.trials[name])
     ]
     return points(
-        "markers", [x for x, *_ in dots], [value for _, value, _ in dots], [trial.id for *_, trial in dots],
-        name=name, meta=name, legendgroup=name, text=[label_of(trial) for *_, trial in dots],
+        "markers", dots, name=name, meta=name, legendgroup=name, hovertemplate="%{text}<br>%{y:.5g}<extra></extra>",
         marker={"color": color, "size": 6, "opacity": 0.7, "symbol": "x" if name == "pruned" else "circle"},
-        hovertemplate="%{text}<br>%{y:.5g}<extra></extra>",
     )  # fmt: skip
 
 
@@ -173,12 +170,11 @@ def _boxes(rungs: list[Rung], name: str) -> Figure:
 
 
 def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> Figure:
-    times = [time for time, _ in rung.cutoffs]
-    first = start if math.isfinite(start) else min(times, default=0.0)
+    first = start if math.isfinite(start) else min((time for time, _ in rung.cutoffs), default=0.0)
     return points(
-        "lines" if len(times) > 1 else "markers", [(time - first) / per for time in times],
-        [cutoff for _, cutoff in rung.cutoffs], name=f"cutoff at rung {name}", meta="cutoff", xaxis="x2", yaxis="y2",
-        line={"color": color, "width": 2, "shape": "hv"}, marker={"color": color},
+        "lines" if len(rung.cutoffs) > 1 else "markers", [((time - first) / per, at) for time, at in rung.cutoffs],
+        name=f"cutoff at rung {name}", meta="cutoff", xaxis="x2", yaxis="y2", marker={"color": color},
+        line={"color": color, "width": 2, "shape": "hv"},
         hovertemplate=f"cutoff %{{y:.5g}} at rung {name}<extra></extra>",
     )  # fmt: skip
 

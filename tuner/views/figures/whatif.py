@@ -6,7 +6,7 @@ The part before the split has the epochs that would still be trained, the part a
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -19,9 +19,11 @@ from tuner.views.figures.drawing import (
     OPEN_COLOR,
     STOP_COLOR,
     Figure,
+    Point,
     escaped,
     figure,
     label_of,
+    lines,
     points,
     titled,
 )
@@ -36,9 +38,8 @@ class Cut(NamedTuple):
     """One trial's curve, cut where the rules would have stopped it; both parts contain the epoch of the cut."""
 
     fate: Fate
-    label: str
-    kept: list[tuple[int, float | None]]
-    saved: list[tuple[int, float | None]]
+    kept: list[Point]
+    saved: list[Point]
 
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> Figure:
@@ -55,17 +56,23 @@ def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> Figure:
     ends = {end: [cut for cut in cuts if cut.fate.outcome == end] for end in ("stopped", "ended", "unknown")}
     best = [cut for cut in cuts if cut.fate.trial == outcome.best]
     rest = {end: [cut for cut in some if cut.fate.trial != outcome.best] for end, some in ends.items()}
-    name = f"best: trial {escaped(outcome.best, 40)}"
-    saved = [cut._replace(kept=cut.saved) for cut in cuts if len(cut.saved) > 1]
-    traces = [
-        _lines("lines", "saved epochs", GRAY, 0.5, saved, dash="dot"),
-        _lines("lines+markers", "pruned", GRAY, 0.8, rest["stopped"]),
-        _lines("lines+markers", "as recorded", MAIN_COLOR, 0.85, rest["ended"]),
-        _lines("lines+markers", "unknown outcome", OPEN_COLOR, 0.9, rest["unknown"]),
-        _lines("lines+markers", name, BEST_COLOR, 1, best, width=3),
-        _marks("pruned here", "x", STOP_COLOR, ends["stopped"]),
-        _marks("end of the record", "circle-open", OPEN_COLOR, ends["unknown"]),
+    curves = [
+        ("lines", "saved epochs", GRAY, 1.5, 0.5, [cut.saved for cut in cuts if len(cut.saved) > 1]),
+        ("lines+markers", "pruned", GRAY, 1.5, 0.8, [cut.kept for cut in rest["stopped"]]),
+        ("lines+markers", "as recorded", MAIN_COLOR, 1.5, 0.85, [cut.kept for cut in rest["ended"]]),
+        ("lines+markers", "unknown outcome", OPEN_COLOR, 1.5, 0.9, [cut.kept for cut in rest["unknown"]]),
+        ("lines+markers", f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 3, 1, [cut.kept for cut in best]),
     ]
+    traces = [
+        lines(mode, some, color, width, 4, name=name, opacity=opacity)
+        for mode, name, color, width, opacity, some in curves
+    ]
+    traces[0]["line"]["dash"] = "dot"
+    marks = [("pruned here", "x", STOP_COLOR, "stopped"), ("end of the record", "circle-open", OPEN_COLOR, "unknown")]
+    for name, symbol, color, end in marks:
+        marker = {"symbol": symbol, "size": 9, "color": color}
+        last = [cut.kept[-1] for cut in ends[end] if cut.kept]
+        traces.append(points("markers", last, name=name, hovertemplate="%{text}<extra></extra>", marker=marker))
     text = (
         f"{counted(len(cuts), 'trial')} drawn, replayed with {outcome.scheduler}: {len(ends['stopped'])} pruned, "
         f"{len(ends['ended'])} as recorded, {len(ends['unknown'])} with an unknown outcome."
@@ -77,10 +84,9 @@ def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> Figure:
 def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
     ends = (fate.epochs, trial.reports[-1].epoch)
     drawn = [report for i, report in enumerate(trial.reports) if i % every == 0 or report.epoch in ends]
-    curve = [(report.epoch, finite(report.metrics.get(metric))) for report in drawn]
     label = f"{label_of(trial)}<br>{escaped(outcome_text(fate), 120)}"
-    kept = [point for point in curve if point[0] <= fate.epochs]
-    return Cut(fate, label, kept, [point for point in curve if point[0] >= fate.epochs])
+    curve: list[Point] = [(r.epoch, finite(r.metrics.get(metric)), trial.id, label) for r in drawn]
+    return Cut(fate, [row for row in curve if row[0] <= fate.epochs], [row for row in curve if row[0] >= fate.epochs])
 
 
 def outcome_text(fate: Fate) -> str:
@@ -91,25 +97,3 @@ def outcome_text(fate: Fate) -> str:
         return f"trains {fate.epochs} epochs, as recorded"
     than = "" if fate.cutoff is None else f": {fate.value:.5g} is worse than the cutoff {fate.cutoff:.5g}"
     return f"pruned at epoch {fate.epochs}{than}"
-
-
-def _lines(
-    mode: str, name: str, color: str, opacity: float, cuts: list[Cut], dash: str = "solid", width: float = 1.5
-) -> Figure:
-    curve: list[tuple[Any, Any]] = [point for cut in cuts for point in (*cut.kept, (None, None))]
-    return points(
-        mode, [x for x, _ in curve], [y for _, y in curve],
-        [trial for cut in cuts for trial in (*[cut.fate.trial] * len(cut.kept), None)],
-        text=[cut.label for cut in cuts for _ in (*cut.kept, None)], name=name, opacity=opacity,
-        line={"color": color, "width": width, "dash": dash}, marker={"color": color, "size": 4},
-        hovertemplate="%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>",
-    )  # fmt: skip
-
-
-def _marks(name: str, symbol: str, color: str, cuts: list[Cut]) -> Figure:
-    ends = [(cut, *cut.kept[-1]) for cut in cuts if cut.kept]
-    return points(
-        "markers", [x for _, x, _ in ends], [y for _, _, y in ends], [cut.fate.trial for cut, _, _ in ends],
-        text=[cut.label for cut, _, _ in ends], name=name, hovertemplate="%{text}<extra></extra>",
-        marker={"symbol": symbol, "size": 9, "color": color},
-    )  # fmt: skip

@@ -1,23 +1,31 @@
-"""Parallel coordinates: each trial is a line through the values of its parameters and its metric value."""
+"""The trials' parameters in figures: parallel coordinates and slice plots, also of their resource usage and speed."""
 
 from __future__ import annotations
 
 import math
-from itertools import compress, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
+from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.views.figures.drawing import (
+    BEST_COLOR,
+    GRAY,
+    MAIN_COLOR,
     Figure,
     clipped,
     color_axis,
     empty_figure,
     escaped,
     figure,
+    label_of,
+    points,
     tick,
     ticks_between,
+    titled,
+    value_axis,
     within_range,
 )
 from tuner.views.figures.values import chosen, default, title_of, values_of
@@ -28,6 +36,10 @@ MISSING = object()  # instead of the value of a parameter that a trial does not 
 MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # the tick of a missing value, and how far below the axis it lies
 MOST_NAMED = 8  # parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
+MOST_AXES, COLUMNS = 24, 3
+MANY = 300  # trials: from here on, marks of full size cover each other
+MOST_AT = 6  # axes in the text about the plots
+USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 
 
 class Axis(NamedTuple):
@@ -52,6 +64,11 @@ class Axis(NamedTuple):
         below = low - share * ((high - low) or 1.0)
         return [below if value is None else value for value in self.values]
 
+    def layout(self, length: int) -> Figure:
+        """Returns the layout of the axis in a plot; a tick's text has at most `length` characters."""
+        ticks = {"tickvals": self.ticks, "ticktext": [tick(text, length) for text in self.texts]} if self.ticks else {}
+        return titled(escaped(self.name, 30), **ticks)
+
 
 class Parallel(NamedTuple):
     """The parameters' axes, and for each of `trials` the value that `choice` names (`tuner.views.figures.values`)."""
@@ -59,44 +76,32 @@ class Parallel(NamedTuple):
     axes: list[Axis]
     values: list[float]
     trials: list[TrialRecord]
-    choice: str
     title: str
 
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the axes of the parameters that differ between the `sampled` trials, and the trials' values.
+    """Returns the trials with a finite value for `choice`, and the axes of the parameters that differ between them.
 
-    Only the first MOST_PARAMETERS parameters are used.
+    If there are more than MOST_LINES trials, it returns every n-th of them, and the winner. Only the first
+    MOST_PARAMETERS parameters are used.
 
     Raises:
         RequestError: `choice` is none of `tuner.views.figures.values`.
     """
-    choice = chosen(record, choice)
-    compared = sampled(record, choice)
-    configs = [parameters_of(trial) for trial, _ in compared]
+    choice, winner = chosen(record, choice), record.best()
+    values = values_of(record, choice)
+    pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
+    every = math.ceil(len(pairs) / MOST_LINES) or 1
+    pairs = [pair for i, pair in enumerate(pairs) if i % every == 0 or (winner and pair[0] is winner[0])]
+    configs = [parameters_of(trial) for trial, _ in pairs]
     described = record.facts.get("space", {}).get("params", {})
     declared = {name: domain for name, domain in described.items() if isinstance(domain, dict)}
     names = islice(dict.fromkeys(name for config in configs for name in config), MOST_PARAMETERS)
     axes = [_axis(name, [config.get(name, MISSING) for config in configs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
     title = title_of(record.experiment.metric, choice)
-    return Parallel(varied, [value for _, value in compared], [trial for trial, _ in compared], choice, title)
-
-
-@kept
-def sampled(record: ExperimentRecord, choice: str) -> list[tuple[TrialRecord, float]]:
-    """Returns the trials that have a finite value for `choice`, with that value, in order.
-
-    If there are more than MOST_LINES, it returns every n-th of them, and the winner.
-    """
-    values = values_of(record, choice)
-    places = [place for place, value in enumerate(values) if value is not None]
-    winner, every = record.best(), math.ceil(len(places) / MOST_LINES) or 1
-    is_drawn = (i % every == 0 or (winner and record.trials[place] is winner[0]) for i, place in enumerate(places))
-    return [
-        (record.trials[place], value) for place in compress(places, is_drawn) if (value := values[place]) is not None
-    ]
+    return Parallel(varied, [value for _, value in pairs], [trial for trial, _ in pairs], title)
 
 
 @kept
@@ -181,3 +186,82 @@ def _ends(positions: list[float]) -> list[float]:
     low, high = min(positions), max(positions)
     # If all values are equal, Plotly still needs a range whose ends differ.
     return [low, high] if high > low else [low - 0.5, high + 0.5]
+
+
+def draw_slices(record: ExperimentRecord, choice: str = "") -> Figure | None:
+    """Draws one plot for each of the first MOST_AXES parameters that differ between trials."""
+    return _slices("parameters", parallel_of(record, choice), record, choice)
+
+
+def draw_usage(record: ExperimentRecord, choice: str = "") -> Figure | None:
+    """Draws one plot for each column of resource usage that all trials have and that varies: its mean per trial."""
+    data = parallel_of(record, choice)
+    means = [means_of(trial) for trial in data.trials]
+    names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
+    axes = [Axis(name, [each.get(name, math.nan) for each in means]) for name in names]
+    known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
+    return _slices("usage", data._replace(axes=known), record, choice)
+
+
+@kept
+def means_of(trial: TrialRecord) -> dict[str, float]:
+    """Returns the mean over a trial's reports of each column of usage or speed in its last report.
+
+    One pass over the reports serves all columns, because one pass per column would take minutes if both are many.
+    """
+    last = trial.reports[-1].metrics if trial.reports else {}
+    names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
+    columns: dict[str, list[float]] = {name: [] for name in names}
+    for report in trial.reports if columns else ():
+        for name, each in report.metrics.items():
+            if name in columns and (value := finite(each)) is not None:
+                columns[name].append(value)
+    # Each value is divided before it is added, because the sum of large values could overflow.
+    return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
+
+
+def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) -> Figure | None:
+    """Draws a grid of scatter plots that share the metric's axis. Of many trials, the marks are small and lighter."""
+    if not data.axes:
+        return too_few(record, choice)
+    axes, values, trials, winner = data.axes[:MOST_AXES], data.values, data.trials, record.best()
+    best = next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1)
+    many = len(trials) > MANY
+    color = [GRAY if trial.status == "pruned" else MAIN_COLOR for trial in trials]
+    size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
+    if best >= 0:
+        color[best], size[best], opacity[best] = BEST_COLOR, 11, 1.0
+    within = clipped(values, record.experiment.mode)
+    look = {
+        "type": "scattergl", "meta": meta,
+        "hovertemplate": f"%{{text}}<br>{escaped(record.experiment.metric, 40)} %{{y:.5g}}<extra></extra>",
+        "marker": {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}},
+    }  # fmt: skip
+    ids, labels = [trial.id for trial in trials], list(map(label_of, trials))
+    rows, traces = math.ceil(len(axes) / COLUMNS), []
+    layout: dict[str, Any] = {}
+    for i, axis in enumerate(axes):
+        number, is_first = str(i + 1) if i else "", i % COLUMNS == 0
+        plot = points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
+        traces.append(plot | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
+        layout[f"xaxis{number}"] = axis.layout(12)
+        # A row has one scale, so only its first plot has the texts, which could cover the plot beside it.
+        own = value_axis(data.title, within) if is_first else {}
+        layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
+    grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}
+    names = ", ".join(tick(axis.name, 24) for axis in axes[:MOST_AT])
+    more = f" and {len(axes) - MOST_AT} more" if len(axes) > MOST_AT else ""
+    text = f"{counted(len(trials), 'trial')}: {tick(data.title, 60)} against {names}{more}."
+    if best >= 0:
+        at = [(axis, axis.values[best]) for axis in axes[:MOST_AT]]
+        where = ", ".join(f"{tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None)
+        text += f" The best trial, {tick(trials[best].id, 40)}, is at {where}."
+    layout |= {"grid": grid, "showlegend": False, "height": 60 + 230 * rows}
+    return figure(traces, text, clip=(data.title, within), **layout)
+
+
+def _label(axis: Axis, place: float) -> str:
+    """Returns a position's label: its tick's text, else its number. On a logarithmic axis, `place` is a log10."""
+    if place in axis.ticks:
+        return tick(axis.texts[axis.ticks.index(place)], 16)
+    return f"{10**place if axis.ticks else place:.4g}"
