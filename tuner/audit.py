@@ -28,7 +28,7 @@ from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, formatted
 from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
-from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
 
@@ -74,18 +74,17 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
         raise RequestError(f"{name} has not ended: stop it, or finish it with --resume if it was killed")
     if winner is None or not pruned:
         raise RequestError(f"{name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
-    saved = read_audit(folder) or {"winner": winner[0].id, "seed": seed, "sample": [], "trials": []}
-    if saved["seed"] != seed:
-        raise RequestError(f"--seed {seed}: {folder / FILE} has seed {saved['seed']}; give that, or delete the file")
+    saved = read_audit(folder) or Audit(winner[0].id, seed, [], [])
+    if saved.seed != seed:
+        raise RequestError(f"--seed {seed}: {folder / FILE} has seed {saved.seed}; give that, or delete the file")
     sample = drawn_trials([trial.id for trial in pruned], num_trials, seed)
-    saved |= {"winner": winner[0].id, "sample": sample}
-    done = {trial["trial"]: trial for trial in saved["trials"]}
+    done = {trial.trial: trial for trial in saved.trials}
     for number, trial in enumerate((t for name in sample for t in pruned if t.id == name), 1):
         if trial.id not in done:
             say(f"trial {trial.id} ({number} of {len(sample)})")
-            done[trial.id] = asdict(trained(record, trial))
-        saved["trials"] = [done[name] for name in sample if name in done]
-        write_atomically(folder / FILE, json.dumps(saved, indent=2) + "\n")
+            done[trial.id] = trained(record, trial)
+        saved = Audit(winner[0].id, seed, sample, [done[name] for name in sample if name in done])
+        write_atomically(folder / FILE, json.dumps(asdict(saved), indent=2) + "\n")
     result = result_of(record)
     assert result is not None  # audit.json is written, and the search has a best trial
     return result
@@ -115,7 +114,7 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
         epochs=max(values),
         best=best.metrics[experiment.metric] if best else None,
         best_epoch=best.epoch if best else None,
-        beats=False,  # `result_of` sets it, because a resume may change the best trial to compare with
+        beats=False,
         differs=differs,
         seconds=round(time.monotonic() - began, 3),
     )

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from tuner.errors import RequestError
-from tuner.record.records import TrialRecord, finite, sign_of
+from tuner.record.records import TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import json_in
+from tuner.record.storage.files import bytes_in
 from tuner.record.texts import counted
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
-MOST_TRIALS, MOST_TEXT = 10_000, 2000  # limits of audit.json: number of trials, characters per text
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ class AuditedTrial:
     `best_epoch`. `differs` says where the audit's values first differ from the search's; it is empty if none does.
     """
 
+    __pydantic_config__: ClassVar = {"allow_inf_nan": False}
     trial: str
     stopped: int
     epochs: int
@@ -39,6 +39,19 @@ class AuditedTrial:
     beats: bool
     differs: str
     seconds: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The content of audit.json: the sampled trials, those trained so far, and the search's winner at that time.
+
+    `beats` of a trial is False here; `result_of` sets it, because a resume may change the best trial to compare with.
+    """
+
+    winner: str
+    seed: int
+    sample: list[str]
+    trials: list[AuditedTrial]
 
 
 @dataclass(frozen=True)
@@ -74,36 +87,31 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
     Raises:
         RequestError: audit.json is damaged.
     """
-    saved = read_audit(record.experiment.folder)
-    winner = record.best()
+    saved, winner, metric = read_audit(record.experiment.folder), record.best(), record.experiment.metric
     if saved is None or winner is None:
         return None
-    value = winner[1].metrics[record.experiment.metric]
-    sign = sign_of(record.experiment.mode)
-    trials = [
-        AuditedTrial(**{**t, "beats": t["best"] is not None and sign * t["best"] < sign * value})
-        for t in saved["trials"]
-    ]
+    value, sign = winner[1].metrics[metric], sign_of(record.experiment.mode)
+    trials = [replace(t, beats=t.best is not None and sign * t.best < sign * value) for t in saved.trials]
     # Only trials that are still pruned and not the winner count: an extended search may have changed both.
     pruned = {trial.id for trial in prunable(record)}
-    counted = {trial.trial: trial for trial in trials if trial.trial in pruned}
-    beat = sum(trial.beats for trial in counted.values())
-    fewest, most = false_prunes(beat, len(counted), len(pruned), CONFIDENCE)
+    done = {trial.trial: trial for trial in trials if trial.trial in pruned}.values()
+    beat = sum(trial.beats for trial in done)
+    fewest, most = false_prunes(beat, len(done), len(pruned), CONFIDENCE)
     return AuditResult(
         winner=winner[0].id,
         winner_value=value,
-        metric=record.experiment.metric,
+        metric=metric,
         pruned=len(pruned),
-        asked=len(saved["sample"]),
-        seed=saved["seed"],
-        done=len(counted),
+        asked=len(saved.sample),
+        seed=saved.seed,
+        done=len(done),
         beat=beat,
         low=fewest / max(1, len(pruned)),
         high=most / max(1, len(pruned)),
-        matching=sum(not trial.differs for trial in counted.values()),
-        stale=saved["winner"] != winner[0].id,
+        matching=sum(not trial.differs for trial in done),
+        stale=saved.winner != winner[0].id,
         trials=trials,
-        estimate=_in_words(fewest, most, len(pruned)) if counted else "",
+        estimate=_in_words(fewest, most, len(pruned)) if done else "",
     )
 
 
@@ -117,49 +125,27 @@ def _in_words(fewest: int, most: int, pruned: int) -> str:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a stopping rule pruned, except the winner.
-
-    hyperband stops the winner too, when its bracket ends. Trials that diverged are left out: no rule compared them.
-    """
+    """Returns the trials that a rule pruned, except the winner, which hyperband stops when its bracket ends."""
     winner = record.best()
-    others = [trial for trial in record.trials if winner is None or trial is not winner[0]]
-    return [t for t in others if t.status == "pruned" and t.decisions and t.decisions[-1].rung is not None]
+    return [trial for trial in record.stats.stopped if winner is None or trial is not winner[0]]
 
 
-def read_audit(folder: Path) -> dict[str, Any] | None:
+def read_audit(folder: Path) -> Audit | None:
     """Returns the content of audit.json; None if the file does not exist.
 
     Raises:
         RequestError: the file is damaged.
     """
-    path = folder / FILE
+    from pydantic import TypeAdapter, ValidationError  # takes 0.1 s, and a search has no audit when it ends
+
     try:
-        saved = json_in(folder, FILE)
-        known = set(AuditedTrial.__dataclass_fields__)
-        if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
-            raise ValueError("fields are missing or unknown")
-        if not (isinstance(saved["sample"], list) and isinstance(saved["trials"], list)):
-            raise ValueError("fields `sample` and `trials` must be lists")
-        if len(saved["trials"]) > MOST_TRIALS or not all(map(_is_audited, saved["trials"])):
-            raise ValueError(f"a trial's field has a wrong type, or there are more than {MOST_TRIALS} trials")
-        return dict(saved)
+        return TypeAdapter(Audit).validate_json(bytes_in(folder, FILE), strict=True)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RequestError(f"{path} is damaged ({error}); remove it to begin the audit anew") from None
-
-
-def _is_audited(trial: dict[str, Any]) -> bool:
-    """Returns whether the fields of a saved trial have the types of `AuditedTrial`."""
-    texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
-    numbers = (trial["best"], trial["best_epoch"])
-    return (
-        all(isinstance(text, str) and len(text) <= MOST_TEXT for text in texts)
-        and all(type(count) is int for count in counts)
-        and all(number is None or finite(number) is not None for number in numbers)
-        and finite(trial["seconds"]) is not None
-        and isinstance(trial["beats"], bool)
-    )
+    except (OSError, ValueError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {}
+        wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}" if first else error
+        raise RequestError(f"{folder / FILE} is damaged ({wrong}); remove it to begin the audit anew") from None
 
 
 def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
+from tuner.views.audit_record import prunable
 
 MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit command trains
 
@@ -36,9 +37,7 @@ def as_argument(option: str) -> str:
 
 def extend_command(record: ExperimentRecord) -> str:
     """Returns the command that continues the search, with twice the time or number of trials if these ended it."""
-    if record.state in ("interrupted", "running"):
-        return resume_command(record)
-    return resume_command(record, twice(record))
+    return resume_command(record, *([] if record.state in ("interrupted", "running") else [twice(record)]))
 
 
 def twice(record: ExperimentRecord) -> str:
@@ -51,32 +50,22 @@ def twice(record: ExperimentRecord) -> str:
 
 def retrain_command(record: ExperimentRecord) -> str:
     """Returns the command that trains the best trial again."""
-    folder = record.experiment.folder
-    there = record.retrainable and is_file_in(folder, "best/config.json")
-    return command("train", shlex.quote(str(folder / "best" / "config.json"))) if there else ""
+    config = record.experiment.folder / "best" / "config.json"
+    there = record.retrainable and is_file_in(record.experiment.folder, "best/config.json")
+    return command("train", shlex.quote(str(config))) if there else ""
 
 
 def audit_command(record: ExperimentRecord) -> str:
     """Returns the command that audits the search, if it has ended, has a best trial, and a rule pruned others."""
-    e = record.experiment
-    number = num_audited(record)
+    e, number = record.experiment, num_audited(record)
     if not record.retrainable or record.state == "running" or not number:
         return ""
     return command("audit", f"{shlex.quote(e.name)} --trials {number} --results {shlex.quote(e.results)}")
 
 
 def num_audited(record: ExperimentRecord) -> int:
-    """Returns how many trials the offered audit trains: at most MOST_AUDITED, and no more than a rule pruned."""
-    return min(MOST_AUDITED, max(0, num_judged(record)))
-
-
-def num_judged(record: ExperimentRecord) -> int:
-    """Returns how many trials a rule pruned at a rung, without the best trial and trials that diverged."""
-    best, stopped = record.best(), sum(rung.stopped for rung in record.stats.rungs)
-    if best is None:
-        return 0
-    last = best[0].decisions[-1] if best[0].status == "pruned" and best[0].decisions else None
-    return stopped - bool(last and last.rung is not None)
+    """Returns how many trials the offered audit trains: at most MOST_AUDITED; 0 without a best trial."""
+    return min(MOST_AUDITED, len(prunable(record))) if record.best() else 0
 
 
 def start_again(record: ExperimentRecord, *options: str) -> str:

@@ -70,6 +70,9 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
         return None
     experiment = record.experiment
     best, saved = trial.best(experiment.metric, experiment.mode), SavedCheckpoints(experiment.folder)
+    retrain = ""
+    if record.retrainable and trial.reports:
+        retrain = command("train", shlex.quote(str(experiment.folder)), f"--trial {shlex.quote(trial.id)}")
     return OneTrial(
         row=trial_row(trial, experiment.metric, experiment.mode),
         decisions=[decision_row(trial, decision) for decision in trial.decisions],
@@ -77,44 +80,29 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
         figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
         cost=cost_of(trial),
         checkpoint=next((r.checkpoint for r in reversed(trial.reports) if r.checkpoint and r.checkpoint in saved), ""),
-        retrain=retrain_command(record, trial),
+        retrain=retrain,
         logs=logs_of(experiment.folder, trial.id),
     )
 
 
-def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
-    """Returns the command that trains a model with the trial's parameters again.
-
-    The text is empty for a trial without reports, and if `tuner.train` cannot train its setting.
-    """
-    if not record.retrainable or not trial.reports:
-        return ""
-    return command("train", shlex.quote(str(record.experiment.folder)), f"--trial {shlex.quote(trial.id)}")
-
-
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
-    """Returns the ends of a trial's stdout and stderr; reads no links and nothing outside the experiment's folder."""
+    """Returns the last TAIL_BYTES of a trial's stdout and stderr as text, from the beginning of a line if possible.
+
+    It reads no links and nothing outside the experiment's folder, and leaves out empty and missing files.
+    """
     logs = []
     for name in LOGS:
         try:
-            logs.append(tail(folder, f"ray/{trial_id}/{name}"))
+            with open_in(folder, f"ray/{trial_id}/{name}") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - TAIL_BYTES))
+                data = file.read(TAIL_BYTES)
         except (OSError, ValueError):
             continue
-    return [log for log in logs if log.tail]
-
-
-def tail(folder: Path, name: str) -> Log:
-    """Returns the last TAIL_BYTES of a file as text, starting at the beginning of a line if possible.
-
-    Raises:
-        OSError, ValueError: `open_in` cannot or may not open the file.
-    """
-    with open_in(folder, name) as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - TAIL_BYTES))
-        data = file.read(TAIL_BYTES)
-    cut = data.find(b"\n") + 1 if size > TAIL_BYTES else 0
-    return Log(Path(name).name, size, data[cut:].decode(errors="replace"))
+        cut = data.find(b"\n") + 1 if size > TAIL_BYTES else 0
+        if tail := data[cut:].decode(errors="replace"):
+            logs.append(Log(name, size, tail))
+    return logs
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Figure:

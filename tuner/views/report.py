@@ -34,7 +34,6 @@ HEADINGS = {  # of the columns whose name is not their heading
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
-AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # rows; trials.csv has all
 MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
@@ -136,19 +135,18 @@ def _time(seconds: float) -> str:
 
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
-    parts = {name: _figure(name, figures[name]) for name in TITLES if name in figures}
-    rungs = rung_rows(record)
+    parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
-        *(parts.pop(name, "") for name in ("curves", "rung_values", "lineage")),
+        parts["curves"], parts["rung_values"], parts["lineage"],
         _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
-               "would_pass_now", rungs),
+               "would_pass_now", rung_rows(record)),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
         _table("Replay with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
-        *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
+        parts["history"], parts["parallel"], parts["slices"],
         _contour(pairs),
-        *(part for name, part in parts.items() if name in AFTER_CONTOUR),
+        parts["timeline"], parts["usage"],
         _table("Trials", "trial status best best_epoch last epochs seconds config reason",
                trial_rows(record, record.trials[:MOST_TRIALS]),
                {"best": f"best_{record.experiment.metric}", "last": f"last_{record.experiment.metric}"}),
@@ -159,7 +157,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
 def _figure(name: str, figure: Figure) -> str:
     look = {"curves": "tall", "history": "", "timeline": ""}.get(name, "wide")
     node = f'<div id="{name}" class="figure {look}"></div>'
-    text = f'<p id="{name}-text" class="figure-text">{escaped(figure["layout"].get("meta", {}).get("text", ""))}</p>'
+    text = f'<p id="{name}-text" class="figure-text">{escaped(figure["layout"]["meta"]["text"])}</p>'
     box = '<p class="controls"><label><input type="checkbox" id="all-values"> show outliers in all figures</label></p>'
     controls = box if name == "curves" else ""
     return f'<section><h2>{TITLES[name]}</h2>{controls}<div class="scroll" tabindex="0">{node}</div>{text}</section>'

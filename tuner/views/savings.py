@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.hyperband import ADVICE, band_of
 
 
-class Savings(NamedTuple):
-    """The estimated training that pruning saved: epochs, seconds on workers, and a sentence with both.
-
-    All are empty if no rule pruned a trial, or if the length of an unpruned trial is unknown. If no trial tells how
-    long an epoch takes, the seconds are 0 and the sentence omits them.
-    """
-
-    epochs: int = 0
-    seconds: float = 0.0
-    text: str = ""
-
-
-class NonePruned(NamedTuple):
-    """Why a rule pruned nothing, and the option that would change it; both are empty if there is nothing to say."""
-
-    text: str = ""
-    option: str = ""
-
-
-def savings(record: ExperimentRecord) -> Savings:
+def savings(record: ExperimentRecord) -> tuple[int, float, str]:
     """Estimates the epochs and worker seconds that the trials which a rule stopped still needed to end by themselves.
 
     Each of them counts at its own speed, with the length that trials of this search have. A trial that reported only
     once has no speed, because that report also waited for the worker's start: it counts at the search's median speed.
+    If no trial tells how long an epoch takes, the seconds are 0.
+
+    Returns:
+        The epochs, the seconds and a sentence with both; 0 and empty if no rule pruned a trial, or if the length of an
+        unpruned trial is unknown.
     """
     stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
     left = [max(0, length - trial.last_epoch) for trial in stopped]
     epochs = sum(left)
     if not epochs:
-        return Savings()
+        return 0, 0.0, ""
     speeds = [usual if trial.epoch_seconds is None else trial.epoch_seconds for trial in stopped]
     seconds = sum(number * (speed or 0.0) for number, speed in zip(left, speeds, strict=True))
     whole = record.stats.epochs + epochs
@@ -53,7 +37,7 @@ def savings(record: ExperimentRecord) -> Savings:
         f"{'At most' if is_most else 'About'} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %)"
         f"{on_workers}. This estimate lets {which} that {_rule_of(record)} stopped train {train}{speed}."
     )
-    return Savings(epochs, seconds, text)
+    return epochs, seconds, text
 
 
 def _rule_of(record: ExperimentRecord) -> str:
@@ -81,51 +65,50 @@ def pruned(record: ExperimentRecord) -> str:
     number, judged = record.stats.counts.get("pruned", 0), len(record.stats.stopped)
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
-    if not number:
-        return f"0 {of}{_none(record, scheduler)}."
-    if number == judged:
-        return f"{number} {of}, by {scheduler}."
-    if judged:
-        return f"{number} {of}: {judged} by {scheduler}, {number - judged} because the training diverged."
-    return f"{number} {of}, because the training diverged."
-
-
-def _none(record: ExperimentRecord, scheduler: str) -> str:
-    """Says in few words why no trial was pruned; `why_none` says more where an option would change it."""
+    if number:
+        if number == judged:
+            return f"{number} {of}, by {scheduler}."
+        by_rule = f": {judged} by {scheduler}, {number - judged}" if judged else ","
+        return f"{number} {of}{by_rule} because the training diverged."
+    rungs, waiting = record.stats.rungs, sum(rung.waiting for rung in record.stats.rungs)
+    why = ": no trial was compared with another"
     if scheduler in ("fifo", "pbt"):
-        return f": {scheduler} prunes none"
-    if record.state == "running":
-        return ""
-    if waiting := sum(rung.waiting for rung in record.stats.rungs):
-        return f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
-    if any(rung.cutoff_then is not None for rung in record.stats.rungs):
-        return ": none was worse than a cutoff"
-    return ": no trial was compared with another"
+        why = f": {scheduler} prunes none"
+    elif record.state == "running":
+        why = ""
+    elif waiting:
+        why = f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
+    elif any(rung.cutoff_then is not None for rung in rungs):
+        why = ": none was worse than a cutoff"
+    return f"0 {of}{why}."
 
 
-def why_none(record: ExperimentRecord) -> NonePruned:
-    """Says why the search could prune nothing, and what to do; empty if it pruned trials or compared them."""
+def why_none(record: ExperimentRecord) -> tuple[str, str]:
+    """Says why the search could prune nothing, and which option would change it.
+
+    Both texts are empty if the search pruned trials or compared them.
+    """
     e, stats, rules = record.experiment, record.stats, record.rules
     compared = any(rung.cutoff_then is not None for rung in stats.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:
-        return NonePruned()
+        return "", ""
     if e.scheduler == "hyperband" and (text := _without_rungs(record)):
-        return NonePruned(text, "--scheduler asha")
+        return text, "--scheduler asha"
     longest, first, begin = max(stats.lengths), rules.grace_period, f"{e.scheduler} pruned nothing"
     has_bands = e.scheduler in ("hyperband", "bohb")
     if has_bands:
         first = min(shape.rung for shape in band_of(rules.max_epochs, rules.reduction_factor))
     if longest == 1:
-        return NonePruned(f"{begin}: the trials ended after 1 report. Report the metric after each epoch.")
+        return f"{begin}: the trials ended after 1 report. Report the metric after each epoch.", ""
     if first >= longest:
         more = f"{begin}: it first compares trials after epoch {first}, and they ended after {longest} or fewer."
         if has_bands or e.auto_grace:
-            return NonePruned(f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}")
-        return NonePruned(f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}")
+            return f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}"
+        return f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}"
     if record.length and not stats.rungs:
         late = f"when the first trial had ended after {record.length} epochs, the others had passed the rungs"
-        return NonePruned(f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}")
-    return NonePruned()
+        return f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}"
+    return "", ""
 
 
 def _without_rungs(record: ExperimentRecord) -> str:

@@ -21,12 +21,11 @@ from tuner.views.commands import (
     audit_command,
     extend_command,
     num_audited,
-    num_judged,
     resume_command,
     retrain_command,
     start_again,
 )
-from tuner.views.savings import NonePruned, pruned, savings, why_none
+from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 MOST_CALLS = 200  # how many decisions are searched for close calls, those with the smallest margins
@@ -34,7 +33,6 @@ MOST_CLOSE = 10  # the most close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
 OUT_OF_TIME = "out of time"  # the outcome of a search that its time budget ended
-WAITING = ("running", "interrupted", "killed")  # outcomes of searches whose paused trials may still continue
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
 LONGEST = 1000  # the most characters of a quoted reason or error
 
@@ -98,28 +96,24 @@ class Verdict:
 
 def verdict_of(record: ExperimentRecord) -> Verdict:
     """Returns the verdict on a search as it is now."""
-    saved, warning, calls = savings(record), why_none(record), _close_calls(record)
+    outcome, calls = outcome_of(record), _close_calls(record)
+    epochs, seconds, saved = savings(record)
+    warning, option = why_none(record)
     good_pruned, is_audited = _good_pruned(record)
     points = [
         Point("failed trials", _failed(record), "failed"),
-        Point("warning", warning.text, "notice"),
+        Point("warning", warning, "notice"),
         Point("values", _values(record), "notice"),
         Point("rule", _rule(record), "notice"),
-        Point("waiting", _waiting(record)),
+        Point("waiting", _waiting(record, outcome)),
         Point("pruned", pruned(record)),
-        Point("saved", saved.text),
+        Point("saved", saved),
         Point(CLOSE_CALLS, _close(record, len(calls))),
         Point("good trials pruned?", good_pruned),
     ]
-    return Verdict(
-        outcome=outcome_of(record),
-        ended=_ended(record),
-        points=[point for point in points if point.text],
-        epochs_saved=saved.epochs,
-        seconds_saved=saved.seconds,
-        close_calls=calls[:MOST_CLOSE],
-        steps=_steps(record, warning, audited=is_audited),
-    )
+    known = [point for point in points if point.text]
+    steps = _steps(record, outcome, option, audited=is_audited)
+    return Verdict(outcome, _ended(record, outcome), known, epochs, seconds, calls[:MOST_CLOSE], steps)
 
 
 def outcome_of(record: ExperimentRecord) -> str:
@@ -138,8 +132,8 @@ def outcome_of(record: ExperimentRecord) -> str:
     return OUT_OF_TIME if record.out_of_time else record.state
 
 
-def _ended(record: ExperimentRecord) -> str:
-    counts, metric, outcome = record.stats.counts, record.experiment.metric, outcome_of(record)
+def _ended(record: ExperimentRecord, outcome: str) -> str:
+    counts, metric = record.stats.counts, record.experiment.metric
     ended = sum(counts.get(status, 0) for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {counted(asked, 'trial')} have ended."
@@ -177,10 +171,10 @@ def _rule(record: ExperimentRecord) -> str:
     return f"{changed}{moved[:1].upper()}{moved[1:]}{'.' if moved else ''}".strip()
 
 
-def _waiting(record: ExperimentRecord) -> str:
+def _waiting(record: ExperimentRecord, outcome: str) -> str:
     """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
     number = sum(rung.waiting for rung in record.stats.rungs)
-    ended = outcome_of(record) not in WAITING and not record.out_of_time
+    ended = outcome not in ("running", "interrupted", "killed", OUT_OF_TIME)
     if record.experiment.scheduler != "asha-promotion" or not number or ended:
         return ""
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
@@ -258,29 +252,30 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
     # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
     # comparison with all results is known exactly.
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
-    if num_judged(record) < 1:
+    if not (number := num_audited(record)):
         return "", False
-    if not audit_command(record):
-        return f"Unknown; only a search over a task can be audited.{early}", False
-    return f"Unknown; an audit of {num_audited(record)} of them would tell.{early}", False
+    known = (
+        f"an audit of {number} of them would tell" if record.retrainable else "only a search over a task can be audited"
+    )
+    return f"Unknown; {known}.{early}", False
 
 
-def _steps(record: ExperimentRecord, warning: NonePruned, *, audited: bool) -> list[Step]:
-    e, outcome = record.experiment, outcome_of(record)
-    if record.facts.get("foreign") or outcome in ("running", "queued"):
+def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool) -> list[Step]:
+    e, other = record.experiment, Step("Search other values, for example smaller learning rates:", start_again(record))
+    if record.facts.get("foreign") or outcome == "running":
         return []
     if outcome == "refused":
         return [Step("Correct what was wrong and start a new search:", start_again(record))]
     if outcome == "failed":
         if not record.stats.failed:
-            return [Step("Search other values, for example smaller learning rates:", start_again(record))]
+            return [other]
         changed = resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
         return [Step("Correct the code; then try the failed trials again:", changed)]
     if outcome in ("interrupted", "killed"):
         return [Step("Go on where it stopped:", resume_command(record))]
     steps = []
-    if warning.option:
-        steps.append(Step("Search with rules that prune here:", start_again(record, warning.option)))
+    if option:
+        steps.append(Step("Search with rules that prune here:", start_again(record, option)))
     if record.out_of_time:
         steps.append(Step("Give it twice the time:", extend_command(record)))
     if not audited and (audit := audit_command(record)):
@@ -288,7 +283,7 @@ def _steps(record: ExperimentRecord, warning: NonePruned, *, audited: bool) -> l
     if retrain := retrain_command(record):
         steps.append(Step("Train the best setting again:", retrain))
     if diverged(record):
-        steps.append(Step("Search other values, for example smaller learning rates:", start_again(record)))
+        steps.append(other)
     elif not record.out_of_time:
         steps.append(Step("Try as many trials again:", extend_command(record)))
     return steps
