@@ -11,9 +11,9 @@ from tuner.errors import RequestError
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.contour import draw_contour
 from tuner.views.figures.curves import draw_curves, draw_history
-from tuner.views.figures.drawing import VIRIDIS, clipped, color_axis, ticks_between
 from tuner.views.figures.importance import importance_of
 from tuner.views.figures.parameters import draw_parallel, draw_slices, parallel_of
+from tuner.views.figures.plot import VIRIDIS, clipped, color_axis, ticks_between
 from tuner.views.figures.values import default, offered, value_of
 
 

@@ -20,17 +20,7 @@ from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
-from tuner.views.figures.drawing import (
-    Figure,
-    Point,
-    clipped,
-    empty_figure,
-    escaped,
-    figure,
-    points,
-    tick,
-    titled,
-)
+from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, shared_epoch, title_of, value_at
 from tuner.views.tables import Number
@@ -290,11 +280,11 @@ def look_of(place: int) -> tuple[str, str]:
     return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
 
 
-def draw_progress(experiments: Sequence[Compared], clock: Clock) -> Figure:
+def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
     """Draws the best value so far of each experiment as a step line with a dot at each improvement."""
     shown = [each for each in experiments if each.steps]
     if not shown:
-        return empty_figure("No trial of these experiments has reported a finite value yet.")
+        return plot.empty_figure("No trial of these experiments has reported a finite value yet.")
     metric, mode = shown[0].row.metric, shown[0].row.mode
     unit, per = unit_of(max(each.steps[-1].seconds for each in shown))
     title, per = (f"{unit} of the search", per) if clock == "seconds" else (TITLES[clock], 1)
@@ -302,7 +292,7 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> Figure:
     for each in shown:
         at = [getattr(step, clock) / per for step in each.steps]
         rows = [(x, step.value, step.trial) for x, step in zip(at, each.steps, strict=True)]
-        hover = f"{escaped(each.row.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
+        hover = f"{plot.escaped(each.row.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
         traces.append(_line(each, rows, hovertemplate=hover))
         # A value counts as long as it was the best one of its experiment: a bad first one is then an outlier.
         values += [step.value for step in each.steps[:-1]]
@@ -311,17 +301,19 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> Figure:
     for each in sorted(shown, key=lambda one: sign_of(mode) * one.steps[-1].value):
         found, end = each.steps[-2:]
         when = " of ".join(f"{getattr(step, clock) / per:,.4g}" for step in (found, end))
-        texts.append(f"{tick(each.row.name, 60)} {found.value:.5g} (trial {tick(found.trial, 40)}) after {when}")
-    return figure(
+        texts.append(
+            f"{plot.tick(each.row.name, 60)} {found.value:.5g} (trial {plot.tick(found.trial, 40)}) after {when}"
+        )
+    return plot.figure(
         traces,
-        f"Best {tick(metric, 40)} by {title}: {_some(texts)}.",
-        clip=(f"best {metric}", clipped(values, mode, weights) if sum(weights) else None),
-        xaxis=titled(title, rangemode="tozero"),
+        f"Best {plot.tick(metric, 40)} by {title}: {_some(texts)}.",
+        clip=(f"best {metric}", plot.clipped(values, mode, weights) if sum(weights) else None),
+        xaxis=plot.titled(title, rangemode="tozero"),
         showlegend=True,
     )
 
 
-def draw_distributions(experiments: Sequence[Compared], choice: str) -> Figure:
+def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Figure:
     """Draws for each experiment the share of its trials that are at least as good as a value.
 
     Args:
@@ -329,24 +321,24 @@ def draw_distributions(experiments: Sequence[Compared], choice: str) -> Figure:
     """
     shown = [each for each in experiments if choice in each.distributions]
     if not shown:
-        return empty_figure("No trial of these experiments has a finite value to compare.")
+        return plot.empty_figure("No trial of these experiments has a finite value to compare.")
     metric, mode = shown[0].row.metric, shown[0].row.mode
     traces, values, texts = [], [], []
     for each in shown:
         spread, name = each.distributions[choice], each.row.name
         number = counted(spread.size, "trial")
-        hover = f"{escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
+        hover = f"{plot.escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
         look = {"hovertemplate": f"{hover}better<extra></extra>"} | ({"mode": "lines"} if spread.size > 30 else {})
         traces.append(_line(each, zip(spread.values, spread.shares, spread.trials, strict=True), **look))
-        texts.append(f"{tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
+        texts.append(f"{plot.tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
         values += spread.values
     title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
-    return figure(
+    return plot.figure(
         traces,
-        f"Distribution of the {tick(title, 60)}: {_some(texts)}.",
-        clip=(title, clipped(values, mode)),
+        f"Distribution of the {plot.tick(title, 60)}: {_some(texts)}.",
+        clip=(title, plot.clipped(values, mode)),
         axis="xaxis",
-        yaxis=titled("share of trials this good or better", tickformat=".0%", range=[0, 1.02]),
+        yaxis=plot.titled("share of trials this good or better", tickformat=".0%", range=[0, 1.02]),
         showlegend=True,
     )
 
@@ -367,12 +359,12 @@ def default_of(experiments: Sequence[Compared]) -> str:
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 
 
-def _line(each: Compared, rows: Iterable[Point], **more: Any) -> Figure:
+def _line(each: Compared, rows: Iterable[plot.Point], **more: Any) -> plot.Figure:
     row = each.row
     line = {"color": row.color, "dash": row.dash, "width": 2, "shape": "hv"}
     marker = {"color": row.color, "symbol": SYMBOLS[COLORS.index(row.color)], "size": 6}
-    look = {"name": escaped(row.name, 60), "meta": row.name, "line": line, "marker": marker}
-    return points("lines+markers", rows, **look) | more
+    look = {"name": plot.escaped(row.name, 60), "meta": row.name, "line": line, "marker": marker}
+    return plot.points("lines+markers", rows, **look) | more
 
 
 def _some(texts: list[str]) -> str:

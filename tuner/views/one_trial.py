@@ -13,17 +13,7 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in
 from tuner.record.texts import command, counted
-from tuner.views.figures.drawing import (
-    BEST_COLOR,
-    MAIN_COLOR,
-    STOP_COLOR,
-    Figure,
-    escaped,
-    figure,
-    points,
-    tick,
-    titled,
-)
+from tuner.views.figures import plot
 from tuner.views.figures.parameters import USAGE_PREFIXES
 from tuner.views.figures.timeline import cost_of
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
@@ -105,7 +95,7 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
     return logs
 
 
-def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Figure:
+def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plot.Figure:
     """Draws one small plot for each of MOST_METRICS metrics at most: the search's metric first, resource usage last.
 
     The first plot also shows the cutoffs of the trial's decisions.
@@ -114,29 +104,28 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> Fig
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
-    marker = {"color": [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs], "size": 5}
+    marker = {"color": [plot.BEST_COLOR if epoch == best_epoch else plot.MAIN_COLOR for epoch in epochs], "size": 5}
     axes: dict[str, Any] = {}
     traces, texts = [], []
     for i, name in enumerate(shown):
         number = str(i + 1) if i else ""
         values = [finite(report.metrics.get(name)) for report in reports]
-        look = {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": marker, "name": escaped(name, 40)}
-        traces.append(
-            points("lines+markers", zip(epochs, values, strict=True), xaxis=f"x{number}", yaxis=f"y{number}", **look)
-        )
-        axes[f"xaxis{number}"] = titled("epoch" if i >= len(shown) - 2 else "")
-        axes[f"yaxis{number}"] = titled(escaped(name, 24))
+        look = {"marker": marker, "name": plot.escaped(name, 40), "xaxis": f"x{number}", "yaxis": f"y{number}"}
+        line = {"color": plot.MAIN_COLOR, "width": 1.5}
+        traces.append(plot.points("lines+markers", zip(epochs, values, strict=True), line=line, **look))
+        axes[f"xaxis{number}"] = plot.titled("epoch" if i >= len(shown) - 2 else "")
+        axes[f"yaxis{number}"] = plot.titled(plot.escaped(name, 24))
         known = [v for report in trial.reports if (v := finite(report.metrics.get(name))) is not None]
-        texts += [f"{tick(name, 40)} from {known[0]:.5g} to {known[-1]:.5g}"] if known and i < MOST_NAMED else []
+        texts += [f"{plot.tick(name, 40)} from {known[0]:.5g} to {known[-1]:.5g}"] if known and i < MOST_NAMED else []
     cut = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
-    dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
+    dash = {"symbol": "line-ew-open", "size": 14, "color": plot.STOP_COLOR, "line": {"width": 2}}
     look = {"name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
-    traces.append(points("markers", cut, **look))
+    traces.append(plot.points("markers", cut, **look))
     more = f" and {len(shown) - MOST_NAMED} more metrics" if len(shown) > MOST_NAMED else ""
     text = f"Over {counted(len(trial.reports), 'report')}: {', '.join(texts)}{more}." if texts else ""
     rows = math.ceil(len(shown) / 2)
     grid = {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3}
-    return figure(traces, text, grid=grid, showlegend=False, height=60 + 190 * rows, **axes)
+    return plot.figure(traces, text, grid=grid, showlegend=False, height=60 + 190 * rows, **axes)
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:

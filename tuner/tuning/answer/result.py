@@ -29,7 +29,7 @@ from tuner.tuning.answer.conclusion import conclude, trials_table
 from tuner.tuning.output.console import banner, notes_on_metric, place
 from tuner.tuning.requests import Request
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
-from tuner.views.figures.drawing import escaped
+from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
 from tuner.views.tables import counts
 from tuner.views.verdict import diverged, ending_lines

@@ -7,8 +7,8 @@ from typing import Literal
 
 from tuner.record.results import ExperimentRecord
 from tuner.views.figures.curves import draw_curves, draw_history
-from tuner.views.figures.drawing import Figure
 from tuner.views.figures.parameters import draw_parallel, draw_slices, draw_usage
+from tuner.views.figures.plot import Figure
 from tuner.views.figures.rung_values import draw_rung_values
 from tuner.views.figures.timeline import draw_lineage, draw_timeline
 

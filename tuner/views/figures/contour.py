@@ -7,17 +7,7 @@ import numpy as np
 from tuner.errors import RequestError, nearest
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.figures.drawing import (
-    Figure,
-    clipped,
-    color_axis,
-    escaped,
-    figure,
-    label_of,
-    points,
-    tick,
-    within_range,
-)
+from tuner.views.figures import plot
 from tuner.views.figures.parameters import Axis, parallel_of
 
 CELLS = 40  # of the grid, along each axis
@@ -25,7 +15,7 @@ NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
 REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
 
 
-def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> Figure:
+def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
     """Draws the metric, smoothed over the parameters `x` and `y`, and the trials that have both as dots.
 
     Raises:
@@ -44,28 +34,29 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
     values, trials = [parallel.values[i] for i in both], [parallel.trials[i] for i in both]
     xs, ys = ([float(at) for at in np.linspace(min(a.known), max(a.known), CELLS)] for a in (across, up))
     # An outlier would hide all differences around it.
-    grid = smoothed_grid(across.known, up.known, within_range(values, clipped(values, mode), mode), xs, ys)
+    grid = smoothed_grid(across.known, up.known, plot.within_range(values, plot.clipped(values, mode), mode), xs, ys)
     # Plotly would let both traces share a `coloraxis`, but then warns without end that their scales do not fit.
-    color = color_axis(values, mode, parallel.title)
+    color = plot.color_axis(values, mode, parallel.title)
     bar, low, high = (color.pop(key) for key in ("colorbar", "cmin", "cmax"))
     surface = {
         "type": "contour", "x": xs, "y": ys, "z": grid, "hoverinfo": "skip", "line": {"width": 0},
         "connectgaps": False, "ncontours": 20, "zmin": low, "zmax": high, "colorbar": bar, **color,
     }  # fmt: skip
-    ids, labels = [trial.id for trial in trials], map(label_of, trials)
-    dots = points(
-        "markers", zip(across.values, up.values, ids, labels, strict=True),
-        meta="trials", hovertemplate=f"%{{text}}<br>{escaped(parallel.title, 60)} %{{marker.color:.5g}}<extra></extra>",
+    ids, labels = [trial.id for trial in trials], map(plot.label_of, trials)
+    dots = plot.points(
+        "markers", zip(across.values, up.values, ids, labels, strict=True), meta="trials",
+        hovertemplate=f"%{{text}}<br>{plot.escaped(parallel.title, 60)} %{{marker.color:.5g}}<extra></extra>",
         marker={"size": 7, "color": values, "cmin": low, "cmax": high, **color,
                 "line": {"width": 1, "color": "rgba(0,0,0,0.5)"}},
     )  # fmt: skip
     best = min(values) if mode == "min" else max(values)
     empty = " Places far from every trial stay empty." if any(None in row for row in grid) else ""
+    title, winner = plot.tick(parallel.title, 60), plot.tick(trials[values.index(best)].id, 40)
     text = (
-        f"{tick(parallel.title, 60)} of {counted(len(values), 'trial')} over {tick(x, 30)} and {tick(y, 30)}, smoothed "
-        f"between the trials. The best value is {best:.5g}: trial {tick(trials[values.index(best)].id, 40)}.{empty}"
+        f"{title} of {counted(len(values), 'trial')} over {plot.tick(x, 30)} and {plot.tick(y, 30)}, smoothed between "
+        f"the trials. The best value is {best:.5g}: trial {winner}.{empty}"
     )
-    return figure([surface, dots], text, xaxis=across.layout(14), yaxis=up.layout(14), showlegend=False)
+    return plot.figure([surface, dots], text, xaxis=across.layout(14), yaxis=up.layout(14), showlegend=False)
 
 
 def shared(x: Axis, y: Axis) -> list[int]:

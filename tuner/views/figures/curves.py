@@ -11,23 +11,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
-from tuner.views.figures.drawing import (
-    BEST_COLOR,
-    GRAY,
-    GROUPS,
-    LEGEND,
-    STOP_COLOR,
-    Figure,
-    Point,
-    clipped,
-    escaped,
-    figure,
-    label_of,
-    lines,
-    points,
-    tick,
-    titled,
-)
+from tuner.views.figures import plot
 
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
 MAX_CURVES = 400  # more curves cannot be told apart
@@ -39,10 +23,10 @@ MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # of rungs; the median rule has one at each epoch
 MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # trials whose quantiles are drawn; fewer at an epoch have no quantiles
-DASH = {"symbol": "line-ew-open", "size": 16, "color": STOP_COLOR, "line": {"width": 2}}
+DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 
-def draw_curves(record: ExperimentRecord) -> Figure | None:
+def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     """Draws the learning curves of the trials that `drawn` chooses by status, the winner on top.
 
     The curves are thinned to about MAX_POINTS points in all. Rungs are vertical lines. Each prune is marked, together
@@ -62,37 +46,37 @@ def draw_curves(record: ExperimentRecord) -> Figure | None:
     kind = "scatter" if sum(len(curve) for _, curve in curves) <= MOST_SVG else "scattergl"
     is_dotted = count <= FEW_CURVES or kind == "scattergl"
     traces = _band(record) if count < total else []
-    for status, (name, color, opacity) in GROUPS.items():
+    for status, (name, color, opacity) in plot.GROUPS.items():
         same = [curve for trial, curve in curves if trial.id != best and _status(trial) == status]
         plain = [] if is_dotted else [curve for curve in same if _is_line(curve)]
         dotted = [curve for curve in same if is_dotted or not _is_line(curve)]
         look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status}
         for mode, part in (("lines", plain), ("lines+markers", dotted)):
-            traces.append(lines(mode, part, color, width, size, showlegend=part is plain or not plain, **look))
+            traces.append(plot.lines(mode, part, color, width, size, showlegend=part is plain or not plain, **look))
     won = [curve for trial, curve in curves if trial.id == best]
-    look = {"name": f"best: trial {escaped(best, 40)}", "meta": "best", "opacity": 1, "type": kind}
-    traces.append(lines("lines+markers", won, BEST_COLOR, 3, 7, **look))
+    look = {"name": f"best: trial {plot.escaped(best, 40)}", "meta": "best", "opacity": 1, "type": kind}
+    traces.append(plot.lines("lines+markers", won, plot.BEST_COLOR, 3, 7, **look))
     marks = _stop_marks(trials, metric)
     few = f"<br>{count} of {total:,} trials drawn: the best ones and an even sample of the others"
     rungs = _rungs(record)
-    return figure(
+    return plot.figure(
         traces + (_cutoff_marks(record) if marks is None else marks),
         _described(record),
-        clip=(metric, clipped(values, experiment.mode)),
-        xaxis=titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
-        legend=LEGEND | {"y": 1.06},
+        clip=(metric, plot.clipped(values, experiment.mode)),
+        xaxis=plot.titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
+        legend=plot.LEGEND | {"y": 1.06},
         shapes=[_rung_line(rung) for rung in rungs],
         annotations=[_rung_label(rung, f"rung {rung}" if i == 0 else str(rung)) for i, rung in enumerate(rungs)],
     )
 
 
-def _curve(trial: TrialRecord, metric: str, step: int) -> list[Point]:
-    last, label = len(trial.reports) - 1, label_of(trial)
+def _curve(trial: TrialRecord, metric: str, step: int) -> list[plot.Point]:
+    last, label = len(trial.reports) - 1, plot.label_of(trial)
     reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or i == last]
     return [(report.epoch, finite(report.metrics.get(metric)), trial.id, label) for report in reports]
 
 
-def _is_line(curve: Sequence[Point]) -> bool:
+def _is_line(curve: Sequence[plot.Point]) -> bool:
     """Whether a line without dots shows every value of a curve: there are two or more, and no gap between them."""
     return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
 
@@ -148,13 +132,15 @@ def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
 def _described(record: ExperimentRecord) -> str:
     """Describes the learning curves in words: how many trials ended how, the best value, and how many prunes where."""
     stats, winner, metric = record.stats, record.best(), record.experiment.metric
-    ended = [(name, stats.counts.get(status, 0)) for status, (name, *_) in GROUPS.items()]
+    ended = [(name, stats.counts.get(status, 0)) for status, (name, *_) in plot.GROUPS.items()]
     totals = ", ".join(f"{count} {name}" for name, count in ended if count)
     lines = [f"{counted(len(record.trials), 'trial')}: {totals or 'none started'}."]
     if winner:
         trial, report = winner
         value = f"{report.metrics[metric]:.5g}"
-        lines.append(f"Best {tick(metric, 40)}: {value}, of trial {tick(trial.id, 40)} at epoch {report.epoch}.")
+        lines.append(
+            f"Best {plot.tick(metric, 40)}: {value}, of trial {plot.tick(trial.id, 40)} at epoch {report.epoch}."
+        )
     stopped = [rung for rung in stats.rungs if rung.stopped]
     if 0 < len(stopped) <= MOST_RUNGS_IN_TEXT:
         each = "; ".join(f"{rung.stopped} of {rung.reached} at {_rung_name(rung)}" for rung in stopped)
@@ -162,7 +148,7 @@ def _described(record: ExperimentRecord) -> str:
     return " ".join(lines)
 
 
-def _band(record: ExperimentRecord) -> list[Figure]:
+def _band(record: ExperimentRecord) -> list[plot.Figure]:
     """Draws the middle 80 % of all trials as an area, and their median as a line.
 
     The quantiles are those of an even sample of all trials, at an even sample of their epochs.
@@ -185,13 +171,13 @@ def _band(record: ExperimentRecord) -> list[Figure]:
     area = {"fill": "tonexty", "fillcolor": "rgba(139,147,167,0.25)", "name": "middle 80 % of all trials"}
     hover = {"hovertemplate": "median at epoch %{x}: %{y:.5g}<extra></extra>", "name": "median of all trials"}
     return [
-        points("lines", low, name="10 %", showlegend=False, **edge),
-        points("lines", high, showlegend=True, **edge, **area),
-        points("lines", median, line={"color": GRAY, "width": 2, "dash": "dash"}, **same, **hover),
+        plot.points("lines", low, name="10 %", showlegend=False, **edge),
+        plot.points("lines", high, showlegend=True, **edge, **area),
+        plot.points("lines", median, line={"color": plot.GRAY, "width": 2, "dash": "dash"}, **same, **hover),
     ]
 
 
-def _stop_marks(trials: list[TrialRecord], metric: str) -> list[Figure] | None:
+def _stop_marks(trials: list[TrialRecord], metric: str) -> list[plot.Figure] | None:
     """Marks where each of the trials was pruned, and the cutoffs then; None for more than MOST_STOPS of them.
 
     A trial that diverged is marked at its last finite value.
@@ -203,41 +189,43 @@ def _stop_marks(trials: list[TrialRecord], metric: str) -> list[Figure] | None:
             known = [(r.epoch, v) for r in trial.reports if (v := finite(r.metrics.get(metric))) is not None]
             value = finite(end.value)
             for epoch, at in [(end.epoch, value)] if value is not None else known[-1:]:
-                label = f"{label_of(trial)}<br>{escaped(end.reason, 120)}"
+                label = f"{plot.label_of(trial)}<br>{plot.escaped(end.reason, 120)}"
                 stops.append((epoch, at, trial.id, label))
                 cutoffs.append((epoch, finite(end.cutoff), trial.id, label))
     if len(stops) > MOST_STOPS:
         return None
     cutoffs = [mark for mark in cutoffs if mark[1] is not None]
-    cross, hover = {"symbol": "x", "size": 8, "color": STOP_COLOR}, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"
+    cross, hover = {"symbol": "x", "size": 8, "color": plot.STOP_COLOR}, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"
     return [
-        points("markers", stops, name="pruned here", meta="stop", marker=cross, hovertemplate="%{text}<extra></extra>"),
-        points("markers", cutoffs, name="cutoff at that time", meta="cutoff", marker=DASH, hovertemplate=hover),
+        plot.points(
+            "markers", stops, name="pruned here", meta="stop", marker=cross, hovertemplate="%{text}<extra></extra>"
+        ),
+        plot.points("markers", cutoffs, name="cutoff at that time", meta="cutoff", marker=DASH, hovertemplate=hover),
     ]
 
 
-def _cutoff_marks(record: ExperimentRecord) -> list[Figure]:
+def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
     """Marks the last cutoff used at each rung; its label says what the rung did to the trials that reached it."""
     rungs = [rung for rung in record.stats.rungs if finite(rung.cutoff_then) is not None][-MOST_CUTOFFS:]
     passed = [f"{counted(rung.reached, 'trial')} reached it, {rung.stopped} pruned" for rung in rungs]
-    return [points(
+    return [plot.points(
         "markers", [(math.ceil(rung.rung), rung.cutoff_then) for rung in rungs], marker=DASH, name="last cutoff used",
         meta="cutoff", text=[f"{_rung_name(rung)}<br>{text}" for rung, text in zip(rungs, passed, strict=True)],
         hovertemplate="last cutoff %{y:.5g} of %{text}<extra></extra>",
     )]  # fmt: skip
 
 
-def _rung_line(rung: int) -> Figure:
-    line = {"color": GRAY, "width": 1, "dash": "dot"}
+def _rung_line(rung: int) -> plot.Figure:
+    line = {"color": plot.GRAY, "width": 1, "dash": "dot"}
     return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "layer": "below", "line": line}
 
 
-def _rung_label(rung: int, text: str) -> Figure:
-    look = {"font": {"size": 10, "color": GRAY}, "showarrow": False}
+def _rung_label(rung: int, text: str) -> plot.Figure:
+    look = {"font": {"size": 10, "color": plot.GRAY}, "showarrow": False}
     return {"text": text, "x": rung, "y": 1, "yref": "paper", "yanchor": "bottom", **look}
 
 
-def draw_history(record: ExperimentRecord) -> Figure | None:
+def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     """Draws the best value so far as a step line over the epochs of all trials, with a dot at each improvement.
 
     The epochs include those that were trained again. Without a finite value, there is no figure.
@@ -247,20 +235,21 @@ def draw_history(record: ExperimentRecord) -> Figure | None:
         return None
     steps = [*stats.improvements, stats.improvements[-1]._replace(epochs=stats.num_reports)]
     trials = [record.trials[step.place] for step in steps]
-    line = points(
+    line = plot.points(
         "lines+markers",
-        [(step.epochs, step.value, trial.id, label_of(trial)) for step, trial in zip(steps, trials, strict=True)],
-        meta="best", line={"color": BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
+        [(step.epochs, step.value, trial.id, plot.label_of(trial)) for step, trial in zip(steps, trials, strict=True)],
+        meta="best", line={"color": plot.BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
         hovertemplate="%{text}<br>best value: %{y:.5g}<extra></extra>",
     )  # fmt: skip
     # Each value counts as long as it was the best one: a bad first trial then stands out as an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
-    within = clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
+    within = plot.clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
+    best = f"{steps[-1].value:.5g}, of trial {plot.tick(trials[-1].id, 40)}"
     text = (
-        f"Best {tick(metric, 40)} so far: {steps[-1].value:.5g}, of trial {tick(trials[-1].id, 40)}, found after "
-        f"{steps[-2].epochs:,} of {steps[-1].epochs:,} epochs{f', {which} were trained again' if which else ''}; the "
-        f"first value was {steps[0].value:.5g}, and it improved {len(steps) - 2} times."
+        f"Best {plot.tick(metric, 40)} so far: {best}, found after {steps[-2].epochs:,} of {steps[-1].epochs:,} epochs"
+        f"{f', {which} were trained again' if which else ''}; the first value was {steps[0].value:.5g}, and it "
+        f"improved {len(steps) - 2} times."
     )
-    x_axis = titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
-    return figure([line], text, clip=(f"best {metric}", within), xaxis=x_axis)
+    x_axis = plot.titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
+    return plot.figure([line], text, clip=(f"best {metric}", within), xaxis=x_axis)

@@ -15,7 +15,7 @@ import numpy as np
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.figures.drawing import MAIN_COLOR, Figure, empty_figure, escaped, figure, tick, titled
+from tuner.views.figures import plot
 from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
@@ -85,30 +85,31 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
     return importance.importances_mean, float(forest.score(x[unseen], y[unseen]))
 
 
-def draw_importance(data: Importance) -> Figure:
+def draw_importance(data: Importance) -> plot.Figure:
     """Draws one bar per parameter with its standard deviation, the most important parameter on top.
 
     If the forests predict unseen trials no better than the mean does, it draws a sentence that says so, and no bars.
     """
-    number, values, explained = counted(data.trials, "trial"), tick(data.values, 60), f"{data.explained:.2f}"
+    number, values, explained = counted(data.trials, "trial"), plot.tick(data.values, 60), f"{data.explained:.2f}"
     if not data.explained > 0:
-        return empty_figure(
+        return plot.empty_figure(
             f"Nothing can be read from these {number}: the forests predict {values} of unseen trials no better than "
             f"its mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials may change "
             "that."
         )
-    names = [escaped(name, 24) for name in data.names[::-1]]
+    names = [plot.escaped(name, 24) for name in data.names[::-1]]
     bars = {
         "type": "bar", "orientation": "h", "meta": "parameters", "x": data.means[::-1], "y": names,
-        "marker": {"color": MAIN_COLOR}, "error_x": {"type": "data", "array": data.deviations[::-1]},
+        "marker": {"color": plot.MAIN_COLOR}, "error_x": {"type": "data", "array": data.deviations[::-1]},
         "hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>",
     }  # fmt: skip
-    label = f"decrease of R² when shuffled ({escaped(data.values, 60)})<br>(R² on unseen trials: {explained}, {number})"
-    first = f"{tick(data.names[0], 40)} matters most: shuffling it lowers R² by {data.means[0]:.2f}"
-    others = [f"{tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names, data.means, strict=True)][1:6]
+    what = plot.escaped(data.values, 60)
+    label = f"decrease of R² when shuffled ({what})<br>(R² on unseen trials: {explained}, {number})"
+    first = f"{plot.tick(data.names[0], 40)} matters most: shuffling it lowers R² by {data.means[0]:.2f}"
+    others = [f"{plot.tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names, data.means, strict=True)][1:6]
     rest = f"; {', '.join(others)}" if others else ""
     text = f"Importance for {values} of {number}: {first}{rest}. R² on unseen trials is {explained}."
     # In a narrow figure, Plotly's automatic margin cuts off the first letters of the labels.
     margin = {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 74}
     height = 120 + 34 * len(data.names)
-    return figure([bars], text, xaxis=titled(label), height=height, showlegend=False, margin=margin)
+    return plot.figure([bars], text, xaxis=plot.titled(label), height=height, showlegend=False, margin=margin)

@@ -10,24 +10,7 @@ from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
-from tuner.views.figures.drawing import (
-    BEST_COLOR,
-    GRAY,
-    MAIN_COLOR,
-    Figure,
-    clipped,
-    color_axis,
-    empty_figure,
-    escaped,
-    figure,
-    label_of,
-    points,
-    tick,
-    ticks_between,
-    titled,
-    value_axis,
-    within_range,
-)
+from tuner.views.figures import plot
 from tuner.views.figures.values import chosen, default, title_of, values_of
 
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
@@ -64,10 +47,12 @@ class Axis(NamedTuple):
         below = low - share * ((high - low) or 1.0)
         return [below if value is None else value for value in self.values]
 
-    def layout(self, length: int) -> Figure:
+    def layout(self, length: int) -> plot.Figure:
         """Returns the layout of the axis in a plot; a tick's text has at most `length` characters."""
-        ticks = {"tickvals": self.ticks, "ticktext": [tick(text, length) for text in self.texts]} if self.ticks else {}
-        return titled(escaped(self.name, 30), **ticks)
+        ticks = (
+            {"tickvals": self.ticks, "ticktext": [plot.tick(text, length) for text in self.texts]} if self.ticks else {}
+        )
+        return plot.titled(plot.escaped(self.name, 30), **ticks)
 
 
 class Parallel(NamedTuple):
@@ -137,48 +122,50 @@ def _named(name: str, given: list[Any]) -> Axis:
     return Axis(name, positions, list(place.values()), ordered)
 
 
-def too_few(record: ExperimentRecord, choice: str) -> Figure | None:
+def too_few(record: ExperimentRecord, choice: str) -> plot.Figure | None:
     """Returns a figure that says that there is nothing to compare, if only the reader's choice is the reason."""
     if not choice or choice == default(record) or not parallel_of(record).axes:
         return None
-    return empty_figure(f"No two trials with different settings have a {title_of(record.experiment.metric, choice)}.")
+    return plot.empty_figure(
+        f"No two trials with different settings have a {title_of(record.experiment.metric, choice)}."
+    )
 
 
-def draw_parallel(record: ExperimentRecord, choice: str = "") -> Figure | None:
+def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws Plotly's parallel coordinates, coloured by the metric. Outliers lie at the end of the metric's axis."""
     data, mode = parallel_of(record, choice), record.experiment.mode
     if not data.axes:
         return too_few(record, choice)
-    within = clipped(data.values, mode)
-    shown = within_range(data.values, within, mode)
-    ticks, texts = ticks_between(min(shown), max(shown))
-    label = escaped(data.title, 30) + (" (clipped)" if within else "")
+    within = plot.clipped(data.values, mode)
+    shown = plot.within_range(data.values, within, mode)
+    ticks, texts = plot.ticks_between(min(shown), max(shown))
+    label = plot.escaped(data.title, 30) + (" (clipped)" if within else "")
     own = {"label": label, "values": shown, "range": _ends(shown), "tickvals": ticks, "ticktext": texts}
     trace = {
         "type": "parcoords",
         "meta": "trials",
-        "customdata": [escaped(trial.id) for trial in data.trials],
+        "customdata": [plot.escaped(trial.id) for trial in data.trials],
         "line": {"color": shown, "coloraxis": "coloraxis"},
         "dimensions": [*map(_dimension, data.axes), own],
     }
     best = min(data.values) if mode == "min" else max(data.values)
-    names = ", ".join(tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
+    names = ", ".join(plot.tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
     more = len(data.axes) - MOST_NAMED
     text = (
         f"{counted(len(data.trials), 'trial')} as lines through {names}{f' and {more} more' if more > 0 else ''} "
-        f"and {tick(data.title, 60)}. The best line is at {best:.5g}."
+        f"and {plot.tick(data.title, 60)}. The best line is at {best:.5g}."
     )
     margin = {"t": 60, "b": 30, "l": 80, "r": 60}
-    return figure([trace], text, margin=margin, coloraxis=color_axis(data.values, mode, data.title))
+    return plot.figure([trace], text, margin=margin, coloraxis=plot.color_axis(data.values, mode, data.title))
 
 
-def _dimension(axis: Axis) -> Figure:
+def _dimension(axis: Axis) -> plot.Figure:
     positions, ticks, texts = axis.filled(MISSING_SHARE), axis.ticks, axis.texts
     if not ticks:
-        ticks, texts = ticks_between(min(axis.known), max(axis.known))
+        ticks, texts = plot.ticks_between(min(axis.known), max(axis.known))
     if None in axis.values:
         ticks, texts = [min(positions), *ticks], [MISSING_TEXT, *texts]
-    named = {"label": escaped(axis.name, 24), "ticktext": [tick(text, 16) for text in texts]}
+    named = {"label": plot.escaped(axis.name, 24), "ticktext": [plot.tick(text, 16) for text in texts]}
     return named | {"values": positions, "tickvals": ticks, "range": _ends([*positions, *ticks])}
 
 
@@ -188,12 +175,12 @@ def _ends(positions: list[float]) -> list[float]:
     return [low, high] if high > low else [low - 0.5, high + 0.5]
 
 
-def draw_slices(record: ExperimentRecord, choice: str = "") -> Figure | None:
+def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws one plot for each of the first MOST_AXES parameters that differ between trials."""
     return _slices("parameters", parallel_of(record, choice), record, choice)
 
 
-def draw_usage(record: ExperimentRecord, choice: str = "") -> Figure | None:
+def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws one plot for each column of resource usage that all trials have and that varies: its mean per trial."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
@@ -220,48 +207,48 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
     return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
 
 
-def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) -> Figure | None:
+def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) -> plot.Figure | None:
     """Draws a grid of scatter plots that share the metric's axis. Of many trials, the marks are small and lighter."""
     if not data.axes:
         return too_few(record, choice)
     axes, values, trials, winner = data.axes[:MOST_AXES], data.values, data.trials, record.best()
     best = next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1)
     many = len(trials) > MANY
-    color = [GRAY if trial.status == "pruned" else MAIN_COLOR for trial in trials]
+    color = [plot.GRAY if trial.status == "pruned" else plot.MAIN_COLOR for trial in trials]
     size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
     if best >= 0:
-        color[best], size[best], opacity[best] = BEST_COLOR, 11, 1.0
-    within = clipped(values, record.experiment.mode)
+        color[best], size[best], opacity[best] = plot.BEST_COLOR, 11, 1.0
+    within = plot.clipped(values, record.experiment.mode)
     look = {
         "type": "scattergl", "meta": meta,
-        "hovertemplate": f"%{{text}}<br>{escaped(record.experiment.metric, 40)} %{{y:.5g}}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{plot.escaped(record.experiment.metric, 40)} %{{y:.5g}}<extra></extra>",
         "marker": {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}},
     }  # fmt: skip
-    ids, labels = [trial.id for trial in trials], list(map(label_of, trials))
+    ids, labels = [trial.id for trial in trials], list(map(plot.label_of, trials))
     rows, traces = math.ceil(len(axes) / COLUMNS), []
     layout: dict[str, Any] = {}
     for i, axis in enumerate(axes):
         number, is_first = str(i + 1) if i else "", i % COLUMNS == 0
-        plot = points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
-        traces.append(plot | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
+        dots = plot.points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
+        traces.append(dots | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = axis.layout(12)
         # A row has one scale, so only its first plot has the texts, which could cover the plot beside it.
-        own = value_axis(data.title, within) if is_first else {}
+        own = plot.value_axis(data.title, within) if is_first else {}
         layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
     grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}
-    names = ", ".join(tick(axis.name, 24) for axis in axes[:MOST_AT])
+    names = ", ".join(plot.tick(axis.name, 24) for axis in axes[:MOST_AT])
     more = f" and {len(axes) - MOST_AT} more" if len(axes) > MOST_AT else ""
-    text = f"{counted(len(trials), 'trial')}: {tick(data.title, 60)} against {names}{more}."
+    text = f"{counted(len(trials), 'trial')}: {plot.tick(data.title, 60)} against {names}{more}."
     if best >= 0:
         at = [(axis, axis.values[best]) for axis in axes[:MOST_AT]]
-        where = ", ".join(f"{tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None)
-        text += f" The best trial, {tick(trials[best].id, 40)}, is at {where}."
+        places = [f"{plot.tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None]
+        text += f" The best trial, {plot.tick(trials[best].id, 40)}, is at {', '.join(places)}."
     layout |= {"grid": grid, "showlegend": False, "height": 60 + 230 * rows}
-    return figure(traces, text, clip=(data.title, within), **layout)
+    return plot.figure(traces, text, clip=(data.title, within), **layout)
 
 
 def _label(axis: Axis, place: float) -> str:
     """Returns a position's label: its tick's text, else its number. On a logarithmic axis, `place` is a log10."""
     if place in axis.ticks:
-        return tick(axis.texts[axis.ticks.index(place)], 16)
+        return plot.tick(axis.texts[axis.ticks.index(place)], 16)
     return f"{10**place if axis.ticks else place:.4g}"

@@ -10,20 +10,7 @@ from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
-from tuner.views.figures.drawing import (
-    GRAY,
-    LEGEND,
-    MAIN_COLOR,
-    STOP_COLOR,
-    VIRIDIS,
-    Figure,
-    clipped,
-    figure,
-    label_of,
-    points,
-    tick,
-    titled,
-)
+from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 
 MOST_RUNGS = 12  # of more rungs, an even sample; the median rule has one at each epoch
@@ -33,7 +20,10 @@ MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, t
 MOST_NAMED = 4  # rungs in the text about the plot
 WAITS = "waits"
 OF_ACTIONS = {"pause": WAITS, "stop": "pruned"}
-OUTCOMES = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
+OUTCOMES = {
+    "continued": (plot.MAIN_COLOR, -0.18),
+    "pruned": (plot.STOP_COLOR, 0.18),
+}  # name -> colour, offset from the rung
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
@@ -104,7 +94,7 @@ def _reached(trial: TrialRecord) -> dict[tuple[int, float], Reached]:
     }
 
 
-def draw_rung_values(record: ExperimentRecord) -> Figure | None:
+def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time.
 
     A trial that waits at a rung is not drawn. Without a value at a rung, there is no figure.
@@ -114,48 +104,48 @@ def draw_rung_values(record: ExperimentRecord) -> Figure | None:
     if not values:
         return None
     every = math.ceil(len(values) / MOST_CLIPPED) or 1
-    within = clipped([*values[::every], min(values), max(values)], record.experiment.mode)
+    within = plot.clipped([*values[::every], min(values), max(values)], record.experiment.mode)
     many = len({rung.bracket for rung in rungs}) > 1
     names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
     start = spans[0].start if spans else math.nan
     unit, per = unit_of(max((time for rung in rungs for time, _ in rung.cutoffs), default=start) - start)
     marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
-    cutoffs = points(
+    cutoffs = plot.points(
         "markers", marked, name="last cutoff used", meta="cutoff",
-        marker={"symbol": "line-ew-open", "size": 44, "color": GRAY, "line": {"width": 2}},
+        marker={"symbol": "line-ew-open", "size": 44, "color": plot.GRAY, "line": {"width": 2}},
         hovertemplate="last cutoff used: %{y:.5g}<extra></extra>",
     )  # fmt: skip
     traces = [trace for name in OUTCOMES for trace in (_boxes(rungs, name), _dots(rungs, name))]
-    colors = [VIRIDIS[math.floor(i / len(rungs) * len(VIRIDIS))] for i in range(len(rungs))]
+    colors = [plot.VIRIDIS[math.floor(i / len(rungs) * len(plot.VIRIDIS))] for i in range(len(rungs))]
     over_time = [_over_time(*each, start, per) for each in zip(rungs, names, colors, strict=True)]
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
-    return figure(
+    return plot.figure(
         [*traces, cutoffs, *over_time],
         _described(rungs, metric),
         clip=(metric, within),
-        xaxis=titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
-        xaxis2=titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),
-        yaxis2=titled("cutoff", matches="y", anchor="x2"),
-        legend=LEGEND,
+        xaxis=plot.titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
+        xaxis2=plot.titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),
+        yaxis2=plot.titled("cutoff", matches="y", anchor="x2"),
+        legend=plot.LEGEND,
     )
 
 
-def _dots(rungs: list[Rung], name: str) -> Figure:
+def _dots(rungs: list[Rung], name: str) -> plot.Figure:
     color, offset = OUTCOMES[name]
     # Dots lie beside each other: the multiples of the golden ratio, modulo 1, around 0.
     dots = [
-        (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), value, trial.id, label_of(trial))
+        (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), value, trial.id, plot.label_of(trial))
         for i, rung in enumerate(rungs)
         if len(rung.trials[name]) <= MOST_DOTS
         for n, (value, trial) in enumerate(rung.trials[name])
     ]
-    return points(
+    return plot.points(
         "markers", dots, name=name, meta=name, legendgroup=name, hovertemplate="%{text}<br>%{y:.5g}<extra></extra>",
         marker={"color": color, "size": 6, "opacity": 0.7, "symbol": "x" if name == "pruned" else "circle"},
     )  # fmt: skip
 
 
-def _boxes(rungs: list[Rung], name: str) -> Figure:
+def _boxes(rungs: list[Rung], name: str) -> plot.Figure:
     """Draws quartiles as a box and the 5 % and 95 % quantiles as whiskers."""
     color, offset = OUTCOMES[name]
     places = [(i, rung.trials[name]) for i, rung in enumerate(rungs) if len(rung.trials[name]) > MOST_DOTS]
@@ -169,9 +159,9 @@ def _boxes(rungs: list[Rung], name: str) -> Figure:
     }  # fmt: skip
 
 
-def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> Figure:
+def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> plot.Figure:
     first = start if math.isfinite(start) else min((time for time, _ in rung.cutoffs), default=0.0)
-    return points(
+    return plot.points(
         "lines" if len(rung.cutoffs) > 1 else "markers", [((time - first) / per, at) for time, at in rung.cutoffs],
         name=f"cutoff at rung {name}", meta="cutoff", xaxis="x2", yaxis="y2", marker={"color": color},
         line={"color": color, "width": 2, "shape": "hv"},
@@ -191,4 +181,4 @@ def _described(rungs: list[Rung], metric: str) -> str:
         lines.append(f"{text}{cutoff if last else ''}.")
     more = len(rungs) - MOST_NAMED
     lines += [f"{counted(more, 'more rung')}."] if more > 0 else []
-    return f"Values of {tick(metric, 40)} at each rung. {' '.join(lines)}"
+    return f"Values of {plot.tick(metric, 40)} at each rung. {' '.join(lines)}"

@@ -7,22 +7,7 @@ from typing import NamedTuple
 from tuner.record.records import Decision, Report, TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.figures.drawing import (
-    BEST_COLOR,
-    GAP,
-    GRAY,
-    GROUPS,
-    LEGEND,
-    MAIN_COLOR,
-    Figure,
-    color_axis,
-    escaped,
-    figure,
-    label_of,
-    points,
-    tick,
-    titled,
-)
+from tuner.views.figures import plot
 
 MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
 MOST_LANES = 60  # trials with a row each: the ancestors of the best one first, then those that copied
@@ -53,7 +38,7 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
         # A row is free 50 ms early, because a trial's end is journaled slightly after the start of the next trial.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
-        lane = lanes[trial.node, place] = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
+        lane = lanes[trial.node, place] = f"{plot.escaped(trial.node or 'node', 60)} / {place + 1}"
         first = worker_spans[0].start
         spans.append(Span(trial, lane, round(start - first, 3), round(end - first, 3)))
     return spans, [lanes[slot] for slot in sorted(lanes)]
@@ -76,14 +61,14 @@ def unit_of(longest: float) -> tuple[str, float]:
     return next(((name, length) for name, length in units if longest >= 2 * length), ("seconds", 1.0))
 
 
-def draw_timeline(record: ExperimentRecord) -> Figure | None:
+def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
     """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
     spans, lanes = _spans_of(record)
     if not spans:
         return None
     winner = record.best()
     best = winner[0].id if winner else ""
-    looks = GROUPS | {"best": (f"best: trial {escaped(best, 40)}", BEST_COLOR, 1.0)}
+    looks = plot.GROUPS | {"best": (f"best: trial {plot.escaped(best, 40)}", plot.BEST_COLOR, 1.0)}
     longest = max(span.end for span in spans)
     unit, per = unit_of(longest)
     traces = []
@@ -91,16 +76,17 @@ def draw_timeline(record: ExperimentRecord) -> Figure | None:
         group = [span for span in spans if ("best" if span.trial.id == best else span.trial.status) == status]
         traces.append({
             "type": "bar", "orientation": "h", "name": name, "meta": status, "width": 0.8,
-            "customdata": [escaped(span.trial.id) for span in group], "marker": {"color": color, "opacity": opacity},
-            "y": [span.lane for span in group], "base": [span.start / per for span in group],
+            "customdata": [plot.escaped(span.trial.id) for span in group], "y": [span.lane for span in group],
+            "marker": {"color": color, "opacity": opacity}, "base": [span.start / per for span in group],
             "x": [max((span.end - span.start) / per, longest / per / 2000) for span in group],
-            "text": [f"{label_of(span.trial)}<br>{cost_of(span.trial)}" for span in group], "textposition": "none",
+            "text": [f"{plot.label_of(span.trial)}<br>{cost_of(span.trial)}" for span in group], "textposition": "none",
             "hovertemplate": "%{text}<extra></extra>",
         })  # fmt: skip
     width = max(4, min(18, 260 // len(lanes)))
-    return figure(
-        traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", best), barmode="overlay", legend=LEGEND,
-        xaxis=titled(f"{unit} since the first trial started"), height=120 + (width + 10) * max(3, len(lanes)),
+    return plot.figure(
+        traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", best),
+        barmode="overlay", legend=plot.LEGEND,
+        xaxis=plot.titled(f"{unit} since the first trial started"), height=120 + (width + 10) * max(3, len(lanes)),
         yaxis={"categoryorder": "array", "categoryarray": lanes[::-1]},
     )  # fmt: skip
 
@@ -111,7 +97,7 @@ def _described(spans: list[Span], rows: int, took: str, best: str) -> str:
     share = f", busy {100 * used / (whole * rows):.0f} % of the time" if whole > 0 else ""
     last = "The last " if len(spans) == MOST_SPANS else ""
     number = counted(len({span.trial.id for span in spans}), "trial")
-    winner = f" The best trial is {tick(best, 40)}." if best else ""
+    winner = f" The best trial is {plot.tick(best, 40)}." if best else ""
     return f"{last}{counted(len(spans), 'run')} of {number} in {took} on {counted(rows, 'slot')}{share}.{winner}"
 
 
@@ -124,7 +110,7 @@ class Copy(NamedTuple):
     reason: str
 
 
-def draw_lineage(record: ExperimentRecord) -> Figure | None:
+def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
     """Draws one row per trial with a dot for each report, and an arrow from the copied trial to its copy.
 
     The ancestors of the best value are a thick line. Only population-based training has this figure.
@@ -153,42 +139,42 @@ def draw_lineage(record: ExperimentRecord) -> Figure | None:
         return round((time - start) / per, 4)
 
     seen = [copy for copy in copies if copy.trial in row]
-    arrows = points(
+    arrows = plot.points(
         "lines",
         [
             point
             for copy in seen
             if copy.source in row
-            for point in (*((at(copy.time), row[name], name) for name in (copy.source, copy.trial)), GAP)
+            for point in (*((at(copy.time), row[name], name) for name in (copy.source, copy.trial)), plot.GAP)
         ],
-        name="copied from", meta="copy", hoverinfo="skip", line={"color": GRAY, "width": 1.2},
+        name="copied from", meta="copy", hoverinfo="skip", line={"color": plot.GRAY, "width": 1.2},
     )  # fmt: skip
-    heads = points(
+    heads = plot.points(
         "markers", [(at(copy.time), row[copy.trial], copy.trial, _copy_label(copy)) for copy in seen],
         name="copy with changed parameters", meta="copy", hovertemplate="%{text}<extra></extra>",
-        marker={"symbol": "diamond", "size": 10, "color": MAIN_COLOR, "line": {"width": 1, "color": "#ffffff"}},
+        marker={"symbol": "diamond", "size": 10, "color": plot.MAIN_COLOR, "line": {"width": 1, "color": "#ffffff"}},
     )  # fmt: skip
-    best = points(
+    best = plot.points(
         "lines", [(at(x), row[name], name) for name, begin, end in path if name in row for x in (end, begin)],
-        name="history of the best value", meta="best", hoverinfo="skip", line={"color": BEST_COLOR, "width": 5},
+        name="history of the best value", meta="best", hoverinfo="skip", line={"color": plot.BEST_COLOR, "width": 5},
         opacity=0.8,
     )  # fmt: skip
     values = [value for *_, value in reports]
-    dots = points(
+    dots = plot.points(
         "markers",
-        [(at(r.time), row[trial.id], trial.id, f"{label_of(trial)}<br>epoch {r.epoch}") for trial, r, _ in reports],
+        [(at(r.time), row[t.id], t.id, f"{plot.label_of(t)}<br>epoch {r.epoch}") for t, r, _ in reports],
         name="reports", meta="reports", showlegend=False,
         marker={"color": values, "coloraxis": "coloraxis", "size": 6 if len(reports) < 1000 else 4},
-        hovertemplate=f"%{{text}}<br>{escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>",
+        hovertemplate=f"%{{text}}<br>{plot.escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>",
     )  # fmt: skip
-    rows = {"tickvals": list(row.values()), "ticktext": [tick(trial, 16) for trial in row]}
-    return figure(
+    rows = {"tickvals": list(row.values()), "ticktext": [plot.tick(trial, 16) for trial in row]}
+    return plot.figure(
         [best, arrows, dots, heads],
         _described_lineage(len(copies), len(shown), len(record.trials), [trial for trial, *_ in path]),
-        xaxis=titled(f"{unit} since the first trial started"),
-        yaxis=titled("trial", range=[-0.7, len(row) - 0.3], **rows),
-        coloraxis=color_axis(values, mode, metric),
-        legend=LEGEND,
+        xaxis=plot.titled(f"{unit} since the first trial started"),
+        yaxis=plot.titled("trial", range=[-0.7, len(row) - 0.3], **rows),
+        coloraxis=plot.color_axis(values, mode, metric),
+        legend=plot.LEGEND,
         height=150 + max(8, min(22, 900 // len(shown))) * max(6, len(shown)),
     )
 
@@ -221,13 +207,14 @@ def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tupl
 
 
 def _copy_label(copy: Copy) -> str:
-    return f"trial {escaped(copy.trial, 40)} copied trial {escaped(copy.source, 60)}<br>{escaped(copy.reason, 120)}"
+    trial, source, reason = plot.escaped(copy.trial, 40), plot.escaped(copy.source, 60), plot.escaped(copy.reason, 120)
+    return f"trial {trial} copied trial {source}<br>{reason}"
 
 
 def _described_lineage(num_copies: int, num_shown: int, num_trials: int, path: list[str]) -> str:
     lines = [f"{num_copies} {'copy' if num_copies == 1 else 'copies'} among {counted(num_trials, 'trial')}."]
     if num_shown < num_trials:
         lines.append(f"The plot has the first {num_shown} that copied or were copied.")
-    best, *earlier = [tick(trial, 40) for trial in path]
+    best, *earlier = [plot.tick(trial, 40) for trial in path]
     history = f"goes back to {', then '.join(earlier)}" if earlier else "has not copied any trial before"
     return " ".join([*lines, f"The best value is of trial {best}, which {history}."])

@@ -11,22 +11,7 @@ from typing import NamedTuple
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.views.figures.drawing import (
-    BEST_COLOR,
-    GRAY,
-    LEGEND,
-    MAIN_COLOR,
-    OPEN_COLOR,
-    STOP_COLOR,
-    Figure,
-    Point,
-    escaped,
-    figure,
-    label_of,
-    lines,
-    points,
-    titled,
-)
+from tuner.views.figures import plot
 from tuner.views.simulation import Fate
 from tuner.views.whatif import WhatIf
 
@@ -38,11 +23,11 @@ class Cut(NamedTuple):
     """One trial's curve, cut where the rules would have stopped it; both parts contain the epoch of the cut."""
 
     fate: Fate
-    kept: list[Point]
-    saved: list[Point]
+    kept: list[plot.Point]
+    saved: list[plot.Point]
 
 
-def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> Figure:
+def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
     """Draws the kept part of each curve as a solid line and the saved part as a dotted line.
 
     Each stop is marked. Trials with an unknown outcome have a colour of their own. If there are many trials, it draws
@@ -56,36 +41,40 @@ def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> Figure:
     ends = {end: [cut for cut in cuts if cut.fate.outcome == end] for end in ("stopped", "ended", "unknown")}
     best = [cut for cut in cuts if cut.fate.trial == outcome.best]
     rest = {end: [cut for cut in some if cut.fate.trial != outcome.best] for end, some in ends.items()}
+    winner = f"best: trial {plot.escaped(outcome.best, 40)}"
     curves = [
-        ("lines", "saved epochs", GRAY, 1.5, 0.5, [cut.saved for cut in cuts if len(cut.saved) > 1]),
-        ("lines+markers", "pruned", GRAY, 1.5, 0.8, [cut.kept for cut in rest["stopped"]]),
-        ("lines+markers", "as recorded", MAIN_COLOR, 1.5, 0.85, [cut.kept for cut in rest["ended"]]),
-        ("lines+markers", "unknown outcome", OPEN_COLOR, 1.5, 0.9, [cut.kept for cut in rest["unknown"]]),
-        ("lines+markers", f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 3, 1, [cut.kept for cut in best]),
+        ("lines", "saved epochs", plot.GRAY, 1.5, 0.5, [cut.saved for cut in cuts if len(cut.saved) > 1]),
+        ("lines+markers", "pruned", plot.GRAY, 1.5, 0.8, [cut.kept for cut in rest["stopped"]]),
+        ("lines+markers", "as recorded", plot.MAIN_COLOR, 1.5, 0.85, [cut.kept for cut in rest["ended"]]),
+        ("lines+markers", "unknown outcome", plot.OPEN_COLOR, 1.5, 0.9, [cut.kept for cut in rest["unknown"]]),
+        ("lines+markers", winner, plot.BEST_COLOR, 3, 1, [cut.kept for cut in best]),
     ]
     traces = [
-        lines(mode, some, color, width, 4, name=name, opacity=opacity)
+        plot.lines(mode, some, color, width, 4, name=name, opacity=opacity)
         for mode, name, color, width, opacity, some in curves
     ]
     traces[0]["line"]["dash"] = "dot"
-    marks = [("pruned here", "x", STOP_COLOR, "stopped"), ("end of the record", "circle-open", OPEN_COLOR, "unknown")]
+    marks = [
+        ("pruned here", "x", plot.STOP_COLOR, "stopped"),
+        ("end of the record", "circle-open", plot.OPEN_COLOR, "unknown"),
+    ]
     for name, symbol, color, end in marks:
         marker = {"symbol": symbol, "size": 9, "color": color}
         last = [cut.kept[-1] for cut in ends[end] if cut.kept]
-        traces.append(points("markers", last, name=name, hovertemplate="%{text}<extra></extra>", marker=marker))
+        traces.append(plot.points("markers", last, name=name, hovertemplate="%{text}<extra></extra>", marker=marker))
     text = (
         f"{counted(len(cuts), 'trial')} drawn, replayed with {outcome.scheduler}: {len(ends['stopped'])} pruned, "
         f"{len(ends['ended'])} as recorded, {len(ends['unknown'])} with an unknown outcome."
     )
-    y_axis = titled(escaped(metric, 40))
-    return figure(traces, text, legend=LEGEND, xaxis=titled("epoch", rangemode="tozero"), yaxis=y_axis)
+    y_axis = plot.titled(plot.escaped(metric, 40))
+    return plot.figure(traces, text, legend=plot.LEGEND, xaxis=plot.titled("epoch", rangemode="tozero"), yaxis=y_axis)
 
 
 def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
     ends = (fate.epochs, trial.reports[-1].epoch)
     drawn = [report for i, report in enumerate(trial.reports) if i % every == 0 or report.epoch in ends]
-    label = f"{label_of(trial)}<br>{escaped(outcome_text(fate), 120)}"
-    curve: list[Point] = [(r.epoch, finite(r.metrics.get(metric)), trial.id, label) for r in drawn]
+    label = f"{plot.label_of(trial)}<br>{plot.escaped(outcome_text(fate), 120)}"
+    curve: list[plot.Point] = [(r.epoch, finite(r.metrics.get(metric)), trial.id, label) for r in drawn]
     return Cut(fate, [row for row in curve if row[0] <= fate.epochs], [row for row in curve if row[0] >= fate.epochs])
 
 
