@@ -203,6 +203,11 @@ def linear(color):
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
+def luminance(color):
+    red, green, blue = linear(color)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def lab(rgb):
     r, g, b = (min(1, max(0, part)) for part in rgb)
     xyz = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047, 0.2126 * r + 0.7152 * g + 0.0722 * b
@@ -223,6 +228,6 @@ def test_colour_blind_readers_can_tell_the_colours_apart(sight):
 def test_each_experiment_has_a_look_of_its_own_which_stands_out_from_a_white_and_a_dark_page():
     assert len({look_of(place) for place in range(MOST_COMPARED)}) == MOST_COMPARED >= 20
     for color in COLORS:
-        red, green, blue = linear(color)
-        light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-        assert 0.12 < light < 0.46, color  # a contrast of 2.06 at least to white, of 2.9 to the dark page's #12161d
+        assert 0.12 < luminance(color) < 0.46, (
+            color
+        )  # a contrast of 2.06 at least to white, of 2.9 to the dark page's #12161d

@@ -47,7 +47,6 @@ class OneTrial:
         self.checkpoints = {}
         self.decisions = []
         self.runs = []  # [start, end] of each time on a worker
-        self.between = []  # seconds from each report to the next one of the same run
         self.is_running = False
 
     def best(self, sign, epochs=None):
@@ -63,8 +62,7 @@ class Recomputed:
         self.folder, self.sign = folder, 1 if mode == "min" else -1
         self.lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
         self.trials = defaultdict(OneTrial)
-        self.sessions, self.bests = [], []  # [begin, end] of each; (number of reports, value, time) of each new best
-        arrived, reported = 0, {}
+        self.sessions = []  # [begin, end] of each
         for line in self.lines:
             kind, time, name = line["event"], line["time"], line.get("trial")
             if kind in ("experiment_started", "experiment_resumed"):
@@ -78,19 +76,12 @@ class Recomputed:
                 trial.status, trial.reason, trial.is_running = "running", "", True
                 trial.resources = line["resources"]
                 trial.runs.append([time, time])
-                reported[name] = None
             if trial.is_running and kind in ("report", "trial_failed", "trial_ended"):
                 trial.runs[-1][1] = time
             if kind == "report":
-                if trial.is_running and reported.get(name):
-                    trial.between.append(time - reported[name])
-                reported[name] = time
-                arrived += 1
                 epoch, value = line["epoch"], line["metrics"].get(metric)
                 trial.values[epoch], trial.times[epoch] = value, time
                 trial.checkpoints[epoch] = line.get("checkpoint")
-                if usable(value) and (not self.bests or self.sign * value < self.sign * self.bests[-1][1]):
-                    self.bests.append((arrived, number(value), time))
             elif kind == "decision":
                 trial.decisions.append(line)
                 if line["action"] == "pause":
@@ -351,12 +342,6 @@ def check_costs(truth, ask, experiment):
     assert row["worker_s"] == pytest.approx(sum(seconds.values()), abs=0.01)
     assert row["epochs"] == sum(line["event"] == "report" for line in truth.lines)
     assert row["trials"] == len(truth.trials)
-    if truth.bests:
-        arrived, value, time = truth.bests[-1]
-        before = [end - begin for begin, end in truth.sessions if end < time]
-        begun = max(begin for begin, _ in truth.sessions if begin <= time)
-        assert (row["best_epochs"], row["best_s"]) == (arrived, pytest.approx(sum(before) + time - begun, abs=0.01))
-        assert row["best_trials"] == sum(trial.runs[0][0] <= time for trial in truth.trials.values() if trial.runs)
 
 
 def check_what_if(truth, ask, experiment):

@@ -67,8 +67,13 @@ def write_report(record: ExperimentRecord) -> Path:
 
 def page(record: ExperimentRecord) -> str:
     """Returns the whole HTML document."""
-    figures, contours = all_figures(record), _contours(record)
-    name = escaped(record.experiment.name)
+    figures, name, axes = (
+        all_figures(record),
+        escaped(record.experiment.name),
+        parallel_of(record).axes[:MOST_PARAMETERS],
+    )
+    pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if varied(x, y)]
+    contours = {f"{x}, {y}": draw_contour(record, x, y) for x, y in pairs}
     lines = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -84,18 +89,13 @@ def page(record: ExperimentRecord) -> str:
     return "\n".join(lines)
 
 
-def _contours(record: ExperimentRecord) -> dict[str, Figure]:
-    """Draws one contour for each pair among the first MOST_PARAMETERS parameters that differ between trials."""
-    axes = parallel_of(record).axes[:MOST_PARAMETERS]
-    pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if varied(x, y)]
-    return {f"{x}, {y}": draw_contour(record, x, y) for x, y in pairs}
-
-
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
     totals = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trials"
-    when = record.facts.get("created")
-    started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
+    started, when = "", record.facts.get("created")
+    if isinstance(when, (int, float)):  # in UTC; the page's script replaces it by the reader's local time
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
+        started = f'; started <time datetime="{stamp}">{stamp}</time>'
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
     lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
@@ -126,12 +126,6 @@ def _verdict(record: ExperimentRecord) -> str:
     ]
     points = "".join(f"{point}</dd>" for point in [*known, *steps])
     return f'<section class="verdict{tone}"><p>{escaped(verdict.ended)}</p><dl>{points}</dl></section>'
-
-
-def _time(seconds: float) -> str:
-    # The text is in UTC; the page's script replaces it by the reader's local time.
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-    return f'<time datetime="{stamp}">{stamp}</time>'
 
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
@@ -173,25 +167,22 @@ def _contour(pairs: list[str]) -> str:
 
 def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = HEADINGS) -> str:
     """Returns a section with a table; `own` has the headings of columns that differ from other tables."""
-    headings = HEADINGS | own
-    names = columns.split()
     if not rows:
         return ""
-    numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
-    look = {name: ' class="number"' if name in numbers else "" for name in names}
-    head = "".join(
-        f'<th scope="col"{look[name]}>{escaped(headings.get(name, name.replace("_", " ")))}</th>' for name in names
-    )
-    body = "".join(f"<tr>{''.join(_cell(name, getattr(row, name)) for name in names)}</tr>" for row in rows)
+    names, headings, head, body = columns.split(), HEADINGS | own, "", ""
+    for name in names:
+        look = ' class="number"' if any(isinstance(getattr(row, name), (int, float)) for row in rows) else ""
+        head += f'<th scope="col"{look}>{escaped(headings.get(name, name.replace("_", " ")))}</th>'
+    for row in rows:
+        body += "<tr>"
+        for name in names:
+            value = getattr(row, name)
+            text = setting(value) if name == "config" else formatted(value) if isinstance(value, float) else value
+            look = "number" if isinstance(value, (int, float)) else "text" if name in ("config", "reason") else ""
+            body += f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
+        body += "</tr>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
-
-
-def _cell(name: str, value: Any) -> str:
-    number = isinstance(value, (int, float))
-    text = setting(value) if name == "config" else formatted(value) if isinstance(value, float) else value
-    look = "number" if number else "text" if name in ("config", "reason") else ""
-    return f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
 
 
 def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:

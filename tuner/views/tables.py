@@ -16,9 +16,7 @@ from typing import Any, Literal
 
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.search_stats import RungSummary
 from tuner.rules.asha import cutoff
-from tuner.spec.experiment import Experiment
 
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 Number = float | Literal["nan", "inf", "-inf"]
@@ -111,8 +109,7 @@ def counts(record: ExperimentRecord) -> dict[str, int]:
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
     """Returns the winner by `experiment.BEST_RULE`; None if no trial has a finite metric, or the search was refused."""
-    best = record.best()
-    if best is None:
+    if (best := record.best()) is None:
         return None
     trial, report = best
     return BestRow(trial.id, report.epoch, report.metrics[record.experiment.metric], trial.config)
@@ -153,25 +150,19 @@ def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
     """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
-    return [_rung_row(rung, record.experiment) for rung in record.stats.rungs[:limit]]
+    rows, e, sign = [], record.experiment, -sign_of(record.experiment.mode)
+    for at in record.stats.rungs[:limit]:
+        now = cutoff(at.scores, e.reduction_factor) if e.scheduler == "asha" else None
+        passing = None if now is None else len(at.scores) - bisect_left(at.scores, now)
+        best, then = sign * at.scores[-1] if at.scores else None, at.cutoff_then
+        rows.append(RungRow(*at[:7], best, then, None if now is None else sign * now, passing))
+    return rows
 
 
 def notices(record: ExperimentRecord) -> list[str]:
     """Returns what a reader of the experiment must know about its data."""
     notice = (record.facts.get("data") or {}).get("notice")
     return [notice] if notice else []
-
-
-def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
-    now = cutoff(at.scores, experiment.reduction_factor) if experiment.scheduler == "asha" else None
-    sign = -sign_of(experiment.mode)
-    return RungRow(
-        *at[:7],
-        best=sign * at.scores[-1] if at.scores else None,
-        cutoff_then=at.cutoff_then,
-        cutoff_now=None if now is None else sign * now,
-        would_pass_now=None if now is None else len(at.scores) - bisect_left(at.scores, now),
-    )
 
 
 def decision_rows(
@@ -191,13 +182,8 @@ def decision_rows(
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
-    margin = d.margin if math.isfinite(d.margin) else None
-    of_rung = d.rung, d.bracket, d.compared_value, d.cutoff
-    return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, _outcome(trial, d))
-
-
-def _outcome(trial: TrialRecord, d: Decision) -> str:
-    if d.action != "stop":
-        return {"continue": "continued", "pause": "paused"}.get(d.action, d.action)
-    by_itself = trial.status in ("completed", "failed") and d is trial.decisions[-1]
-    return trial.status if by_itself else "pruned"
+    margin, of_rung = d.margin if math.isfinite(d.margin) else None, (d.rung, d.bracket, d.compared_value, d.cutoff)
+    outcome = {"continue": "continued", "pause": "paused", "stop": "pruned"}.get(d.action, d.action)
+    if d.action == "stop" and trial.status in ("completed", "failed") and d is trial.decisions[-1]:
+        outcome = trial.status
+    return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, outcome)

@@ -96,7 +96,7 @@ class Verdict:
 
 def verdict_of(record: ExperimentRecord) -> Verdict:
     """Returns the verdict on a search as it is now."""
-    outcome, calls = outcome_of(record), _close_calls(record)
+    outcome, (calls, close) = outcome_of(record), _close_calls(record)
     epochs, seconds, saved = savings(record)
     warning, option = why_none(record)
     good_pruned, is_audited = _good_pruned(record)
@@ -108,7 +108,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("waiting", _waiting(record, outcome)),
         Point("pruned", pruned(record)),
         Point("saved", saved),
-        Point(CLOSE_CALLS, _close(record, len(calls))),
+        Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
     ]
     known = [point for point in points if point.text]
@@ -143,10 +143,9 @@ def _ended(record: ExperimentRecord, outcome: str) -> str:
     if outcome == "failed" and record.state != "failed":
         why = "every trial failed" if record.trials and ended == counts.get("failed") else f"no finite {metric}"
         return f"The search ended without an answer: {why}."
-    if outcome == "finished":
-        all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
-        return f"The search is done: {all_of} ended."
+    all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
     texts = {
+        "finished": f"The search is done: {all_of} ended.",
         "killed": f"The search's process was killed: {far} What was reported is kept.",
         "failed": f"The search failed: {reason}{far}",
         "interrupted": f"The search was interrupted: {reason}{far}",
@@ -202,34 +201,30 @@ def _values(record: ExperimentRecord) -> str:
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
 
 
-def _close_calls(record: ExperimentRecord) -> list[CloseCall]:
-    """Returns the close calls among the MOST_CALLS decisions with the smallest margins, the closest first."""
+def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
+    """Returns the close calls among the MOST_CALLS smallest margins, the closest first, and a sentence about them."""
     spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.stats.rungs}
-    found = []
+    calls = []
     for margin, place, number in record.stats.ranked_decisions[:MOST_CALLS]:
         trial = record.trials[place]
         decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
         if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
-            found.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
-    return sorted(found, key=lambda call: call.share)
+            calls.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
+    calls.sort(key=lambda call: call.share)
+    if record.refused or not any(rung.stopped for rung in record.stats.rungs):
+        return calls, ""
+    if not any(spread > 0 for spread in spreads.values()):
+        return calls, f"Unknown: no rung has {LEAST_SCORES} different results to compare."
+    at_least = "At least " if calls and len(record.stats.ranked_decisions) > MOST_CALLS else ""
+    missed = f"missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
+    return calls, f"{at_least}{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
 
 
 def _spread(rung: RungSummary) -> float:
     """Returns the interquartile range of the values at a rung; 0 if there are too few."""
     quarter = len(rung.scores) // 4
     return rung.scores[-1 - quarter] - rung.scores[quarter] if len(rung.scores) >= LEAST_SCORES else 0.0
-
-
-def _close(record: ExperimentRecord, count: int) -> str:
-    if record.refused or not any(rung.stopped for rung in record.stats.rungs):
-        return ""
-    if not any(_spread(rung) > 0 for rung in record.stats.rungs):
-        return f"Unknown: no rung has {LEAST_SCORES} different results to compare."
-    at_least = "At least " if count and len(record.stats.ranked_decisions) > MOST_CALLS else ""
-    number = counted(count, "pruned trial") if count else "No pruned trials"
-    limit = f"{100 * CLOSE:.0f} % of the rung's interquartile range"
-    return f"{at_least}{number} missed the cutoff by less than {limit}."
 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
@@ -248,45 +243,41 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
             f"Of {audit.done} pruned trials that an audit trained to the end, {audit.beat} beat the best trial. "
             f"{audit.estimate}{stale}"
         ), True
-    late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
-    # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
-    # comparison with all results is known exactly.
-    early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     if not (number := num_audited(record)):
         return "", False
-    known = (
-        f"an audit of {number} of them would tell" if record.retrainable else "only a search over a task can be audited"
-    )
-    return f"Unknown; {known}.{early}", False
+    # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
+    # comparison with all results is known exactly.
+    late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
+    early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
+    would = f"an audit of {number} of them would tell"
+    how = would if record.retrainable else "only a search over a task can be audited"
+    return f"Unknown; {how}.{early}", False
 
 
 def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool) -> list[Step]:
-    e, other = record.experiment, Step("Search other values, for example smaller learning rates:", start_again(record))
+    e, other = record.experiment, "Search other values, for example smaller learning rates:"
     if record.facts.get("foreign") or outcome == "running":
         return []
     if outcome == "refused":
         return [Step("Correct what was wrong and start a new search:", start_again(record))]
     if outcome == "failed":
         if not record.stats.failed:
-            return [other]
+            return [Step(other, start_again(record))]
         changed = resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
         return [Step("Correct the code; then try the failed trials again:", changed)]
     if outcome in ("interrupted", "killed"):
         return [Step("Go on where it stopped:", resume_command(record))]
-    steps = []
-    if option:
-        steps.append(Step("Search with rules that prune here:", start_again(record, option)))
-    if record.out_of_time:
-        steps.append(Step("Give it twice the time:", extend_command(record)))
-    if not audited and (audit := audit_command(record)):
-        steps.append(Step("Find out whether good trials were pruned:", audit))
-    if retrain := retrain_command(record):
-        steps.append(Step("Train the best setting again:", retrain))
-    if diverged(record):
-        steps.append(other)
-    elif not record.out_of_time:
-        steps.append(Step("Try as many trials again:", extend_command(record)))
-    return steps
+    audit, retrain, extend = audit_command(record), retrain_command(record), extend_command(record)
+    has_diverged = diverged(record)
+    steps = [
+        (option, "Search with rules that prune here:", start_again(record, option)),
+        (record.out_of_time, "Give it twice the time:", extend),
+        (audit and not audited, "Find out whether good trials were pruned:", audit),
+        (retrain, "Train the best setting again:", retrain),
+        (has_diverged, other, start_again(record)),
+        (not has_diverged and not record.out_of_time, "Try as many trials again:", extend),
+    ]
+    return [Step(text, command) for is_useful, text, command in steps if is_useful]
 
 
 def _sentence(text: str) -> str:

@@ -1,0 +1,273 @@
+"""Figures of parameters: which values they compare, axes without outliers, contour and importance."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from test_figures import branched, decided, pruned_search, record, trial
+
+from tests.views.test_compare import luminance
+from tuner.errors import RequestError
+from tuner.record.texts import MOST_NAME, flat
+from tuner.views.figures.catalogue import all_figures
+from tuner.views.figures.contour import REACH, draw_contour, smoothed_grid
+from tuner.views.figures.importance import Importance, draw_importance, importance_of
+from tuner.views.figures.parameters import MOST_PARAMETERS, draw_parallel, draw_slices, parallel_of, parameters_of
+from tuner.views.figures.plot import VIRIDIS, clipped, color_axis, ticks_between
+from tuner.views.figures.values import default, offered, value_of
+
+
+def values(whole, choice=""):
+    return draw_slices(whole, choice)["data"][0]["y"]
+
+
+def test_a_search_that_pruned_compares_values_of_one_epoch_everywhere():
+    whole = pruned_search()
+    assert (offered(whole), default(whole)) == (["best", "last", "1"], "1")
+    at_one = [10.0 + n for n in range(24)]
+    surface, dots = draw_contour(whole, "x", "y")["data"]
+    assert values(whole) == parallel_of(whole).values == dots["marker"]["color"] == at_one
+    title = draw_slices(whole)["layout"]["yaxis"]["title"]["text"]
+    dimensions = draw_parallel(whole)["data"][0]["dimensions"]
+    assert title == dimensions[-1]["label"] == surface["colorbar"]["title"]["text"] == "loss at epoch 1"
+    assert values(whole, "best")[:2] == [7.0, 8.0] and values(whole, "best")[-1] == 33.0
+
+
+@pytest.mark.parametrize("num", [9, 10, 11, 20, 30])
+def test_the_compared_epoch_is_the_last_one_that_nine_of_ten_trials_reached(num):
+    short = num // 10  # so many of all may be shorter
+    for fewer, epoch in ((short, "4"), (short + 1, "1")):
+        trials = [trial(n, [3.0, 2.0, 1.0, 0.0], x=n) for n in range(num - fewer)]
+        trials += [trial(num - 1 - n, [9.0], "pruned", x=n) for n in range(fewer)]
+        assert default(record(*trials, max_epochs=4)) == ("best" if not fewer else epoch)
+
+
+def test_importance_compares_values_of_one_epoch():
+    """The value at epoch 1 follows x alone; trials with a high y, and only those, train on and get far better."""
+    trials = []
+    for n in range(60):
+        x, y = (n * 7 % 60) / 60, (n * 11 % 60) / 60
+        values = [x] if y < 0.5 else [x, x - 5 * y]
+        trials.append(trial(n, values, "pruned" if y < 0.5 else "completed", [decided(1, x, 0.5)], x=x, y=y))
+    whole = record(*trials, max_epochs=2)
+    assert importance_of(whole).names[0] == "x" and importance_of(whole).values == "loss at epoch 1"
+    assert importance_of(whole, "best").names[0] == "y"
+
+
+def test_without_prunes_the_best_value_is_compared():
+    whole = record(trial(0, [3.0, 1.0, 2.0], x=1), trial(1, [2.0], "failed", x=2), trial(2, [4.0, 3.0], x=3))
+    assert default(whole) == "best" and values(whole) == [1.0, 2.0, 3.0]
+    assert values(whole, "last") == [2.0, 2.0, 3.0]
+    assert values(whole, "2") == [1.0, 3.0]  # one trial has no second epoch
+
+
+def test_a_value_at_an_epoch_is_that_of_the_first_report_from_there_on():
+    known = trial(0, [5.0, math.nan, 3.0])
+    assert [value_of(known, "loss", "min", choice) for choice in ("1", "2", "3", "4", "last")] == [5, None, 3, None, 3]
+
+
+@pytest.mark.parametrize("choice", ["worst", "-1", "1.5", "\u0663"])
+def test_a_choice_that_there_is_not_is_refused(choice):
+    with pytest.raises(RequestError, match="must be best, last or an epoch"):
+        draw_slices(pruned_search(), choice)
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_an_axis_leaves_out_outliers_on_the_worst_side_only(mode, sign):
+    usual = [sign * (1 + n / 20) for n in range(20)]
+    within = clipped([*usual, sign * 1e30, sign * 500.0], mode)
+    assert within.end == usual[-1]
+    assert within.low < min(usual) and max(usual) < within.high
+    assert clipped([*usual, sign * -50.0], mode) is None  # far better than all others: never left out
+    assert clipped(usual, mode) is None and clipped([sign * 1.0, sign * 1e9], mode) is None
+    assert clipped([sign * 1.0] * 30 + [sign * 2.0], mode) is None
+
+
+def test_the_scale_gets_lighter_evenly_so_near_the_best_looks_like_the_best():
+    lightness = [116 * luminance(color) ** (1 / 3) - 16 for color in VIRIDIS]
+    steps = [after - before for before, after in pairwise(lightness)]
+    assert min(steps) > 0.6 * max(steps) > 0
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 0), ("max", -1)])
+def test_the_best_end_of_the_scale_is_marked_and_outliers_share_the_worst_colour(mode, best):
+    sign = 1 if mode == "min" else -1
+    axis = color_axis([sign * n / 10 for n in range(20)] + [sign * 1e9], mode, "loss")
+    bar = axis["colorbar"]
+    assert bar["ticktext"][best].endswith("(best)") and bar["tickvals"][best] == 0.0
+    assert sum("(best)" in text for text in bar["ticktext"]) == 1
+    assert bar["ticktext"][-1 - best].endswith("or worse") and abs(bar["tickvals"][-1 - best]) == 1.9
+    assert axis["reversescale"] is (mode == "max")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0, 726855679.5, ["0", "1.817e+08", "3.634e+08", "5.451e+08", "7.269e+08"]),
+        (726855679, 726855679.4, ["726855679", "726855679.1", "726855679.2", "726855679.3", "726855679.4"]),
+        (0.5, 0.5, ["0.5"]),
+        (-1e300, 1e300, ["-1e+300", "-5e+299", "0", "5e+299", "1e+300"]),
+        (1.0, 1.0 + 2**-52, ["1"] * 5),
+    ],
+)
+def test_ticks_have_as_few_digits_as_tell_them_apart(low, high, texts):
+    assert ticks_between(low, high)[1] == texts
+    bar = color_axis([low, high], "max", "loss")["colorbar"]["ticktext"]
+    assert bar == [*texts[:-1], f"{texts[-1]} (best)"]
+
+
+def test_each_numeric_axis_of_parallel_coordinates_has_texts_of_its_own():
+    pairs = [(1.0, 0.123456789), (726855679.5, 726855679.5)]
+    (trace,) = draw_parallel(record(*(trial(n, [loss], lr=lr) for n, (lr, loss) in enumerate(pairs))))["data"]
+    for dimension in trace["dimensions"]:
+        assert max(map(len, dimension["ticktext"])) <= 9 and dimension["tickvals"][-1] == 726855679.5
+
+
+def test_parallel_axes_follow_what_was_declared():
+    params = {"lr": {"kind": "loguniform"}, "act": {"kind": "choice"}, "width": {"kind": "choice"}}
+    trials = [
+        trial(0, [1.0], lr=0.001, act="relu", width=8, drop=0.1, same=1),
+        trial(1, [2.0], lr=0.1, act="gelu", width=16, drop=0.2, same=1),
+        trial(2, [3.0], lr=0.01, act="<b>", width=128, same=1),
+        trial(3, [math.nan], lr=0.5, act="none", width=4, drop=0.3, same=2),
+    ]
+    axes = {axis.name: axis for axis in parallel_of(record(*trials, params=params)).axes}
+    assert list(axes) == ["lr", "act", "width", "drop"]
+    assert axes["lr"].values == pytest.approx([-3, -1, -2]) and "0.01" in axes["lr"].texts
+    assert axes["width"].texts == ["8", "16", "128"] and axes["width"].values == [0, 1, 2]
+    assert axes["drop"].values == [0.1, 0.2, None] and axes["drop"].texts == []
+    figure = all_figures(record(*trials, params=params))["parallel"]
+    go.Figure(figure)
+    assert "<b>" not in json.dumps(figure)
+
+
+class TestConditionalParameters:
+    def test_a_trial_without_a_parameter_is_empty_on_its_axis_and_log_axes_stay(self):
+        axes = {axis.name: axis for axis in parallel_of(branched()).axes}
+        beta, momentum = axes["optimizer/beta"], axes["optimizer/momentum"]
+        assert beta.values[1::2] == [None] * 6 and momentum.values[::2] == [None] * 6
+        assert beta.values[:5:2] == pytest.approx([-1, -3, -2]) and beta.texts == ["0.001", "0.01", "0.1"]
+        assert momentum.texts == [] and momentum.values[1] == pytest.approx(1 / 12)
+        assert axes["optimizer/lr"].texts == ["0.0001", "0.001", "0.01", "0.1"]
+        assert axes["optimizer/warm"].texts == ["None", "on"] and axes["optimizer/warm"].values[1] is None
+
+    def test_every_figure_is_drawn_and_a_missing_value_has_its_own_tick(self):
+        whole = branched()
+        for figure in all_figures(whole).values():
+            go.Figure(figure)
+            json.dumps(figure, allow_nan=False)
+        dimensions = {each["label"]: each for each in all_figures(whole)["parallel"]["data"][0]["dimensions"]}
+        for name in ("optimizer/beta", "optimizer/momentum", "optimizer/warm"):
+            drawn = dimensions[name]
+            assert drawn["ticktext"][0] == "(none)" and drawn["tickvals"][0] == drawn["range"][0] < drawn["tickvals"][1]
+            assert drawn["values"].count(drawn["tickvals"][0]) == 6
+        assert "(none)" not in dimensions["optimizer/kind"]["ticktext"]
+        traces = all_figures(whole)["slices"]["data"]
+        assert sum(None in each["x"] for each in traces) == 3
+
+
+def test_names_of_a_nested_setting_are_short_and_few():
+    config = {"x" * 1000 + str(n): {f"{n}_{i}": i for i in range(100)} for n in range(20)}
+    assert max(map(len, flat(config))) <= MOST_NAME <= 200
+    wide = trial(0, [1.0], **{f"a{n}": {str(i): i for i in range(100)} for n in range(20)})
+    assert len(parameters_of(wide)) == MOST_PARAMETERS < 2000
+    deep = {"end": 1}
+    for _ in range(300):
+        deep = {"a": deep, "b": 2}
+    assert len(flat(deep)) == 100 + 1 and all(len(name) <= MOST_NAME for name in flat(deep))
+
+
+def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
+    ticks = [float(at) for at in np.linspace(0, 1, 11)]
+    grid = smoothed_grid([0.0, 1.0], [0.0, 1.0], [3.0, 5.0], ticks, ticks)
+    assert grid[0][0] == pytest.approx(3.0) and grid[10][10] == pytest.approx(5.0)
+    assert grid[0][10] is None and grid[5][5] is None
+    near = [(i, j) for i in range(11) for j in range(11) if grid[i][j] is not None]
+    assert all(min(math.hypot(i, j), math.hypot(10 - i, 10 - j)) / 10 <= REACH + 1e-9 for i, j in near)
+    same = smoothed_grid([0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 1.0], [0.0, 1.0])
+    assert same[0][0] == pytest.approx(1.5)  # two trials at one place are their mean
+
+
+def test_smoothing_does_not_depend_on_units():
+    ticks = [float(at) for at in np.linspace(0, 1, 5)]
+    stream = np.random.default_rng(0)
+    x, y, values = (list(stream.random(9)) for _ in range(3))
+    once = smoothed_grid(x, y, values, ticks, ticks)
+    scaled = smoothed_grid([1e6 * at for at in x], y, values, [1e6 * at for at in ticks], ticks)
+    assert [c is None for row in once for c in row] == [c is None for row in scaled for c in row]
+    known = [(a, b) for p, q in zip(once, scaled, strict=True) for a, b in zip(p, q, strict=True) if a is not None]
+    assert known and all(a == pytest.approx(b) for a, b in known)
+
+
+def test_trials_without_a_finite_value_are_left_out_and_the_figure_is_plotlys():
+    trials = [trial(n, [float(n)], a=n, b=-n, same=1) for n in range(5)]
+    figure = draw_contour(record(*trials, trial(5, [math.nan], a=9, b=9, same=1)), "a", "b")
+    go.Figure(figure)
+    surface, dots = figure["data"]
+    assert dots["x"] == dots["marker"]["color"] == [0, 1, 2, 3, 4]
+    assert len(surface["z"]) == len(surface["y"]) and len(surface["z"][0]) == len(surface["x"])
+
+
+def test_a_name_is_mended_and_one_value_for_all_is_no_axis():
+    trials = [trial(n, [float(n)], width=n, depth=n, same=1) for n in range(3)]
+    with pytest.raises(RequestError, match="no parameter 'widht'.*did you mean 'width'"):
+        draw_contour(record(*trials), "widht", "depth")
+    with pytest.raises(RequestError, match="no parameter 'same'"):
+        draw_contour(record(*trials), "width", "same")
+
+
+def test_what_the_value_follows_comes_first_and_noise_is_near_zero():
+    stream = np.random.default_rng(0)
+    settings = [{"noise": float(a), "lr": float(b)} for a, b in stream.random((60, 2))]
+    importance = importance_of(record(*(trial(n, [s["lr"] ** 2], **s) for n, s in enumerate(settings))))
+    assert importance.names == ["lr", "noise"] and importance.trials == 60
+    assert importance.explained > 0.8 and importance.means[0] > 10 * abs(importance.means[1])
+    assert all(deviation >= 0 for deviation in importance.deviations)
+
+
+def test_values_are_compared_by_rank_so_one_that_exploded_changes_little():
+    trials = [trial(n, [float(n)], x=n, y=n % 3) for n in range(20)]
+    calm = importance_of(record(*trials))
+    wild = importance_of(record(*trials[:-1], trial(19, [1e30], x=19, y=1)))
+    assert calm.names == wild.names and calm.means == pytest.approx(wild.means)
+    assert importance_of(record(*trials)) == calm  # the same record gives the same figure
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        (
+            [trial(n, [float(n)], x=n) for n in range(10)],
+            "at least 20 trials.*here 10 trials have",
+        ),
+        ([trial(n, [float(n)], x=1) for n in range(20)], "at least 20 trials with a value, and a parameter"),
+        ([trial(n, [math.nan], x=n) for n in range(20)], "here 0 trials have a value"),
+        ([], "here 0 trials have a value"),
+        ([trial(n, [1.0], x=n) for n in range(30)], "values that differ; all 30 trials have 1"),
+    ],
+)
+def test_too_little_to_tell_is_refused(trials, said):
+    with pytest.raises(RequestError, match=said):
+        importance_of(record(*trials))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("num", [20, 21, 40])
+def test_noise_gives_a_sentence_and_no_bars_and_no_warning(num):
+    stream = np.random.default_rng(1)
+    found = importance_of(record(*(trial(n, [float(stream.random())], x=n, y=(n * 7) % 11) for n in range(num))))
+    figure = draw_importance(found)
+    go.Figure(figure)
+    assert found.explained <= 0 and figure["data"] == []
+    assert figure["layout"]["annotations"][0]["text"].startswith("Nothing can be read from these")
+    undefined = draw_importance(Importance(["x"], [math.nan], [math.nan], math.nan, 10))
+    assert undefined["data"] == [] and "nan" not in undefined["layout"]["meta"]["text"]
+
+
+def test_the_most_important_is_on_top_and_names_are_escaped():
+    figure = draw_importance(Importance(["<b>", "x"], [0.5, 0.1], [0.1, 0.0], 0.4, 20))
+    go.Figure(figure)
+    assert figure["data"][0]["y"] == ["x", "&lt;b&gt;"]  # Plotly draws the last on top
