@@ -143,10 +143,10 @@ def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
         lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
     (folder / "journal.jsonl").write_bytes(b"".join(line_of(line) for line in lines))
     compared = compared_of(load(folder), 1001.0)
-    assert len(compared.steps) == MOST_STEPS and len(compared.distributions["best"].values) == MOST_POINTS
+    assert len(compared.steps) == MOST_STEPS and len(compared.distributions["best"].rows) == MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]
     assert thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and thinned([1, 2], 5) == [1, 2]
-    assert compared.distributions["best"].shares[-1] == 1 and compared.distributions["best"].size == 1000
+    assert compared.distributions["best"].rows[-1][1] == 1 and compared.distributions["best"].size == 1000
 
 
 def test_options_and_ranges_that_differ_are_marked(tmp_path):

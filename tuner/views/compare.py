@@ -10,24 +10,26 @@ has the trial of each point.
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from tuner.record.records import finite, sign_of
+from tuner.record.records import sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
-from tuner.views.figures.values import BEST, shared_epoch, title_of, value_at
+from tuner.views.figures.values import BEST, shared_epoch, title_of
+from tuner.views.figures.values import values_of as trial_values
 from tuner.views.tables import Number
 
 MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # of one distribution
-LAST_EPOCH = 2048  # the last epoch at which distributions are offered
+EPOCHS = [2**n for n in range(12)]  # at which distributions are offered
 MOST_NAMES, MOST_TEXT = 500, 300  # of one experiment: parameters or constants, and characters of each
 # Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
 # without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
@@ -56,13 +58,14 @@ class Step(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The values of `size` trials, the best first: `shares[i]` of the trials are at least as good as `values[i]`."""
+    """The values of `size` trials and their median; `rows` has, thinned and the best first: value, share, trial.
+
+    `share` of all trials are at least as good as the value.
+    """
 
     size: int
-    values: list[float]
-    shares: list[float]
-    trials: list[str]
     median: float
+    rows: list[tuple[float, float, str]]
 
 
 @dataclass(frozen=True)
@@ -198,33 +201,15 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
     """Returns the distribution of the best values, and those at epochs 1, 2, 4, ... that nine of ten trials reached."""
-    metric, sign, trials = record.experiment.metric, sign_of(record.experiment.mode), record.trials
-    epochs, last = [1], min(shared_epoch(record), LAST_EPOCH)
-    while 2 * epochs[-1] <= last:
-        epochs.append(2 * epochs[-1])
-    pairs = {BEST: [(rank.loss, rank.place) for rank in record.stats.ranked]}
-    for epoch in epochs if last else ():
-        values = ((value_at(trial, metric, epoch), place) for place, trial in enumerate(trials))
-        pairs[str(epoch)] = sorted((sign * value, place) for value, place in values if value is not None)
-    return {
-        choice: _distribution([sign * loss for loss, _ in ranked], [trials[place].id for _, place in ranked])
-        for choice, ranked in pairs.items()
-        if ranked
-    }
-
-
-def _distribution(values: list[float], trials: list[str]) -> Distribution:
-    """Returns the distribution of values that are sorted, the best first."""
-    count = len(values)
-    places = thinned(range(count), MOST_POINTS)
-    median = (values[(count - 1) // 2] + values[count // 2]) / 2
-    return Distribution(
-        count,
-        [values[i] for i in places],
-        [(i + 1) / count for i in places],
-        [trials[i] for i in places],
-        median if finite(median) is not None else values[count // 2],
-    )
+    sign, found, last = sign_of(record.experiment.mode), {}, shared_epoch(record)
+    for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
+        values = enumerate(trial_values(record, choice))
+        ranked = sorted((sign * value, record.trials[place].id) for place, value in values if value is not None)
+        if count := len(ranked):
+            rows = thinned([(sign * loss, n / count, trial) for n, (loss, trial) in enumerate(ranked, 1)], MOST_POINTS)
+            low, high = sign * ranked[(count - 1) // 2][0], sign * ranked[count // 2][0]
+            found[choice] = Distribution(count, (low + high) / 2 if math.isfinite(low + high) else high, rows)
+    return found
 
 
 def _options(record: ExperimentRecord) -> dict[str, str]:
@@ -329,9 +314,9 @@ def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Fig
         number = counted(spread.size, "trial")
         hover = f"{plot.escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} are this good or "
         look = {"hovertemplate": f"{hover}better<extra></extra>"} | ({"mode": "lines"} if spread.size > 30 else {})
-        traces.append(_line(each, zip(spread.values, spread.shares, spread.trials, strict=True), **look))
-        texts.append(f"{plot.tick(name, 60)} median {spread.median:.5g}, best {spread.values[0]:.5g} of {number}")
-        values += spread.values
+        traces.append(_line(each, spread.rows, **look))
+        texts.append(f"{plot.tick(name, 60)} median {spread.median:.5g}, best {spread.rows[0][0]:.5g} of {number}")
+        values += [value for value, *_ in spread.rows]
     title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
     return plot.figure(
         traces,

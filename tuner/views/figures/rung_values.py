@@ -20,10 +20,8 @@ MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, t
 MOST_NAMED = 4  # rungs in the text about the plot
 WAITS = "waits"
 OF_ACTIONS = {"pause": WAITS, "stop": "pruned"}
-OUTCOMES = {
-    "continued": (plot.MAIN_COLOR, -0.18),
-    "pruned": (plot.STOP_COLOR, 0.18),
-}  # name -> colour, offset from the rung
+# OUTCOMES: name -> colour, offset from the rung
+OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
@@ -107,8 +105,9 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     within = plot.clipped([*values[::every], min(values), max(values)], record.experiment.mode)
     many = len({rung.bracket for rung in rungs}) > 1
     names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
-    start = spans[0].start if spans else math.nan
-    unit, per = unit_of(max((time for rung in rungs for time, _ in rung.cutoffs), default=start) - start)
+    times = [time for rung in rungs for time, _ in rung.cutoffs]
+    start = spans[0].start if spans else min(times, default=0.0)
+    unit, per = unit_of(max(times, default=start) - start)
     marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
     cutoffs = plot.points(
         "markers", marked, name="last cutoff used", meta="cutoff",
@@ -160,9 +159,8 @@ def _boxes(rungs: list[Rung], name: str) -> plot.Figure:
 
 
 def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> plot.Figure:
-    first = start if math.isfinite(start) else min((time for time, _ in rung.cutoffs), default=0.0)
     return plot.points(
-        "lines" if len(rung.cutoffs) > 1 else "markers", [((time - first) / per, at) for time, at in rung.cutoffs],
+        "lines" if len(rung.cutoffs) > 1 else "markers", [((time - start) / per, at) for time, at in rung.cutoffs],
         name=f"cutoff at rung {name}", meta="cutoff", xaxis="x2", yaxis="y2", marker={"color": color},
         line={"color": color, "width": 2, "shape": "hv"},
         hovertemplate=f"cutoff %{{y:.5g}} at rung {name}<extra></extra>",

@@ -67,19 +67,17 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
-    """Returns the trial's value for a choice: `best`, `last` or an epoch; None if it is not finite, or not reached."""
+    """Returns the trial's value for a choice; None if it is not finite, or not reached.
+
+    `choice` is `best`, `last`, or an epoch: then the value is that of the first report at or after the epoch.
+    """
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
-    if choice == LAST:
-        return finite(trial.reports[-1].metrics.get(metric)) if trial.reports else None
-    return value_at(trial, metric, int(choice))
-
-
-def value_at(trial: TrialRecord, metric: str, epoch: int) -> float | None:
-    """Returns the trial's value at the epoch, or at its next report; None if it is not finite, or not reached."""
-    place = bisect_left(trial.reports, epoch, key=lambda report: report.epoch)
-    return finite(trial.reports[place].metrics.get(metric)) if place < len(trial.reports) else None
+    place = len(trial.reports) - 1
+    if choice != LAST:
+        place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
+    return finite(trial.reports[place].metrics.get(metric)) if 0 <= place < len(trial.reports) else None
 
 
 def title_of(metric: str, choice: str) -> str:
