@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
-from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
 from tuner.rules.own_length import of_length
 from tuner.spec.metrics import all_diverged, one_value
@@ -203,8 +202,11 @@ def _values(record: ExperimentRecord) -> str:
 
 def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
     """Returns the close calls among the MOST_CALLS smallest margins, the closest first, and a sentence about them."""
-    spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.stats.rungs}
-    calls = []
+    calls, spreads = [], {}
+    for rung in record.stats.rungs:
+        scores, quarter = rung.scores, len(rung.scores) // 4
+        spread = scores[-1 - quarter] - scores[quarter] if len(scores) >= LEAST_SCORES else 0.0
+        spreads[rung.band, rung.bracket, rung.rung] = spread
     for margin, place, number in record.stats.ranked_decisions[:MOST_CALLS]:
         trial = record.trials[place]
         decision = trial.decisions[number]
@@ -219,12 +221,6 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
     at_least = "At least " if calls and len(record.stats.ranked_decisions) > MOST_CALLS else ""
     missed = f"missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
     return calls, f"{at_least}{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
-
-
-def _spread(rung: RungSummary) -> float:
-    """Returns the interquartile range of the values at a rung; 0 if there are too few."""
-    quarter = len(rung.scores) // 4
-    return rung.scores[-1 - quarter] - rung.scores[quarter] if len(rung.scores) >= LEAST_SCORES else 0.0
 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:

@@ -47,7 +47,8 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     is_dotted = count <= FEW_CURVES or kind == "scattergl"
     traces = _band(record) if count < total else []
     for status, (name, color, opacity) in plot.GROUPS.items():
-        same = [curve for trial, curve in curves if trial.id != best and _status(trial) == status]
+        statuses = (status, "suggested") if status == "running" else (status,)
+        same = [curve for trial, curve in curves if trial.id != best and trial.status in statuses]
         plain = [] if is_dotted else [curve for curve in same if _is_line(curve)]
         dotted = [curve for curve in same if is_dotted or not _is_line(curve)]
         look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status}
@@ -59,14 +60,18 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     marks = _stop_marks(trials, metric)
     few = f"<br>{count} of {total:,} trials drawn: the best ones and an even sample of the others"
     rungs = _rungs(record)
+    below = {"yref": "paper", "layer": "below", "line": {"color": plot.GRAY, "width": 1, "dash": "dot"}}
+    above = {"yref": "paper", "yanchor": "bottom", "font": {"size": 10, "color": plot.GRAY}, "showarrow": False}
     return plot.figure(
         traces + (_cutoff_marks(record) if marks is None else marks),
         _described(record),
         clip=(metric, plot.clipped(values, experiment.mode)),
         xaxis=plot.titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
         legend=plot.LEGEND | {"y": 1.06},
-        shapes=[_rung_line(rung) for rung in rungs],
-        annotations=[_rung_label(rung, f"rung {rung}" if i == 0 else str(rung)) for i, rung in enumerate(rungs)],
+        shapes=[{"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, **below} for rung in rungs],
+        annotations=[
+            {"text": f"{'' if i else 'rung '}{rung}", "x": rung, "y": 1, **above} for i, rung in enumerate(rungs)
+        ],
     )
 
 
@@ -79,10 +84,6 @@ def _curve(trial: TrialRecord, metric: str, step: int) -> list[plot.Point]:
 def _is_line(curve: Sequence[plot.Point]) -> bool:
     """Whether a line without dots shows every value of a curve: there are two or more, and no gap between them."""
     return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
-
-
-def _status(trial: TrialRecord) -> str:
-    return "running" if trial.status == "suggested" else trial.status
 
 
 def _rungs(record: ExperimentRecord) -> list[int]:
@@ -213,16 +214,6 @@ def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
         meta="cutoff", text=[f"{_rung_name(rung)}<br>{text}" for rung, text in zip(rungs, passed, strict=True)],
         hovertemplate="last cutoff %{y:.5g} of %{text}<extra></extra>",
     )]  # fmt: skip
-
-
-def _rung_line(rung: int) -> plot.Figure:
-    line = {"color": plot.GRAY, "width": 1, "dash": "dot"}
-    return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "layer": "below", "line": line}
-
-
-def _rung_label(rung: int, text: str) -> plot.Figure:
-    look = {"font": {"size": 10, "color": plot.GRAY}, "showarrow": False}
-    return {"text": text, "x": rung, "y": 1, "yref": "paper", "yanchor": "bottom", **look}
 
 
 def draw_history(record: ExperimentRecord) -> plot.Figure | None:
