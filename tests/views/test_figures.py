@@ -11,10 +11,9 @@ from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.contour import draw_contour
 from tuner.views.figures.curves import draw_curves, draw_history
 from tuner.views.figures.importance import Importance, draw_importance
-from tuner.views.figures.parameters import draw_slices
+from tuner.views.figures.parameters import draw_contour, draw_slices
 from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values
 from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import draw_metrics
@@ -75,6 +74,7 @@ def branched(num=12):
 
 def test_every_figure_has_a_text_and_is_plotlys_and_strict_json(searched):
     assert set(all_figures(searched)) == {"curves", "rung_values", "history"}  # the one parameter is the same in all
+    assert all_figures(record()) == all_figures(record(trial(0, [math.nan], "pruned"), trial(1, [], "failed"))) == {}
     for whole in (searched, pruned_search(), branched()):
         for name, figure in all_figures(whole).items():
             go.Figure(figure)
@@ -84,6 +84,10 @@ def test_every_figure_has_a_text_and_is_plotlys_and_strict_json(searched):
     assert text == (
         "24 trials: 12 pruned, 12 completed. Best loss: 7, of trial 00000 at epoch 4. Pruned: 12 of 24 at rung 1."
     )
+
+
+def trials_in(figure):
+    return {trial for trace in figure["data"] for trial in trace.get("customdata", [])} - {None}
 
 
 def test_every_point_and_bar_of_a_trial_has_the_trials_id():
@@ -98,7 +102,7 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
     figures = {**all_figures(whole), "contour": contour, "what-if": draw_whatif(whole, outcome)}
     assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
     for name, figure in figures.items():
-        shown = {each for trace in figure["data"] for each in trace.get("customdata", [])} - {None}
+        shown = trials_in(figure)
         assert shown <= ids and (shown == ids or name in ("history", "rung_values", "timeline"))
         for trace in figure["data"]:
             values = trace.get("y") or trace.get("dimensions", [{}])[0].get("values") or []
@@ -108,11 +112,6 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
                 assert len(trace["customdata"]) == len(values), name
                 gaps = zip(trace["customdata"], values, strict=True)
                 assert all(value is None for each, value in gaps if each is None)
-
-
-def test_nothing_finite_is_no_figure():
-    assert all_figures(record()) == {}
-    assert all_figures(record(trial(0, [math.nan], "pruned"), trial(1, [], "failed"))) == {}
 
 
 HOSTILE = '<a href="https://evil.com">x</a>\x1b]0;x\x07\u202e\udcff'
@@ -166,10 +165,6 @@ def test_the_history_leaves_out_a_bad_first_value_that_lasted_shortly():
     layout = draw_history(record(*trials))["layout"]
     assert layout["yaxis"]["range"][1] < 3 and "clipped" in layout["yaxis"]["title"]["text"]
     assert layout["meta"]["text"].startswith("Best loss so far: 1.81, of trial 00019, found after 146 of 153 epochs")
-
-
-def trials_in(figure):
-    return {trial for trace in figure["data"] for trial in trace.get("customdata", [])} - {None}
 
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):

@@ -1,8 +1,5 @@
 """Collects what a comparison of several experiments shows of each one, and draws the comparison.
 
-`Compared` is a few hundred numbers and texts and does not refer to the record, so that the service can keep it after it
-dropped the record: twenty records of 10,000 trials do not fit into its memory together.
-
 An experiment has the same colour and dash in all figures. `meta` of a trace is the experiment's name, and `customdata`
 has the trial of each point.
 """
@@ -105,7 +102,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison shows of one experiment.
+    """What a comparison shows of one experiment; it lets the record go, because twenty may not fit into memory.
 
     Attributes:
         row: its row; `color` and `dash`, and from `state` to `scheduler`, are the request's to set.

@@ -16,8 +16,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import write_atomically
 from tuner.record.texts import formatted, setting
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.contour import draw_contour, varied
-from tuner.views.figures.parameters import parallel_of
+from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of

@@ -8,15 +8,11 @@ from tuner.rules.hyperband import ADVICE, band_of
 
 
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
-    """Estimates the epochs and worker seconds that the trials which a rule stopped still needed to end by themselves.
+    """Estimates the epochs and worker seconds that the trials which a rule stopped still needed, with a sentence.
 
-    Each of them counts at its own speed, with the length that trials of this search have. A trial that reported only
-    once has no speed, because that report also waited for the worker's start: it counts at the search's median speed.
-    If no trial tells how long an epoch takes, the seconds are 0.
-
-    Returns:
-        The epochs, the seconds and a sentence with both; 0 and empty if no rule pruned a trial, or if the length of an
-        unpruned trial is unknown.
+    Each trial counts at its own speed. A trial that reported only once has none, because that report also waited for
+    the worker's start: it counts at the search's median speed. The seconds are 0 if no trial has a speed. All are empty
+    if no rule pruned a trial, or if the length of an unpruned trial is unknown.
     """
     stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
     left = [max(0, length - trial.last_epoch) for trial in stopped]
@@ -84,10 +80,7 @@ def pruned(record: ExperimentRecord) -> str:
 
 
 def why_none(record: ExperimentRecord) -> tuple[str, str]:
-    """Says why the search could prune nothing, and which option would change it.
-
-    Both texts are empty if the search pruned trials or compared them.
-    """
+    """Says why the search could compare no trials, and which option would change it; both are empty if it could."""
     e, stats, rules = record.experiment, record.stats, record.rules
     compared = any(rung.cutoff_then is not None for rung in stats.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:

@@ -21,8 +21,8 @@ from tuner.record.results import ExperimentRecord, Following
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
 from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
-from tuner.views.figures.contour import draw_contour
 from tuner.views.figures.importance import draw_importance, importance_of
+from tuner.views.figures.parameters import draw_contour
 from tuner.views.figures.whatif import draw_whatif
 from tuner.views.whatif import WhatIf, what_if
 

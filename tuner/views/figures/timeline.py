@@ -149,8 +149,10 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
         ],
         name="copied from", meta="copy", hoverinfo="skip", line={"color": plot.GRAY, "width": 1.2},
     )  # fmt: skip
+    texts = [f"trial {plot.escaped(c.trial, 40)} copied trial {plot.escaped(c.source, 60)}" for c in seen]
+    texts = [f"{text}<br>{plot.escaped(c.reason, 120)}" for text, c in zip(texts, seen, strict=True)]
     heads = plot.points(
-        "markers", [(at(copy.time), row[copy.trial], copy.trial, _copy_label(copy)) for copy in seen],
+        "markers", [(at(c.time), row[c.trial], c.trial, text) for c, text in zip(seen, texts, strict=True)],
         name="copy with changed parameters", meta="copy", hovertemplate="%{text}<extra></extra>",
         marker={"symbol": "diamond", "size": 10, "color": plot.MAIN_COLOR, "line": {"width": 1, "color": "#ffffff"}},
     )  # fmt: skip
@@ -204,11 +206,6 @@ def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tupl
             path.append((trial, copy.time, end))
             trial, end = copy.source, copy.time
     return [*path, (trial, start, end)]
-
-
-def _copy_label(copy: Copy) -> str:
-    trial, source, reason = plot.escaped(copy.trial, 40), plot.escaped(copy.source, 60), plot.escaped(copy.reason, 120)
-    return f"trial {trial} copied trial {source}<br>{reason}"
 
 
 def _described_lineage(num_copies: int, num_shown: int, num_trials: int, path: list[str]) -> str:
