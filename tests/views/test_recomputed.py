@@ -237,13 +237,12 @@ def check_summary(truth, summary, experiment):
     assert summary["epochs"] == sum(list(trial.values)[-1] for trial in truth.trials.values() if trial.values)
     assert summary["took_s"] == pytest.approx(sum(end - begin for begin, end in truth.sessions), abs=0.06)
     assert summary["lines"] == len(truth.lines)
-    best, winner = summary["best"], truth.winner()
-    if winner is None:
-        assert best is None
+    if (winner := truth.winner()) is None:
+        assert summary["best"] is None
     else:
-        trial, epoch = winner
-        assert (best["trial"], best["epoch"]) == (trial, epoch)
-        assert best["value"] == truth.trials[trial].values[epoch] and best["config"] == truth.trials[trial].config
+        trial = truth.trials[winner[0]]
+        of = {"trial": winner[0], "epoch": winner[1], "value": trial.values[winner[1]], "config": trial.config}
+        assert summary["best"] == of
 
 
 def check_trials(truth, rows):
@@ -272,18 +271,12 @@ def check_rungs(truth, rows, experiment):
             waits = decision["action"] == "pause" and list(truth.trials[name].values)[-1] <= decision["epoch"]
             actions["waiting" if waits else "stopped" if decision["action"] == "stop" else "continued"] += 1
         assert row["reached"] == len(there)
-        assert {name: row[name] for name in ("waiting", "stopped", "continued")} == {
-            name: actions[name] for name in ("waiting", "stopped", "continued")
-        }
+        assert all(row[name] == actions[name] for name in ("waiting", "stopped", "continued"))
         values = [number(d["value"]) for d in there.values() if usable(d["value"])]
-        assert same(
-            row["best"], truth.sign * min((truth.sign * v for v in values), default=math.nan) if values else None
-        )
+        assert same(row["best"], truth.sign * min(truth.sign * v for v in values) if values else None)
         if experiment.scheduler == "asha" and values:
             share = 100 / experiment.reduction_factor
-            if truth.sign < 0:
-                share = 100 - share
-            now = np.percentile(values, share)
+            now = np.percentile(values, share if truth.sign > 0 else 100 - share)
             assert number(row["cutoff_now"]) == pytest.approx(now, rel=1e-12)
             passing = sum(truth.sign * v <= truth.sign * number(row["cutoff_now"]) for v in values)
             assert row["would_pass_now"] == passing
@@ -314,10 +307,8 @@ def check_decisions(truth, rows):
     margins = []
     for row in rows:
         known = usable(row["value"]) and usable(row["cutoff"])
-        margin = abs(number(row["value"]) - number(row["cutoff"])) if known else None
-        known = margin is not None and math.isfinite(margin)
-        assert same(row["margin"], margin if known else None)
-        margins.append(margin if known else math.inf)
+        margins.append(abs(number(row["value"]) - number(row["cutoff"])) if known else math.inf)
+        assert same(row["margin"], margins[-1] if math.isfinite(margins[-1]) else None)
     assert margins == sorted(margins)
 
 

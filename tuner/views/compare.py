@@ -102,7 +102,7 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison shows of one experiment; it lets the record go, because twenty may not fit into memory.
+    """What a comparison shows of one experiment, without its record: twenty records may not fit into memory.
 
     Attributes:
         row: its row; `color` and `dash`, and from `state` to `scheduler`, are the request's to set.
