@@ -22,7 +22,7 @@ ENVIRONMENT = dict(
     TUNE_GLOBAL_CHECKPOINT_S="inf",  # no periodic snapshots: their cost grows with the trials; the journal suffices
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
-    # Three limits that Ray reads before it reads those of `engine.local.ahead`, too short on a busy machine:
+    # Three limits that Ray reads before it reads those of `engine.local.alone`, too short on a busy machine:
     RAY_gcs_rpc_server_connect_timeout_s="60",  # 5 s: then the raylet aborts, since it does not reach the GCS
     RAY_gcs_server_port_wait_time_s="300",  # 20 attempts, a second each, to reach a GCS that lives
     RAY_raylet_client_num_connect_attempts="300",  # 10 attempts, a second each, of the driver to reach the raylet

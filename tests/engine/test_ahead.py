@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tuner.engine.local.ahead import importing, start_ahead
+from tuner.engine.local.alone import importing, start_ahead
 
 SCRIPT = """
 import contextlib, json, os, sys, time, uuid
@@ -16,7 +16,7 @@ import tuner.tuning.driver
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tuner.engine.local.ahead import private_options, start_ahead
+from tuner.engine.local.alone import private_options, start_ahead
 
 def idle():
     found = 0

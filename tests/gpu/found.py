@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from tuner.engine.local.machine import num_gpus
+from tuner.engine.local.alone import num_gpus
 from tuner.training.devices import accelerator
 from tuner.training.devices.nvml import devices
 

@@ -39,7 +39,7 @@ def test_a_driver_that_does_not_answer_says_why(machine):
 
 COUNTS = """
 import json, sys
-from tuner.engine.local.machine import local_cluster
+from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of

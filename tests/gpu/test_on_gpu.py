@@ -12,7 +12,7 @@ import pytest
 import torch
 from machines import ROOT
 
-from tuner.engine.local.machine import num_gpus
+from tuner.engine.local.alone import num_gpus
 from tuner.record.reading import read
 from tuner.record.results import load
 

@@ -15,7 +15,7 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import Nodes
-from tuner.engine.controller.changes import installed
+from tuner.engine.controller.changes import Watch, installed
 from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
@@ -108,8 +108,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             verbose=1,
         ),
     )
-    timeout_s = experiment.trial_timeout_s
-    return Assembly(tuner, installed(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure), stopper)
+    watch = Watch(nodes, here, retries, experiment.trial_timeout_s, stopper.waiting, scheduler.on_failure)
+    return Assembly(tuner, installed(watch), stopper)
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:

@@ -17,8 +17,7 @@ import ray
 
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
-from tuner.engine.local import ahead, alone
-from tuner.engine.local.machine import local_cluster
+from tuner.engine.local import alone
 from tuner.engine.local.node import cause_in_logs, is_of_the_folder, local_node
 from tuner.engine.local.signals import kept_from_ray, signals_to
 from tuner.errors import RequestError, say
@@ -79,13 +78,13 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
         with alone.no_reports_of_dead_workers():
             yield
         return
-    here = local_cluster()
+    here = alone.local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
     with ExitStack() as stack:
         stages = ["starting Ray"]
-        with patience(lambda: stages[-1]), ahead.importing(imports):
+        with patience(lambda: stages[-1]), alone.importing(imports):
             stack.enter_context(started(here, num_processes, imports, stages.append))
-            ahead.start_ahead(num_processes)
+            alone.start_ahead(num_processes)
             stages.append(f"importing {' and '.join(imports)}")
         with alone.no_reports_of_dead_workers():
             yield
@@ -119,7 +118,7 @@ def started(
                         include_dashboard=False,
                         logging_level=logging.ERROR,
                         log_to_driver=False,
-                        **ahead.private_options(folder, num_processes, imports),
+                        **alone.private_options(folder, num_processes, imports),
                     )
                 return stack.pop_all()
             except Exception as error:  # Ray raises Exception itself, too

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import ray.tune.tune
 from ray.exceptions import RayActorError
@@ -36,31 +38,16 @@ LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 
 
 class Controller(TuneController):
-    """Ray's controller with other rules for failures, idle workers and epochs that are trained again.
+    """Ray's controller with other rules for failures, idle workers and epochs that are trained again."""
 
-    Attributes:
-        nodes: gives the maximum number of idle workers, and the drained nodes.
-        on_this_machine: whether workers inherit the driver's environment.
-        retries: decides whether a failed trial is retried.
-        watch: calls this controller's `fail`, `move` and `keep_idle`.
-        waiting: called with the reason when a trial waits because it cannot save a checkpoint.
-        failed: called with this controller, a trial and its failure, before the trial ends or is retried.
-    """
-
-    # `installed` sets these class attributes on a subclass: Ray's snapshot would write instance attributes as JSON.
-    nodes: Nodes
-    on_this_machine: bool
-    retries: Retries
-    watch: Watch
-    waiting: Callable[[str], None]
-    failed: Callable[[Controller, SearchTrial, Failure], None]
+    watch: Watch  # `installed` sets it on a subclass: Ray's snapshot would write an instance attribute as JSON
 
     def __init__(self, **options: Any) -> None:
         self.watch.host = self
         super().__init__(**options | {"callbacks": [*options["callbacks"], self.watch]})
         self._actor_cache = _ObjectCache(may_keep_one=False)
         self._room = 0
-        if self.on_this_machine:
+        if self.watch.on_this_machine:
             # Ray would set environment variables for each actor. The processes that the raylet started in advance lack
             # them, so Ray would start new ones. Here the workers inherit the driver's environment anyway.
             self._class_cache = SimpleNamespace(get=functools.cache(ray.remote))
@@ -93,13 +80,12 @@ class Controller(TuneController):
         # report is ignored, so that one failure is not counted twice.
         if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
             return
-        failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
+        failure = self.watch.retries.judge(trial.trial_id, exception, saved_epoch(trial))
         if failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
             kill_worker(trial)  # a worker asked to end would first finish its task, or hang while CUDA shuts down
         if failure.will_retry:
-            until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
-            self._judged_until[trial.trial_id] = until
-        self.failed(self, trial, failure)
+            self._judged_until[trial.trial_id] = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
+        self.watch.failed(self, trial, failure)
         trial.set_retry(failure.will_retry)
         super()._process_trial_failure(trial, exception)
         if trial.is_finished():
@@ -147,8 +133,8 @@ class Controller(TuneController):
         process each time, which takes 2 to 4 s of imports. If a cluster gets another search, idle workers that exceed
         this search's share end.
         """
-        room = self.nodes.concurrent()
-        if self.nodes.too_many(num_running + self._actor_cache.num_cached_objects):
+        room = self.watch.nodes.concurrent()
+        if self.watch.nodes.too_many(num_running + self._actor_cache.num_cached_objects):
             room = max(0, room - num_running)
         self._actor_cache.increase_max(trial.placement_group_factory, by=room - self._room)
         self._room = room
@@ -156,8 +142,8 @@ class Controller(TuneController):
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
         """Hides repeated epochs and WAITS (no room for a checkpoint) from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
-            self.waiting(result[WAITS])
-            self.watch.waits(trial, result[WAITS])
+            self.watch.waiting(result[WAITS])
+            self.watch.waits_for[trial] = f"; {result[WAITS]}"
         elif RESULT_DUPLICATE in result or result[TRAINING_ITERATION] > self._judged_until.get(trial.trial_id, 0):
             self._judged_until.pop(trial.trial_id, None)
             decision: str | None = super()._process_trial_result(trial, result)
@@ -178,7 +164,7 @@ class Controller(TuneController):
         super().stop_trial(trial)
 
     def move(self, trial: SearchTrial) -> None:
-        """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
+        """Kills the trial's worker and queues the trial; another worker resumes it from its checkpoint, if any."""
         kill_worker(trial)
         trial.set_retry(True)
         super()._process_trial_failure(trial, RuntimeError("the trial leaves its node"))
@@ -198,31 +184,37 @@ class TrialTimeoutError(Exception):
     """A trial has not reported for longer than `--trial-timeout` allows."""
 
 
+@dataclass(eq=False)
 class Watch(Callback):
     """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share.
 
     Args:
-        nodes: tells which nodes are being drained and how large this search's share of the cluster is.
-        trial_timeout_s: seconds that a running trial may go without a report; None = no limit.
+        nodes: which nodes are being drained, and this search's share of the cluster, which limits idle workers too.
+        on_this_machine: whether workers inherit the driver's environment.
+        retries: decides whether a failed trial is retried.
+        timeout_s: seconds that a running trial may go without a report; None = no limit.
+        waiting: called with the reason when a trial waits because it cannot save a checkpoint.
+        failed: called with the controller, a trial and its failure, before the trial ends or is retried.
     """
 
-    host: Controller  # set by the controller's `__init__`
+    nodes: Nodes
+    on_this_machine: bool
+    retries: Retries
+    timeout_s: float | None
+    waiting: Callable[[str], None]
+    failed: Callable[[Controller, SearchTrial, Failure], None]
+    # Started trial -> when it last started, reported or was saved; and why it cannot save its checkpoint.
+    _heard: dict[Trial, float] = field(default_factory=dict)
+    waits_for: dict[Trial, str] = field(default_factory=dict)
+    _saved: set[Trial] = field(default_factory=set)  # started or saved since the last step: moving them loses nothing
+    _looked: float = 0.0
 
-    def __init__(self, nodes: Nodes, trial_timeout_s: float | None) -> None:
-        self._nodes, self._timeout_s = nodes, trial_timeout_s
-        self._heard: dict[Trial, float] = {}  # started trial -> when it last started, reported or was saved
-        self._waits_for: dict[Trial, str] = {}  # trial -> why it cannot save its checkpoint
-        self._saved: set[Trial] = set()  # started or saved since the last step: moving these now loses nothing
-        self._looked = 0.0
+    host: Controller = field(init=False)  # set by the controller's `__init__`
 
     def heard(self, trial: Trial) -> None:
-        """Restarts a trial's timeout."""
+        """Restarts the trial's timeout."""
         self._heard[trial] = time.monotonic()
-        self._waits_for.pop(trial, None)
-
-    def waits(self, trial: Trial, reason: str) -> None:
-        """Notes why a trial cannot report for now; its timeout keeps running."""
-        self._waits_for[trial] = f"; {reason}"
+        self.waits_for.pop(trial, None)
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.heard(trial)
@@ -242,18 +234,17 @@ class Watch(Callback):
             if trial.status == Trial.RUNNING and self._has_to_move(trial):
                 self.host.move(trial)
         unfinished = sum(not trial.is_finished() for trial in self.host.get_live_trials())
-        self._nodes.wanted = unfinished + self.host.search_alg.num_left
+        self.nodes.wanted = unfinished + self.host.search_alg.num_left
         running = self._running()
         if trials:
             self.host.keep_idle(trials[-1], len(running))
         now = time.monotonic()
-        if self._timeout_s is None or now - self._looked < LOOK_S:
+        if self.timeout_s is None or now - self._looked < LOOK_S:
             return
         self._looked = now
         for trial in running:
-            if (silent_s := now - self._heard[trial]) > self._timeout_s:
-                allowed = f"--trial-timeout {self._timeout_s:g}s"
-                why = self._waits_for.get(trial, "")
+            if (silent_s := now - self._heard[trial]) > self.timeout_s:
+                allowed, why = f"--trial-timeout {self.timeout_s:g}s", self.waits_for.get(trial, "")
                 silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed}){why}"
                 self.host.fail(trial, TrialTimeoutError(silent))
 
@@ -261,16 +252,15 @@ class Watch(Callback):
         """The trials that have a worker and are not paused."""
         for trial in [trial for trial in self._heard if trial.status != Trial.RUNNING]:
             del self._heard[trial]
-            self._waits_for.pop(trial, None)
+            self.waits_for.pop(trial, None)
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial must leave its worker, and would lose no epoch: its last report, if any, has a
-        checkpoint."""
-        surplus = self._nodes.too_many(len(self._running()))
-        if not (surplus or self._nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
+        """Whether the trial must leave its worker, and loses no epoch: its last report, if any, has a checkpoint."""
+        surplus = self.nodes.too_many(len(self._running()))
+        if not (surplus or self.nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False
-        return surplus or bool(self.host.nodes_of(trial) & self._nodes.leaving)
+        return surplus or bool(self.host.nodes_of(trial) & self.nodes.leaving)
 
 
 def epoch_of(trial: Trial) -> int:
@@ -287,38 +277,16 @@ def saved_epoch(trial: Trial) -> int:
 
 
 class NoAnalysis:
-    """Replaces Ray's analysis of a search, which nobody uses.
+    """Replaces Ray's analysis of a search, which nobody uses: it would read all reports again, 2 ms per trial.
 
-    Ray would read every trial's reports again, 2 ms per trial. If a session has no trials, it would unpickle a snapshot
-    in the folder, which anybody may have made.
+    If a session has no trials, Ray would unpickle a snapshot in the folder, which anybody may have made.
     """
 
     def __init__(self, **options: Any) -> None:
         self.trials: list[Trial] = []
 
 
-@contextmanager
-def installed(
-    nodes: Nodes,
-    on_this_machine: bool,
-    retries: Retries,
-    trial_timeout_s: float | None,
-    waiting: Callable[[str], None],
-    failed: Callable[[Controller, SearchTrial, Failure], None],
-) -> Iterator[None]:
+def installed(watch: Watch) -> AbstractContextManager[Any]:
     """Makes Ray's Tuner use `Controller` and `NoAnalysis` while the `with` block runs."""
-    theirs = ray.tune.tune.TuneController, ray.tune.tune.ExperimentAnalysis
-    choices = {
-        "nodes": nodes,
-        "on_this_machine": on_this_machine,
-        "retries": retries,
-        "watch": Watch(nodes, trial_timeout_s),
-        "waiting": staticmethod(waiting),
-        "failed": staticmethod(failed),
-    }
-    ray.tune.tune.TuneController = type("Controller", (Controller,), choices)
-    ray.tune.tune.ExperimentAnalysis = NoAnalysis
-    try:
-        yield
-    finally:
-        ray.tune.tune.TuneController, ray.tune.tune.ExperimentAnalysis = theirs
+    controller = type("Controller", (Controller,), {"watch": watch})
+    return mock.patch.multiple(ray.tune.tune, TuneController=controller, ExperimentAnalysis=NoAnalysis)

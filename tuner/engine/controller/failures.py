@@ -51,10 +51,9 @@ class Retries:
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
-        """Returns a failure with its kind and `will_retry`; counts the retry, if there is one.
+        """Returns the failure of an error that Ray caught; counts the retry, if there is one.
 
         Args:
-            error: the exception that Ray caught.
             from_epoch: the epoch of the trial's last checkpoint; 0 = it has none.
         """
         kind, text = kind_of(error)
@@ -72,8 +71,7 @@ class Retries:
 def kind_of(error: Exception) -> tuple[str, str]:
     """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
-    Args:
-        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError.
+    The error may be the exception itself, one wrapped by Ray (RayTaskError), or a RayActorError.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
@@ -120,11 +118,7 @@ def oom_kills() -> int | None:
 
 
 def with_cause(text: str, killed: int) -> str:
-    """The text about a worker of this machine, with what the kernel says.
-
-    Args:
-        killed: how many processes the kernel has killed during the search because memory ran out.
-    """
+    """Adds to the text about a worker how many processes the kernel has killed because memory ran out."""
     if not text.startswith(GONE):
         return text
     if killed:
@@ -142,10 +136,9 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 
     known: Exception = error
-    if isinstance(error, OutOfMemoryError):
-        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
-    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
-        known = RayActorError(error_msg=str(error))
+    if isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
+        memory = "the host ran out of memory: " if isinstance(error, OutOfMemoryError) else ""
+        known = RayActorError(error_msg=f"{memory}{error}")
     elif not isinstance(error, (RayActorError, RayTaskError)):
         # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
         known = RayTaskError("train", f"{type(error).__name__}: {error}", error)

@@ -1,22 +1,61 @@
-"""Corrects Ray's settings for one search and one user on this machine: its folder, address, token and messages."""
+"""Ray for one search of one user on this machine: resources, settings, early imports, folder, token and messages."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import grpc
 import ray
 from ray._private import ray_constants, worker
+from ray._private.accelerators import get_accelerator_manager_for_resource
+from ray._private.grpc_utils import init_grpc_channel
+from ray._private.utils import get_num_cpus
+from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
+from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
 DEAD_WORKER = "A worker died or was killed while executing"  # how Ray's line of 1,000 characters about it starts
+KEEP_S = 600  # for which Ray keeps an idle process, even if all CPUs are taken; all are idle until the first trial
+# Limits that Ray (2.60) would reach beside 20 processes that spin on two cores, where all takes 20 times as long.
+PATIENT = {
+    "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
+    "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
+    "worker_niceness": 0,  # 15: beside 20 processes a worker then gets 1/570 of a core, and imports torch for hours
+    "health_check_timeout_ms": 60_000,  # 10 s: after five of them the GCS declares the raylet dead
+}
+
+
+def num_gpus() -> int:
+    """Returns the number of GPUs that this process may use; CUDA_VISIBLE_DEVICES and similar variables reduce it."""
+    manager = get_accelerator_manager_for_resource("GPU")
+    if manager is None:
+        return 0
+    on_machine = manager.get_current_node_num_accelerators()
+    visible = manager.get_current_process_visible_accelerator_ids()
+    return int(on_machine if visible is None else min(on_machine, len(visible)))
+
+
+def local_cluster() -> dict[str, float]:
+    """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run.
+
+    If the program that calls tuner has started Ray, these are the ones that it has given to `ray.init`.
+    """
+    if ray.is_initialized():
+        here = ray.cluster_resources()
+        return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
+    # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
+    return {"CPU": float(min(int(get_num_cpus()), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
 
 
 def correct_late_import() -> None:
@@ -30,8 +69,65 @@ def correct_late_import() -> None:
         )
 
 
+def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
+    """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them.
+
+    Args:
+        folder: where Ray puts its sockets and logs.
+        num_processes: number of processes that `start_ahead` will request; Ray drops requests beyond this number.
+        imports: modules that each worker process imports when it starts.
+    """
+    config = {
+        "prestart_worker_first_driver": False,
+        "worker_maximum_startup_concurrency": num_processes,
+        "preload_python_modules": list(imports),
+        **PATIENT,
+    }
+    return {"_temp_dir": folder, "_system_config": config}
+
+
 @contextmanager
-def no_reports_of_dead_workers() -> Iterator[None]:
+def importing(modules: Sequence[str]) -> Iterator[None]:
+    """Imports modules in a second thread while the `with` block runs, and waits for the thread at its end.
+
+    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune:
+    its modules import each other in circles, so two threads at once would get half-imported modules.
+    """
+
+    def load() -> None:
+        for module in modules:
+            importlib.import_module(module)
+
+    with ThreadPoolExecutor(1, "imports") as pool:
+        pool.submit(load)
+        yield
+    load()  # costs nothing after a success; if an import failed, repeats it, so that its error is raised here
+
+
+def start_ahead(num_processes: int) -> None:
+    """Makes this machine's Ray start `num_processes` worker processes, without waiting for them.
+
+    Ray's own number, one process per CPU, is too many for few trials at once, and too few for ddp. It also ends idle
+    processes as soon as trials have taken all CPUs, and then starts new ones, whose imports take 5 s on two cores. Ray
+    has no Python function to start them, so this calls the raylet (ray 2.60, NodeManagerService.PrestartWorkers). If
+    the call fails, this logs a warning, and Ray starts workers when trials need them.
+    """
+    context, (node,) = ray.get_runtime_context(), ray.nodes()
+    request = PrestartWorkersRequest(  # `language` keeps its default, 0 = Python
+        job_id=bytes.fromhex(context.get_job_id()),
+        num_workers=num_processes,
+        keep_alive_duration_secs=KEEP_S,
+    )
+    request.runtime_env_info.serialized_runtime_env = "{}"  # as for actors that declare no runtime environment
+    raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    try:
+        with init_grpc_channel(raylet, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=60)
+    except grpc.RpcError as error:
+        logger.warning("no worker was started ahead (%s): the first trials wait for theirs", error.details())
+
+
+def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
     """Drops Ray's own line about each dead worker; tuner's line names the trial and the cause."""
     theirs = worker.print_to_stdstream
 
@@ -39,11 +135,7 @@ def no_reports_of_dead_workers() -> Iterator[None]:
         if data.get("pid") != "raylet" or not any(DEAD_WORKER in line for line in data["lines"]):
             theirs(data, ignore_prefix)
 
-    worker.print_to_stdstream = shown
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = theirs
+    return mock.patch.object(worker, "print_to_stdstream", shown)
 
 
 @contextmanager
@@ -58,19 +150,14 @@ def session_folder() -> Iterator[str]:
         yield f"{folder}/ray"
 
 
-@contextmanager
-def on_loopback() -> Iterator[None]:
-    """Makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there; creates the token.
+def on_loopback() -> AbstractContextManager[Any]:
+    """Creates the token; makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there.
 
-    While Ray's constant ENABLE_RAY_CLUSTER is True, Ray listens on all interfaces. Ray reads the environment variable
-    for the constant at import, before the command's options are known.
+    While Ray's constant is True, Ray listens on all interfaces. Ray reads the environment variable for the constant at
+    import, before the command's options are known.
     """
     keep_token_private()
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
 
 
 def keep_token_private() -> None:
@@ -80,23 +167,19 @@ def keep_token_private() -> None:
     """
     path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
     try:
-        existing = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        return  # a link, or a file that this user cannot read: it must not be changed
-    else:
-        with open(existing, "rb"):
-            status = os.fstat(existing)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            status = os.fstat(file.fileno())
             if status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
-                os.fchmod(existing, 0o600)
-        return
-    elsewhere = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
-    if os.environ.get("RAY_AUTH_MODE", "token") != "token" or elsewhere:
-        return
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                os.fchmod(file.fileno(), 0o600)
+    except FileNotFoundError:
+        elsewhere = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+        if os.environ.get("RAY_AUTH_MODE", "token") != "token" or elsewhere:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (
+            suppress(FileExistsError),  # another search has created the token in the meantime
+            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file,
+        ):
             file.write(secrets.token_hex(32))
-    except FileExistsError:
-        return  # another search has created the token in the meantime
+    except OSError:
+        pass  # a link, or a file that this user cannot read: it must not be changed

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from ray._private import node
 from ray._raylet import persist_port  # type: ignore[attr-defined]
@@ -104,8 +105,7 @@ def local_node(told: Callable[[str], None]) -> Iterator[None]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Ray's processes do: they bind it, too
             each.bind(("127.0.0.1", 0))
         LocalNode.ports, LocalNode.told = [each.getsockname()[1] for each in sockets], staticmethod(told)
-        before, node.Node = node.Node, LocalNode
-        stack.callback(setattr, node, "Node", before)
+        stack.enter_context(mock.patch.object(node, "Node", LocalNode))
         yield
 
 

@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
+from unittest import mock
 
 import ray  # must be first: makes Ray's copy of psutil importable
 
@@ -27,10 +28,10 @@ LATE_S = 14.0  # seconds after the first signal at which a process that still ru
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Makes the first signal call `first` with a text that names the signal, and the second call `end_now`.
 
-    The blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal, the next
-    one kills the process until the outermost block ends. The process is also killed `LATE_S` seconds after the first
-    signal: if Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray
-    2.60). Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
+    In nested blocks, a signal calls the inner `first`. After the first signal, the next one kills the process until the
+    outermost block ends. The process is also killed `LATE_S` seconds after the first signal: if Ray's processes got the
+    SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60). Inside `in_a_program`, the
+    next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # changes nothing: Python can set signal handlers only in the main thread
@@ -53,20 +54,13 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            # LEFT ends the deadline's thread. Closing the pipe might not end it, because a forked process may still
-            # have the pipe open.
-            os.write(deadlines[-1], LEFT)
+            os.write(deadlines[-1], LEFT)  # closing it might not end the thread: a forked process may have it open
             os.close(deadlines.pop())
 
 
-@contextmanager
-def kept_from_ray() -> Iterator[None]:
+def kept_from_ray() -> AbstractContextManager[Any]:
     """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's own exits with code 15 (ray 2.60)."""
-    theirs, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = theirs
+    return mock.patch.object(utils, "set_sigterm_handler", lambda handler: None)
 
 
 @contextmanager
@@ -103,11 +97,8 @@ def _deadline() -> int:
     def wait() -> None:
         with open(reading_end, "rb", buffering=0) as pipe:
             if pipe.read(1) == SIGNALLED and not select.select([pipe], [], [], LATE_S)[0]:
-                # The journal has each report that arrived.
-                say(
-                    f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it",
-                    to=sys.stderr,
-                )
+                text = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
+                say(text, to=sys.stderr)
                 end_now(signal.SIGTERM, None)
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()

@@ -33,15 +33,15 @@ LEAVES_S = 2.0  # for which a worker that ends waits for its trial; Ray waits as
 SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
-Targets = list[tuple[Any, bool]]  # paths that are to be changed, and whether their content is still needed
-
 
 def _parent(path: Any) -> str:
     return os.path.dirname(os.fsdecode(path))
 
 
-# Python raises these events before it changes a file.
-EVENTS: dict[str, Callable[..., Targets]] = {
+# Event that Python raises before it changes files -> their paths, and whether their content is still needed.
+EVENTS: dict[str, Callable[..., list[tuple[Any, bool]]]] = {
+    "import": lambda *_: [],
+    "tuner.write": lambda path: [(path, False)],  # raised by the functions of WRITERS
     "open": lambda path, mode, flags: [(path, not flags & os.O_TRUNC)] if flags & WRITES else [],
     "os.mkdir": lambda path, *_: [(path, True)],  # if the folder exists, the script makes sure that it can write there
     "os.rename": lambda old, new, *_: [(old, True), (_parent(new), True)],
@@ -67,8 +67,7 @@ _thread = threading.local()  # `busy`: whether this thread is replacing a link
 def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     """Runs a `with` block in the trial's own folder, below the folder `trial` of Ray.
 
-    Args:
-        is_new: whether the trial starts at its first epoch; what an earlier attempt has written is then deleted.
+    If the trial starts at its first epoch (`is_new`), what an earlier attempt has written is deleted.
     """
     global _own
     own = OwnFolder(trial)
@@ -154,8 +153,7 @@ class OwnFolder:
     def claim(self, path: Any, *, keep: bool) -> None:
         """Replaces the links on a path, so that what is written there stays in this folder.
 
-        Args:
-            keep: whether the file's content is still needed; else only its link is removed.
+        A file's content is copied if it is still needed (`keep`); else only its link is removed.
         """
         whole = os.path.abspath(os.fsdecode(path))
         if not whole.startswith(f"{self._root}{os.sep}"):
@@ -182,10 +180,9 @@ class OwnFolder:
                 shown.unlink()
 
     def close(self, *, share: bool) -> None:
-        """Removes the links; renames the folder to `files`.
+        """Removes the links; renames the folder to `files`; moves new data beside the script if `share`.
 
-        Args:
-            share: whether to move new data beside the script; not after an error, which may have cut a download.
+        Data is not shared after an error, which may have cut a download.
         """
         if share:
             self.share(_move)
@@ -238,10 +235,8 @@ def _move(source: Path, target: Path) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            aside = target.with_name(
-                f".{target.name}.{os.getpid()}"
-            )  # on another disk, others see all of it or nothing
-            shutil.copytree(source, aside, symlinks=True) if source.is_dir() else shutil.copy2(source, aside)
+            aside = target.with_name(f".{target.name}.{os.getpid()}")  # others see all of it or nothing
+            shutil.move(source, aside)
             os.rename(aside, target)
     elif source.is_dir() and target.is_dir():
         for name in os.listdir(source):
@@ -262,17 +257,13 @@ def _listed(folder: Path) -> list[str] | None:
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     own = _own
-    if own is None or getattr(_thread, "busy", False):
-        return
-    targets = EVENTS.get(event)
-    if targets is None and event != "import":
+    if own is None or event not in EVENTS or getattr(_thread, "busy", False):
         return
     _thread.busy = True
     try:
-        if event in ("import", "open", "os.mkdir"):
-            _wrap_writers()
+        _wrap_writers()
         with contextlib.suppress(OSError, ValueError, TypeError):  # a path that cannot be written to, or is none
-            for path, keep in targets(*arguments) if targets else ():
+            for path, keep in EVENTS[event](*arguments):
                 own.claim(path, keep=keep)
     finally:
         _thread.busy = False
@@ -282,20 +273,17 @@ _install_hook = functools.cache(lambda: sys.addaudithook(_hook))  # Python then 
 
 
 def _wrap_writers() -> None:
-    """Makes the functions of WRITERS claim their path first, once their modules are imported."""
+    """Makes the functions of WRITERS raise an event with their path first, once their modules are imported."""
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)
         if original is not None and not hasattr(original, "__wrapped__"):
-            setattr(sys.modules[name], function, _claiming(original, position))
+            setattr(sys.modules[name], function, _raising(original, position))
 
 
-def _claiming(original: Callable[..., Any], position: int) -> Callable[..., Any]:
+def _raising(original: Callable[..., Any], position: int) -> Callable[..., Any]:
     @functools.wraps(original)
     def write(*arguments: Any, **named: Any) -> Any:
-        path = arguments[position] if position < len(arguments) else None
-        if _own is not None and isinstance(path, str | os.PathLike):
-            with contextlib.suppress(OSError):
-                _own.claim(path, keep=False)
+        sys.audit("tuner.write", *arguments[position : position + 1])
         return original(*arguments, **named)
 
     return write

@@ -7,10 +7,12 @@ import logging
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from ray.train._internal.session import get_session
@@ -76,12 +78,8 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
 
 def in_sanity_check() -> bool:
     """Whether the caller's code runs in the sanity check of a Lightning Trainer, whose numbers are of no epoch."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "_run_sanity_check":
-            return True
-        frame = frame.f_back
-    return False
+    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
+    return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
 
 @contextmanager
@@ -104,14 +102,11 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
 def as_number(name: str, value: Any) -> Any:
     """Converts a one-element tensor or numpy scalar to a number; other tensors raise ValueError, the rest is kept."""
     torch = sys.modules.get("torch")
-    if isinstance(value, np.generic):
-        return value.item()
-    if torch is None or not isinstance(value, torch.Tensor):
-        return value
-    if value.numel() != 1:
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    if is_tensor and value.numel() != 1:
         shape = tuple(value.shape)
         raise ValueError(f"{name!r} is reported as a tensor of shape {shape}: report a number, such as its .mean()")
-    return value.item()
+    return value.item() if is_tensor or isinstance(value, np.generic) else value
 
 
 @contextmanager
@@ -137,14 +132,12 @@ def explained(reporter: Reporter) -> Iterator[None]:
                 raise
             raise ValueError(f"{name} cannot run in another process: {IMPORTS}; {CHILD}") from error
 
-    BaseProcess.start = start  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with mock.patch.object(BaseProcess, "start", start):
+            yield
     except Exception as error:
         if ELSEWHERE in str(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
-    finally:
-        BaseProcess.start = original  # type: ignore[method-assign]
     if started and not reporter.num_reports:
         raise ValueError(f"the trial's own process has reported nothing; it ran {started[0]} in another one; {CHILD}")

@@ -25,7 +25,7 @@ class StillTrainingError(Exception):
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
     """Returns a Ray trainable class for a function, with the resources of one trial.
 
-    The class's `reset_config` raises if a worker cannot be reset for the next trial. Ray's own returns False. Ray's
+    Its `reset_config` raises if the worker cannot be reset for the next trial. Ray's own returns False, and Ray's
     controller then marks the next trial as failed, although it has not started, and never informs the searcher.
     """
     base: Any = wrap_function(function)

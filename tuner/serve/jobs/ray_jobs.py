@@ -46,7 +46,7 @@ class RayJobs:
     def nodes(self) -> list[dict[str, float]]:
         """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
         if not self.address:
-            from tuner.engine.local.machine import local_cluster
+            from tuner.engine.local.alone import local_cluster
 
             return [local_cluster()]
         from ray.util.state import list_nodes

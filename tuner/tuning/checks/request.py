@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.cluster.joining import check_head
-from tuner.engine.local.machine import local_cluster
+from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event

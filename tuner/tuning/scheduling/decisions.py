@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
-from tuner.engine.controller.replay_controller import ReplayController
+from tuner.engine.controller.scheduling import ReplayController
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, plain

@@ -8,7 +8,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.controller.population import Population
+from tuner.engine.controller.scheduling import Population
 from tuner.errors import RequestError
 from tuner.record.events import is_trial_id
 from tuner.rules.rule import RuleDecision

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from tuner.engine.controller.replay_controller import ReplayController
+from tuner.engine.controller.scheduling import ReplayController
 from tuner.rules.by_name import rule_of
 from tuner.rules.own_length import OwnLength, of_length
 from tuner.rules.rule import Decisions, RuleDecision
