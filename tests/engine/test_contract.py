@@ -286,21 +286,12 @@ RAYS_PUBLIC = {name for name in names_of(HANDED) if not name.startswith("_")}
 FILES = sorted(TUNER.rglob("*.py"))
 
 
-def line_of(path, uses):
-    return [f"{path.relative_to(TUNER.parent)}:{line} {name}" for name, line in uses.items()]
-
-
-@pytest.mark.parametrize("path", [p for p in FILES if ENGINE not in p.parents], ids=lambda p: str(p.relative_to(TUNER)))
-def test_nothing_private_is_used_outside_engine(path):
-    uses = line_of(path, private_uses(path.read_text()))
-    assert not uses, "private parts of Ray, to be used in tuner/engine/ alone:\n" + "\n".join(uses)
-
-
-@pytest.mark.parametrize("path", sorted(ENGINE.rglob("*.py")), ids=lambda p: str(p.relative_to(ENGINE)))
-def test_engine_uses_nothing_that_the_contract_does_not_name(path):
-    uses = private_uses(path.read_text())
-    unnamed = {name: line for name, line in uses.items() if re.split(r"[.]", name)[-1] not in NAMES}
-    assert not unnamed, "add to CONTRACT, with what Ray has there:\n" + "\n".join(line_of(path, unnamed))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TUNER)))
+def test_private_parts_are_used_in_engine_alone_and_the_contract_names_them(path):
+    named = NAMES if ENGINE in path.parents else set()
+    uses = private_uses(path.read_text()).items()
+    unnamed = [f"{path}:{line} {name}" for name, line in uses if name.split(".")[-1] not in named]
+    assert not unnamed, "use it in tuner/engine/ alone, and add to CONTRACT what Ray has there:\n" + "\n".join(unnamed)
 
 
 EXTENSION_POINTS = {"Callback", "Stopper"}  # Ray's classes whose methods are made to be overridden

@@ -11,7 +11,9 @@ import yaml
 from raylets import FAULTS, Search, epochs_lost, figures, places, raylets
 
 from tuner.engine.cluster import nodes
+from tuner.engine.cluster.joining import check_head
 from tuner.engine.cluster.nodes import Nodes, Want, agreed, division, launchable
+from tuner.errors import RequestError
 from tuner.spec.resources import Resources
 
 
@@ -78,31 +80,24 @@ def test_a_search_keeps_to_its_part(cluster):
     assert alone.concurrent() == 2 and alone.too_many(3) and not alone.too_many(2)
 
 
+ONE, DDP = Resources(1, 1, 2), Resources(2, 0, 1, workers=2, split=True)
+
+
 @pytest.mark.parametrize(
-    ("present", "waiting", "notice"),
+    ("trial", "present", "waiting", "notice"),
     [
-        ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
-        ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
-        (
-            [{"CPU": 8, "GPU": 1}],
-            1,
-            "1 trial waits for 1 CPU and 1 GPU: all nodes with enough resources are busy or still starting",
-        ),
+        (ONE, [{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
+        (ONE, [], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
+        (ONE, [{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: all nodes with enough resources are busy"),
+        (DDP, [{"CPU": 1}], 1, "1 trial waits for 2 workers with 1 CPU each: 1 node has room for 1 of them"),
+        (DDP, [{"CPU": 1}] * 2, 1, "1 trial waits for 2 workers with 1 CPU each: all nodes with enough"),
     ],
 )
-def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, notice):
+def test_why_trials_wait_is_said_while_none_runs(cluster, trial, present, waiting, notice):
     cluster.present = present
-    waits = Nodes(Resources(1, 1, 2), follow=True)
+    waits = Nodes(trial, follow=True)
     assert waits.notice(waiting, 0).startswith(notice)
     assert waits.notice(waiting, 1) == waits.notice(0, 0) == ""
-
-
-def test_why_a_trial_of_several_workers_waits_is_said(cluster):
-    cluster.present = [{"CPU": 1}]
-    waits = Nodes(Resources(2, 0, 1, workers=2, split=True), follow=True)
-    assert waits.notice(1, 0).startswith("1 trial waits for 2 workers with 1 CPU each: 1 node has room for 1 of them")
-    cluster.present = [{"CPU": 1}] * 2
-    assert "busy or still starting" in waits.notice(1, 0)
 
 
 def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
@@ -158,6 +153,19 @@ def test_two_drivers_come_to_the_same_division(other):
     assert part is None
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("ray://127.0.0.1:10001", "start the search on a node: ray job submit"),
+        ("127.0.0.1:1", "nothing answers there"),
+        ("nowhere", "must be auto or host:port"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused(address, message):
+    with pytest.raises(RequestError, match=message):
+        check_head(address)
+
+
 # Real nodes: raylets of this machine.
 
 
@@ -186,9 +194,10 @@ def after(alone, tmp_path):
 
 
 @pytest.mark.chaos
-def test_a_search_uses_all_nodes(after):
-    search = after("nothing")
-    assert len(places(search)) == 3 and not search.named("trial_failed")
+@pytest.mark.parametrize(("fault", "num_nodes"), [("nothing", 3), ("added", 2)])
+def test_a_search_uses_all_nodes_also_one_that_is_added(after, fault, num_nodes):
+    search = after(fault)
+    assert len(places(search)) == num_nodes and not search.named("trial_failed")
 
 
 @pytest.mark.chaos
@@ -215,11 +224,6 @@ def test_without_any_node_trials_wait_for_one(after):
     search = after("all_killed")
     assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
     assert len(places(search)) == 3 and "none of 1 node has that" in search.output
-
-
-@pytest.mark.chaos
-def test_a_node_that_is_added_is_used(after):
-    assert len(places(after("added"))) == 2
 
 
 @pytest.mark.chaos

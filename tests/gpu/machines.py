@@ -1,4 +1,4 @@
-"""Machines with pretended GPUs: a stub of NVML answers for them, so that Ray and tuner find them."""
+"""Machines with pretended GPUs: a stub of NVML answers for them, so that Ray and tuner find them; and a training."""
 
 import os
 import shutil
@@ -7,8 +7,16 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pretended
 import pytest
+import torch
+from torch import nn
+
+from tuner.space import Task
+from tuner.training.data import Arrays, Splits
+from tuner.training.loop import Training
+from tuner.training.task import TrialSpec
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -90,3 +98,19 @@ class Machine:
     def log(self):
         """What the devices were asked to do, by all processes in order."""
         return pretended.log_of(self.folder)
+
+
+def training(strategy="single", *, width=16, batch_size=16, classes=3, device="cuda", num=51, gpus=2, **options):
+    """A training of `num` random examples on some devices, real or pretended."""
+
+    def arrays(num, classes, seed):
+        stream = np.random.default_rng(seed)
+        return Arrays(stream.normal(size=(num, 6)).astype("float32"), stream.integers(0, classes, num))
+
+    task = Task(
+        data=lambda data_dir: None,
+        model=lambda config: nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+    spec = TrialSpec({"batch_size": batch_size, "split_size": 5}, 3, 4, strategy=strategy, gpus=gpus, **options)
+    return Training(task, Splits(arrays(num, classes, 0), arrays(21, 3, 1)), spec, device=device)

@@ -4,17 +4,16 @@ Every tensor is a tensor of the CPU. Above autograd, a mode notes for each stora
 and does what a real device would do to the control flow:
 
 * `tensor.device` is the pretended one; an operation on tensors of two devices raises torch's own error.
-* Allocations count against the process's share and, over all processes, against the device's memory; beyond either they
-  raise torch.OutOfMemoryError. Memory that tensors have freed stays with the process until its cache is emptied.
+* Allocations count against the process's share of the device's memory, beyond which they raise torch.OutOfMemoryError.
+  Memory that tensors have freed stays with the process until its cache is emptied.
 * An index out of range poisons the process: every later operation there raises torch.AcceleratorError.
 
 It has no streams, no kernels and no numerics of a GPU.
 
-The folder has `devices.json`, a folder per device with the bytes of each process, and `log.jsonl`: who did what.
+The folder has `devices.json`, and `log.jsonl`: who did what.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -46,8 +45,6 @@ def make(folder, num_devices, total_bytes):
     """Writes a machine's pretended devices to a folder; returns the folder."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for index in range(num_devices):
-        (folder / str(index)).mkdir(exist_ok=True)
     (folder / "devices.json").write_text(json.dumps({"devices": num_devices, "total_bytes": total_bytes}))
     return folder
 
@@ -114,8 +111,7 @@ class Devices(Accelerator):
     def empty_cache(self):
         if self.used and not self.poisoned:
             self.sweep()
-            for index in range(len(self.physical)):
-                self.reserve(index, self.allocated[index])
+            self.reserved = list(self.allocated)
             self.note("empty_cache", self.current)
 
     def uuid(self):
@@ -161,7 +157,6 @@ class Devices(Accelerator):
         num_bytes = storage.nbytes()
         if self.allocated[index] + num_bytes > self.reserved[index]:
             self.sweep()
-        if self.allocated[index] + num_bytes > self.reserved[index]:
             self.grow(index, num_bytes)
         self.storages[storage._cdata] = (StorageWeakRef(storage), index, num_bytes)
         self.allocated[index] += num_bytes
@@ -176,29 +171,15 @@ class Devices(Accelerator):
                 del self.storages[key]
 
     def grow(self, index, num_bytes):
-        wanted = self.allocated[index] + num_bytes
-        if wanted > self.share * self.total or not self.reserve(index, wanted):
+        wanted = max(self.reserved[index], self.allocated[index] + num_bytes)
+        if wanted > self.share * self.total:
             self.note("out of memory", index)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {num_bytes / MIB:.2f} MiB. GPU {index} has a total capacity of "
                 f"{self.total / MIB:.2f} MiB. {self.share * self.total / MIB:.2f} MiB allowed; of the allocated memory "
                 f"{self.allocated[index] / MIB:.2f} MiB is allocated by PyTorch."
             )
-
-    def reserve(self, index, num_bytes):
-        """Notes what this process holds of a device; returns False if the processes of the device hold the rest."""
-        if num_bytes == self.reserved[index]:
-            return True
-        folder = self.folder / self.physical[index]
-        with open(folder.parent / f"{folder.name}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            own = folder / str(os.getpid())
-            others = [file for file in folder.iterdir() if file != own and Path(f"/proc/{file.name}").exists()]
-            if num_bytes > self.reserved[index] and num_bytes + sum(int(f.read_text()) for f in others) > self.total:
-                return False
-            own.write_text(str(num_bytes))
-        self.reserved[index] = num_bytes
-        return True
+        self.reserved[index] = wanted
 
     def note(self, what, index, **more):
         line = {"pid": os.getpid(), "what": what, "device": self.physical[index], "visible": self.physical, **more}

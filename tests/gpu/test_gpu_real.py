@@ -3,26 +3,21 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
-import numpy as np
+import machines
 import pytest
 import torch
-from machines import ROOT
-from torch import nn
+from machines import MIB, ROOT
 
-from tuner.space import Task
-from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import release
 from tuner.training.devices.usage import Usage
-from tuner.training.loop import Training
-from tuner.training.task import TrialSpec
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-MIB = 1 << 20
 POISON = """
 import json, torch
 from tuner.engine.controller.failures import kind_of
@@ -37,26 +32,18 @@ print(json.dumps(told))
 """
 
 
-def training(batch_size, num=65536):
-    stream = np.random.default_rng(0)
-    arrays = Arrays(stream.normal(size=(num, 8)).astype("float32"), stream.integers(0, 3, num))
-    task = Task(
-        data=lambda data_dir: None,
-        model=lambda config: nn.Sequential(nn.Linear(8, 1024), nn.Tanh(), nn.Linear(1024, 3)),
-        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    )
-    return Training(task, Splits(arrays, arrays), TrialSpec({"batch_size": batch_size}, 3, 4, gpus=1))
+training = partial(machines.training, width=1024, gpus=1)
 
 
 def test_a_batch_that_does_not_fit_shrinks_and_learns_the_same():
-    whole = training(65536)
+    whole = training(batch_size=65536, num=65536)
     expected = whole.run_epoch()
     whole.close()
     del whole
     release()
     try:
         accelerator.here.limit(400 * MIB / torch.cuda.get_device_properties().total_memory)
-        shrunk = training(65536).run_epoch()
+        shrunk = training(batch_size=65536, num=65536).run_epoch()
     finally:
         accelerator.here.limit(1)
     assert shrunk["micro_batch_size"] < 65536 == expected["micro_batch_size"]
@@ -71,13 +58,13 @@ def test_a_poisoned_context_is_recognised_and_stays():
 
 
 def test_a_resumed_training_takes_no_more_memory(tmp_path):
-    trial = training(1024, num=4096)
+    trial = training(batch_size=1024, num=4096)
     trial.run_epoch()
     before = torch.cuda.memory_allocated()
     torch.save(trial.state_dict(), tmp_path / "state.pt")
     del trial
     release()
-    resumed = training(1024, num=4096)
+    resumed = training(batch_size=1024, num=4096)
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu"))
     resumed.run_epoch()
     assert torch.cuda.memory_allocated() == pytest.approx(before, abs=MIB)

@@ -1,7 +1,8 @@
-"""A search without `--address` is reached from its own machine alone, and leaves no secret that others can read."""
+"""Ray of one search on this machine: its processes are started ahead, listen on loopback, and leave no secret."""
 
 import contextlib
 import ipaddress
+import json
 import os
 import stat
 import subprocess
@@ -14,8 +15,80 @@ import psutil
 import pytest
 from killing import TRIAL_ACTORS
 
-from tuner.engine.local.alone import keep_token_private
+from tuner.engine.local.alone import importing, keep_token_private, start_ahead
 from tuner.training.group import Processes
+
+SCRIPT = """
+import contextlib, json, os, sys, time, uuid
+from pathlib import Path
+os.environ["OURS"] = uuid.uuid4().hex  # another Ray may run beside this one
+import tuner.tuning.driver
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tuner.engine.local.alone import private_options, start_ahead
+
+def idle():
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            ours = os.environ["OURS"].encode() in (process / "environ").read_bytes()
+            found += ours and (process / "cmdline").read_bytes().startswith(b"ray::IDLE")
+    return found
+
+class Actor:
+    def look(self):
+        return os.getpid(), "colorsys" in sys.modules
+
+options = private_options(None, 3, ["colorsys"])
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, **options)
+start_ahead(3)
+end = time.monotonic() + 30
+while (started := idle()) < 3 and time.monotonic() < end:
+    time.sleep(0.1)
+group = placement_group([{"CPU": 1}, {"CPU": 1}])
+ray.get(group.ready())
+time.sleep(3)  # Ray ends those that have been idle for a second
+kept = idle()
+actors = []
+for index, cpus in ((0, 0), (0, 1), (1, 1)):
+    place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    actors.append(ray.remote(Actor).options(num_cpus=cpus, scheduling_strategy=place).remote())
+seen = ray.get([actor.look.remote() for actor in actors])
+print(json.dumps({"started": started, "kept": kept, "left": idle(), "imported": [said for _, said in seen]}))
+ray.shutdown()
+"""
+
+
+@pytest.mark.slow  # a Ray of its own; by default `test_contract.py` has what is used of Ray here
+def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert printed == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
+
+
+def test_a_raylet_that_does_not_answer_is_told_and_not_waited_for(one_ray, monkeypatch, caplog):
+    monkeypatch.setattr(one_ray, "nodes", lambda: [{"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}])
+    start_ahead(1)
+    assert "no worker was started ahead" in caplog.text
+
+
+def test_modules_that_import_each_other_are_whole_once_the_block_has_ended(tmp_path, monkeypatch):
+    package = tmp_path / "circle"
+    package.mkdir()
+    (package / "__init__.py").write_text("from circle.first import Name")
+    (package / "first.py").write_text("import time; time.sleep(0.5); import circle.second; Name = str")
+    (package / "second.py").write_text("import time; time.sleep(0.5); import circle")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing(["circle"]):
+        pass
+    assert sys.modules["circle"].Name is str
+
+
+def test_a_module_that_cannot_be_imported_is_an_error_of_the_block():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), importing(["no_such_module"]):
+        pass
 
 
 def listening(pid):
@@ -80,14 +153,11 @@ def test_a_token_that_is_there_keeps_its_content_and_everybody_loses_it(home, mo
     home.chmod(mode)
     keep_token_private()
     assert home.read_text() == "the user's own" and stat.S_IMODE(home.stat().st_mode) == becomes
-
-
-def test_what_a_link_points_to_is_not_changed(home, tmp_path):
-    (tmp_path / "elsewhere").write_text("x")
-    (tmp_path / "elsewhere").chmod(0o644)
-    home.symlink_to(tmp_path / "elsewhere")
+    target = home.rename(home.with_name("elsewhere"))  # what a link leads to is not changed
+    target.chmod(mode)
+    home.symlink_to(target)
     keep_token_private()
-    assert stat.S_IMODE((tmp_path / "elsewhere").stat().st_mode) == 0o644
+    assert stat.S_IMODE(target.stat().st_mode) == mode
 
 
 def test_whoever_wants_no_token_gets_none(home, monkeypatch):
