@@ -119,7 +119,7 @@ def of_nodes(names: list[str], results: Path) -> list[list[str]]:
         alone.end()
     for name in names:
         with raylets(results, FAULTS[name].num_nodes) as bed:
-            search = FAULTS[name].happens(bed)
+            search = FAULTS[name].search(bed, name)
         completed = sum(event["status"] == "completed" for event in search.named("trial_ended"))
         retries = sum(event["will_retry"] for event in search.named("trial_failed"))
         same = "figures" if figures(search) == figures(alone) else "NO"

@@ -164,76 +164,74 @@ def places(search: Search) -> dict[str, list[str]]:
     return trials
 
 
-# What happens to a search; each returns it when it has ended.
+def node_of_first(search: Search) -> str:
+    return str(search.named("trial_started")[0]["node"])
 
 
-def met_after_seven_reports(bed: Testbed, name: str, fault: Callable[[str], None]) -> Search:
-    """A search whose first trial's node meets a fault."""
-    search = bed.search(name)
-    search.wait_for_reports(7)
-    fault(search.named("trial_started")[0]["node"])
-    search.end()
-    return search
-
-
-def all_killed(bed: Testbed) -> Search:
-    search = bed.search("all_killed")
-    search.wait_for_reports(7)
+def all_killed(bed: Testbed, search: Search) -> None:
     for node in list(bed.nodes):
         bed.kill(node.node_ip_address)
     search.wait_for(lambda: "none of 1 node has that" in search.output)
     bed.add()
-    search.end()
-    return search
 
 
-def node_added(bed: Testbed) -> Search:
-    search = bed.search("added")
-    search.wait_for_reports(2)
-    bed.add()
-    search.end()
-    return search
+# Whether a search ended as it must after the fault, beside that its trials' figures are the same.
 
 
-def joined(bed: Testbed, name: str, *options: str) -> Search:
-    """The search of that name, which comes to one that holds the whole cluster."""
-    first = bed.search(f"before_{name}", "--num-samples", "12")
-    first.wait_for_reports(7)
-    search = bed.search(name, *options)
-    search.end()
-    first.end()
-    return search
+def costs_what_was_not_saved(search: Search) -> bool:
+    failed = search.named("trial_failed")
+    lost = {(event["kind"], event["will_retry"]) for event in failed} == {("worker_lost", True)}
+    return lost and epochs_lost(search) <= len(failed)
 
 
-def nothing(bed: Testbed) -> Search:
-    search = bed.search("nothing")
-    search.end()
-    return search
+def leaves_the_drained_node(search: Search) -> bool:
+    starts = [(event["trial"], event["node"]) for event in search.named("trial_started")]
+    (moved,) = {trial for trial, _ in starts if sum(trial == other for other, _ in starts) > 1}
+    first, second = [node for trial, node in starts if trial == moved]
+    return bool(first == starts[0][1] != second)
+
+
+def does_not_wait(search: Search) -> bool:
+    first = Search(search.folder.parent / f"before_{search.folder.name}", search.process)
+    began_before_its_end = search.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
+    completed = [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
+    same = figures(first).items() >= figures(search).items()
+    return began_before_its_end and completed and same and not first.named("trial_failed")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, how the table of `benchmarks.chaos` calls it, and how many nodes there are before it."""
+    """What happens to a search after `num_reports`; None = a second one comes to a full cluster."""
 
-    happens: Callable[[Testbed], Search]
-    what: str
-    num_nodes: int = 3
+    what: str  # in the table of `benchmarks.chaos`
+    happens: Callable[[Testbed, Search], object] | None
+    holds: Callable[[Search], bool]  # whether the search ended as it must
+    num_nodes: int = 3  # before it
+    num_reports: int = 7
+    options: tuple[str, ...] = ()
+
+    def search(self, bed: Testbed, name: str) -> Search:
+        """The search to which it happened, once it has ended."""
+        first = search = bed.search(name) if self.happens else bed.search(f"before_{name}", "--num-samples", "12")
+        first.wait_for_reports(self.num_reports)
+        if self.happens:
+            self.happens(bed, search)
+        else:
+            search = bed.search(name, *self.options)
+        search.end()
+        first.end()
+        return search
 
 
+KILLED, DRAINED = "one node killed (SIGKILL to its raylet)", "one node drained (`ray drain-node`)"
+ADDED, URGENT = "one node at first, one added in the middle", "another one holds it, of a lower priority"
+ONE = "--max-concurrent-trials", "1"
 FAULTS = {
-    "nothing": Fault(nothing, "nothing"),
-    "killed": Fault(
-        lambda bed: met_after_seven_reports(bed, "killed", bed.kill), "one node killed (SIGKILL to its raylet)"
-    ),
-    "drained": Fault(
-        lambda bed: met_after_seven_reports(bed, "drained", bed.drain), "one node drained (`ray drain-node`)"
-    ),
-    "all_killed": Fault(all_killed, "all nodes killed, one comes back later", 2),
-    "added": Fault(node_added, "one node at first, one added in the middle", 1),
-    "another": Fault(
-        lambda bed: joined(bed, "second", "--max-concurrent-trials", "1"), "another search holds the whole cluster"
-    ),
-    "priority": Fault(
-        lambda bed: joined(bed, "urgent", "--priority", "1"), "another one holds it, of a lower priority"
-    ),
+    "nothing": Fault("nothing", lambda bed, search: None, lambda search: len(places(search)) == 3),
+    "killed": Fault(KILLED, lambda bed, search: bed.kill(node_of_first(search)), costs_what_was_not_saved),
+    "drained": Fault(DRAINED, lambda bed, search: bed.drain(node_of_first(search)), leaves_the_drained_node),
+    "all_killed": Fault("all nodes killed, one comes back later", all_killed, lambda s: len(places(s)) == 3, 2),
+    "added": Fault(ADDED, lambda bed, search: bed.add(), lambda search: len(places(search)) == 2, 1, 2),
+    "second": Fault("another search holds the whole cluster", None, does_not_wait, options=ONE),
+    "urgent": Fault(URGENT, None, does_not_wait, options=("--priority", "1")),
 }

@@ -8,6 +8,7 @@ import traceback
 from collections import deque
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -36,23 +37,12 @@ CHOICES = {"num_samples": 9, "max_epochs": 4}
 KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
-class Answer:
-    """A method of an actor whose answer is known."""
-
-    def __init__(self, answer):
-        self._answer = answer
-
-    def remote(self, **options):
-        return ray.put(self._answer)
-
-
-class Handle:
+def handle_of(ip):
     """What the controller asks of an actor itself."""
-
-    get_auto_filled_metrics = Answer({})
-
-    def __init__(self, ip="127.0.0.1"):
-        self.get_current_ip_pid = Answer((ip, 1))
+    methods = {"get_auto_filled_metrics": {}, "get_current_ip_pid": (ip, 1)}
+    return SimpleNamespace(**{
+        name: SimpleNamespace(remote=partial(ray.put, answer)) for name, answer in methods.items()
+    })  # fmt: skip
 
 
 class Worker:
@@ -99,7 +89,7 @@ class Workerless:
 
     num_cpus = 1
     worker = Worker
-    handle = Handle()
+    handle = handle_of("127.0.0.1")
 
     def __init__(self, resource_manager):
         self._pending, self._workers, self._num_made = {}, {}, 0
@@ -201,7 +191,7 @@ class InThisProcess(Workerless):
 
     _folder = None  # the working folder of the trial
 
-    handle = property(lambda self: Handle(ray.util.get_node_ip_address()))
+    handle = property(lambda self: handle_of(ray.util.get_node_ip_address()))
 
     def started(self, cls, kwargs):
         kwargs = sent(kwargs)

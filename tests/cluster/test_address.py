@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tiers import further
 
+from tuner.record.results import load
+
 pytestmark = pytest.mark.slow  # each starts a cluster of its own
 
 ROOT = Path(__file__).parent.parent.parent
@@ -93,45 +95,23 @@ def refusal(done):
 def test_a_search_runs_on_a_cluster(run, tmp_path):
     done = run("--num-samples", "6", "--max-epochs", "4", "--scheduler", "fifo", "--name", "mine")
     assert done.returncode == 0, done.stdout + done.stderr
-    events = [json.loads(line) for line in (tmp_path / "r" / "mine" / "journal.jsonl").read_text().splitlines()]
-    ended = [event["status"] for event in events if event["event"] == "trial_ended"]
-    assert ended == ["completed"] * 6
+    assert [trial.status for trial in load(tmp_path / "r" / "mine").trials] == ["completed"] * 6
     assert (tmp_path / "r" / "mine" / "best" / "config.json").exists()
     assert not list((tmp_path / "r").glob(".tuner-*"))
 
 
 PYTHON = """
-import sys, threading
-from tuner import load, load_best, search
-from tuner.errors import RequestError
+from tuner import load_best, search
 from my_space import space
 
-def watch():
-    while not done.wait(0.1):
-        try:
-            seen.append(load("results/mine"))
-        except RequestError:
-            continue  # the folder is not there yet
-        assert seen[-1].state in ("running", "finished")
-        len(seen[-1].trials), seen[-1].figures, seen[-1].best
-
 if __name__ == "__main__":
-    seen, done = [], threading.Event()
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        options = {"scheduler": "fifo", "max_epochs": 120, "table": "off", "wandb": "disabled"}
-        ran = search(space, name="mine", address="auto", **options)
-    finally:
-        done.set()
-    thread.join()
-    running = [each for each in seen if each.state == "running" and each.best]
-    assert running and running[-1].figures and len(running[-1].trials)
+    options = {"scheduler": "fifo", "max_epochs": 120, "table": "off", "wandb": "disabled"}
+    ran = search(space, name="mine", address="auto", **options)
     more = search(space, resume="mine", num_samples=8, table="off")
     assert ran.state == more.state == "finished" and (len(ran.trials), len(more.trials)) == (6, 8)
     assert load_best(more.folder, space=space).metrics["test"] == more.best.test
 """
-LOAD = "from tuner import load; r = load('results/mine'); print(r.state, bool(r.best), len(r.trials), len(r.figures))"
+LOAD = "from tuner import load; r = load('results/mine'); print(r.state, bool(r.best and r.trials and r.figures))"
 
 
 def test_python_searches_a_cluster_and_reads_the_search_while_it_runs(env, cluster, tmp_path):
@@ -142,9 +122,9 @@ def test_python_searches_a_cluster_and_reads_the_search_while_it_runs(env, clust
     seen = set()
     while search.poll() is None:  # from another process
         read = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, timeout=60, **options)
-        seen.add(read.stdout.partition(" 0 ")[0].strip() or read.stderr.strip().splitlines()[-1][:60])
+        seen.add(read.stdout.strip() or read.stderr.strip().splitlines()[-1][:60])
     assert search.returncode == 0, search.stderr.read()
-    assert any(line.startswith("running True") for line in seen), seen
+    assert "running True" in seen, seen
 
 
 @pytest.mark.parametrize(
@@ -165,14 +145,9 @@ def test_a_wrong_token_is_refused(run, env, tmp_path, changed, message):
     assert not list((tmp_path / "r").glob("*"))
 
 
-def test_a_token_that_is_there_is_used_without_a_mode(run):
-    done = run("--dry-run", RAY_AUTH_MODE=None)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_a_token_for_a_cluster_that_asks_for_none_is_refused(run, env, tmp_path):
     with started({**env, "RAY_AUTH_MODE": "disabled"}, tmp_path) as address:
-        for mode in ("token", None):
+        for mode in ("token", None):  # a token that is there is used without a mode
             message = refusal(run(address=address, RAY_AUTH_MODE=mode))
             assert "the cluster asks for no token" in message and "set RAY_AUTH_MODE=disabled" in message
         options = ["--num-samples", "1", "--max-epochs", "1"]
@@ -197,10 +172,9 @@ def test_another_version_is_refused(run, env, cluster, theirs, message):
 
 def test_a_space_that_does_not_load_on_the_nodes_is_refused(run, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "import os\nfrom ray import tune\nfrom tuner.space import Space\n"
-        "class Here:\n"
-        f"    def __reduce__(self): return (check, ({os.getpid()},))\n"
-        "def check(driver):\n    import not_on_the_nodes\n"
+        "from ray import tune\nfrom tuner.space import Space\n"
+        "class Here:\n    def __reduce__(self): return (check, ())\n"
+        "def check():\n    import not_on_the_nodes\n"
         "here = Here()\n"
         "def train(config):\n    return {'loss': 0.0 if here else 1.0}\n"
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from raylets import FAULTS, Search, epochs_lost, figures, places, raylets
+from raylets import FAULTS, figures, places, raylets
 
 from tuner.engine.cluster import nodes
 from tuner.engine.cluster.joining import check_head
@@ -178,52 +178,16 @@ def alone(tmp_path_factory):
     return figures(search)
 
 
-@pytest.fixture
-def after(alone, tmp_path):
-    """`after("killed")`: the search to which that happened, which has all of its trials' figures."""
-
-    def run(fault):
-        with raylets(tmp_path, FAULTS[fault].num_nodes) as bed:
-            search = FAULTS[fault].happens(bed)
-        assert search.process.returncode == 0, search.output
-        assert figures(search) == alone
-        assert [event["status"] for event in search.named("trial_ended")] == ["completed"] * 6
-        return search
-
-    return run
-
-
 @pytest.mark.chaos
-@pytest.mark.parametrize(("fault", "num_nodes"), [("nothing", 3), ("added", 2)])
-def test_a_search_uses_all_nodes_also_one_that_is_added(after, fault, num_nodes):
-    search = after(fault)
-    assert len(places(search)) == num_nodes and not search.named("trial_failed")
-
-
-@pytest.mark.chaos
-def test_a_killed_node_costs_what_was_not_saved(after):
-    search = after("killed")
-    failed = search.named("trial_failed")
-    assert failed and {(event["kind"], event["will_retry"]) for event in failed} == {("worker_lost", True)}
-    assert epochs_lost(search) <= len(failed)
-
-
-@pytest.mark.chaos
-def test_a_drained_node_costs_nothing(after):
-    search = after("drained")
-    drained = search.named("trial_started")[0]["node"]
-    assert not search.named("trial_failed")
-    starts = search.named("trial_started")
-    (moved,) = {event["trial"] for event in starts if sum(event["trial"] == e["trial"] for e in starts) > 1}
-    first, second = [event["node"] for event in starts if event["trial"] == moved]
-    assert first == drained != second
-
-
-@pytest.mark.chaos
-def test_without_any_node_trials_wait_for_one(after):
-    search = after("all_killed")
-    assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
-    assert len(places(search)) == 3 and "none of 1 node has that" in search.output
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_search_has_the_same_figures_whatever_happens_to_its_nodes(alone, tmp_path, name):
+    with raylets(tmp_path, FAULTS[name].num_nodes) as bed:
+        search = FAULTS[name].search(bed, name)
+    assert search.process.returncode == 0, search.output
+    assert figures(search) == alone
+    assert [event["status"] for event in search.named("trial_ended")] == ["completed"] * 6
+    assert {event["kind"] for event in search.named("trial_failed")} == ({"worker_lost"} if "killed" in name else set())
+    assert FAULTS[name].holds(search)
 
 
 @pytest.mark.chaos
@@ -262,14 +226,3 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
         gpus = bed.add(num_cpus=3, num_gpus=3)
         search.end()  # with 0 where there is a CUDA driver: these GPUs are so by name alone
         assert {node: sorted(trials) for node, trials in places(search).items()} == {gpus: ["00000", "00001", "00002"]}
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize(("fault", "name"), [("another", "second"), ("priority", "urgent")])
-def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path, fault, name):
-    second = after(fault)
-    first = Search(tmp_path / f"before_{name}", second.process)
-    assert second.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
-    assert [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
-    assert {key: value for key, value in figures(first).items() if key in alone} == alone
-    assert not first.named("trial_failed") and not second.named("trial_failed")

@@ -70,20 +70,15 @@ def calls(monkeypatch):
     assert [signal.getsignal(number) for number in signals.HANDLED] == before
 
 
-def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everything(calls):
+@pytest.mark.parametrize("inner", [True, False])
+def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everything(calls, inner):
     with signals_to(lambda reason: calls.append(f"outer: {reason}")):
         with signals_to(lambda reason: calls.append(f"inner: {reason}")):
-            signal.raise_signal(signal.SIGTERM)
+            if inner:
+                signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-    assert calls == ["inner: interrupted by SIGTERM", "family", 130]
-
-
-def test_without_a_signal_the_outer_one_is_asked_again_after_the_inner_one(calls):
-    with signals_to(lambda reason: calls.append(f"outer: {reason}")):
-        with signals_to(lambda reason: calls.append(f"inner: {reason}")):
-            pass
-        signal.raise_signal(signal.SIGINT)
-    assert calls == ["outer: interrupted by SIGINT"]
+    expected = ["inner: interrupted by SIGTERM", "family", 130] if inner else ["outer: interrupted by SIGINT"]
+    assert calls == expected
 
 
 def test_where_no_search_has_begun_the_command_is_left_through_its_ends(calls):

@@ -20,28 +20,19 @@ SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 
 
-def groups_left():
-    """Placement groups that are not removed; Ray removes them a moment after their search."""
-    from ray.util import placement_group_table
-
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        left = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
-        if not left:
-            return []
-        time.sleep(0.2)
-    return left
-
-
 @pytest.fixture
 def nothing_left(one_ray):
-    """Looks behind a search in this process's Ray, whose processes can be told from those of others."""
+    """Looks behind a search in this process's Ray for ddp workers and placement groups, which end a moment later."""
+    from ray.util import placement_group_table
+
     yield
-    ours = psutil.Process().children(recursive=True)
-    until = time.monotonic() + 20
-    while time.monotonic() < until and (left := [p for p in ours if p.is_running() and is_worker_process(p)]):
+    ours, until = psutil.Process().children(recursive=True), time.monotonic() + 20
+    left = [None]
+    while left and time.monotonic() < until:
         time.sleep(0.2)
-    assert not left and not groups_left()
+        left = [process for process in ours if process.is_running() and is_worker_process(process)]
+        left += [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+    assert not left
 
 
 def is_worker_process(process):

@@ -34,11 +34,12 @@ def check_head(address: str) -> None:
     head = _listening(address)
     with _backend_silenced():
         cluster, nodes = _asked(address, head)
-    theirs, ours = (cluster["ray_version"], cluster["python_version"]), (ray.__version__, platform.python_version())
+    theirs = f"Ray {cluster['ray_version']} on Python {cluster['python_version']}"
+    ours = f"Ray {ray.__version__} on Python {platform.python_version()}"
     if theirs != ours:
         raise RequestError(
-            f"--address {address}: the cluster runs Ray {theirs[0]} on Python {theirs[1]}, but this process runs Ray "
-            f"{ours[0]} on Python {ours[1]}; install the cluster's versions here, or start the search there: {SUBMIT}"
+            f"--address {address}: the cluster runs {theirs}, but this process runs {ours}; install the cluster's "
+            f"versions here, or start the search there: {SUBMIT}"
         )
     if not any(node.state == node.ALIVE and _is_here(node.node_manager_address) for node in nodes):
         raise RequestError(
@@ -74,12 +75,13 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()
     if "RAY_AUTH_MODE" not in os.environ and has_token:  # as `ray.init` does
         _set_mode("token")
-    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and not has_token:  # GcsClient would end the process
+    by_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    if by_token and not has_token:  # GcsClient would end the process
         raise RequestError(
             f"--address {address}: RAY_AUTH_MODE=token, but this machine has no token; copy what `ray get-auth-token` "
             f"prints on the cluster's head to {path}"
         )
-    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and _asks_for_no_token(head):
+    if by_token and _asks_for_no_token(head):
         raise RequestError(
             f"--address {address}: the cluster asks for no token, but this driver has one and would refuse its trials' "
             f"answers, which have none; set RAY_AUTH_MODE=disabled, or start the cluster with RAY_AUTH_MODE=token"

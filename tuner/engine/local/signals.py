@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 from unittest import mock
 
@@ -40,12 +40,12 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
             signal.signal(each, signal.default_int_handler if hosts else end_now)
-        os.write(deadlines[-1], SIGNALLED)
+        deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
     outermost = not deadlines
     if outermost:
-        deadlines.append(os.open(os.devnull, os.O_WRONLY) if hosts else _deadline())
+        deadlines.append(SimpleQueue() if hosts else _deadline())
     before = {number: signal.signal(number, take) for number in HANDLED}
     try:
         yield
@@ -54,8 +54,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            os.write(deadlines[-1], LEFT)  # closing it might not end the thread: a forked process may have it open
-            os.close(deadlines.pop())
+            deadlines.pop().put(LEFT)
 
 
 def kept_from_ray() -> AbstractContextManager[Any]:
@@ -81,28 +80,29 @@ def in_a_program() -> Iterator[None]:
 
 
 hosts: list[set[psutil.Process]] = []  # for each open `in_a_program`: the children at its start; empty in a command
-SIGNALLED, LEFT = b"s", b"l"  # bytes sent to `_deadline`'s thread: a signal arrived; the outermost block ended
-deadlines: list[int] = []  # the pipe that `_deadline` returned to the outermost block, or /dev/null; else empty
+SIGNALLED, LEFT = "signalled", "left"  # sent to `_deadline`'s thread: a signal arrived; the outermost block ended
+deadlines: list[SimpleQueue[str]] = []  # what the outermost block got from `_deadline`, or an unused queue; else empty
 
 
-def _deadline() -> int:
-    """Starts a thread that kills the process `LATE_S` after a signal; returns the writing end of the thread's pipe.
+def _deadline() -> SimpleQueue[str]:
+    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue that tells the thread.
 
     The thread starts before any signal: a signal handler must not start one, as it may have interrupted the start of
-    another, and would wait for that thread's lock forever. An alarm (SIGALRM) would not help either: Python runs its
-    handler in the main thread, which may be blocked.
+    another, and would wait for that thread's lock forever. It may put into a SimpleQueue. An alarm (SIGALRM) would not
+    help: Python runs its handler in the main thread, which may be blocked.
     """
-    reading_end, writing_end = os.pipe()
+    queue: SimpleQueue[str] = SimpleQueue()
 
     def wait() -> None:
-        with open(reading_end, "rb", buffering=0) as pipe:
-            if pipe.read(1) == SIGNALLED and not select.select([pipe], [], [], LATE_S)[0]:
-                text = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
-                say(text, to=sys.stderr)
-                end_now(signal.SIGTERM, None)
+        with suppress(Empty):
+            if queue.get() == LEFT or queue.get(timeout=LATE_S):
+                return
+        text = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
+        say(text, to=sys.stderr)
+        end_now(signal.SIGTERM, None)
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
-    return writing_end
+    return queue
 
 
 def give_up(reason: str) -> None:
