@@ -269,19 +269,8 @@ UNREDIRECTED = {STDOUT_FILE: None, STDERR_FILE: None}
 def run(folder, *, concurrent=1, **choices):
     """A search without workers to its end, or the rest of it: `folder` may have a part of its journal."""
     loaded_space = find_space(str(SPACES / "tiny.py"))
-    experiment = Experiment(
-        space=loaded_space.name,
-        results=str(folder.parent),
-        name=folder.name,
-        max_concurrent_trials=concurrent,
-        **choices,
-    )
-    conduct(experiment, loaded_space)
-
-
-def conduct(experiment, loaded_space):
-    """Searches to the end without workers, from what the experiment's folder has."""
-    folder, concurrent = experiment.folder, experiment.max_concurrent_trials
+    place = {"space": loaded_space.name, "results": str(folder.parent), "name": folder.name}
+    experiment = Experiment(**place, max_concurrent_trials=concurrent, **choices)
     (folder / "ray").mkdir(parents=True, exist_ok=True)
     history = read(folder / "journal.jsonl")
     journal = Journal(folder / "journal.jsonl")

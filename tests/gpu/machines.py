@@ -100,12 +100,12 @@ class Machine:
         return pretended.log_of(self.folder)
 
 
-def training(strategy="single", *, width=16, batch_size=16, classes=3, device="cuda", num=51, gpus=2, **options):
+def training(strategy="single", *, width=16, batch_size=16, device="cuda", num=51, gpus=2, **options):
     """A training of `num` random examples on some devices, real or pretended."""
 
-    def arrays(num, classes, seed):
+    def arrays(num, seed):
         stream = np.random.default_rng(seed)
-        return Arrays(stream.normal(size=(num, 6)).astype("float32"), stream.integers(0, classes, num))
+        return Arrays(stream.normal(size=(num, 6)).astype("float32"), stream.integers(0, 3, num))
 
     task = Task(
         data=lambda data_dir: None,
@@ -113,4 +113,4 @@ def training(strategy="single", *, width=16, batch_size=16, classes=3, device="c
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     )
     spec = TrialSpec({"batch_size": batch_size, "split_size": 5}, 3, 4, strategy=strategy, gpus=gpus, **options)
-    return Training(task, Splits(arrays(num, classes, 0), arrays(21, 3, 1)), spec, device=device)
+    return Training(task, Splits(arrays(num, 0), arrays(21, 1)), spec, device=device)

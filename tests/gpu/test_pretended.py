@@ -1,13 +1,12 @@
-"""Training on pretended GPUs in this process: placement, shares, memory that runs out, poisoned contexts."""
+"""Training on pretended GPUs in this process: placement, shares, memory that runs out."""
 
 import re
-from functools import partial
 from pathlib import Path
 
 import pretended
 import pytest
 import torch
-from machines import training
+from machines import ROOT, training
 from pretended import MIB
 
 from tuner.engine.controller.failures import kind_of
@@ -15,10 +14,6 @@ from tuner.record.report_keys import USAGE
 from tuner.training.devices import accelerator, nvml
 from tuner.training.devices.accelerator import Accelerator, release
 from tuner.training.devices.usage import NEEDED, Usage
-from tuner.training.group import DDPRank
-from tuner.training.task import TrialSpec
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -85,32 +80,6 @@ def test_a_batch_that_does_not_fit_shrinks_keeps_its_gradients_and_frees_what_th
     said = what(gpus)
     attempt = said.index("out of memory")
     assert said[attempt + 1] == "empty_cache" and said.index("limit") < attempt
-
-
-def test_a_label_out_of_range_poisons_the_process(gpus):
-    with pytest.raises(torch.AcceleratorError, match="device-side assert") as poisoned:
-        training(classes=5).run_epoch()
-    kind, text = kind_of(poisoned.value)
-    assert kind == "cuda" and "usually a label or an index out of range" in text
-    with pytest.raises(torch.AcceleratorError):  # whatever comes next in this process
-        training()
-
-
-def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpus, monkeypatch):
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # `join` sets them
-        monkeypatch.setenv(name, "lo")
-    joined = []
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **options: joined.append(backend))
-    monkeypatch.setattr(gpus, "backend", partial(Accelerator.backend, gpus))
-    member = DDPRank(1, 2, 1, "cuda:1")
-    member.store = object()  # rank 0 listens
-    member.join("127.0.0.1", 1, "127.0.0.1")
-    assert gpus.current == 1 and joined == ["nccl"]
-    monkeypatch.setattr("tuner.training.group.Training", lambda *args, device, rank: training("single", device=device))
-    member.begin((None, None), TrialSpec({}, 3, 4, gpus=2.0), None, None)
-    assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
-    member.end()
-    assert what(gpus)[-1] == "empty_cache" and gpus.allocated == gpus.reserved == [0, 0]
 
 
 def test_a_gpu_adds_its_figures(gpus, monkeypatch):

@@ -26,7 +26,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, begin_reports, explained, own_exits
+from tuner.engine.workers.reports import CHILD, begin_reports, explained
 from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
@@ -136,7 +136,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
+    with explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
         trial.stack.enter_context(
             own_folder(setup.folder / tune.get_context().get_trial_id(), is_new=tune.get_checkpoint() is None)
         )

@@ -37,8 +37,8 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        # How many trials this search could run at once if the nodes had room. This is the first value; `Watch` later
-        # sets it to the number of trials that are unfinished or still to be proposed.
+        # How many trials this search could run at once if the nodes had room; `Watch` sets it to the number of trials
+        # that are unfinished or still to be proposed.
         self.wanted = self._most or resources.concurrent
 
     def concurrent(self) -> int:
@@ -99,9 +99,9 @@ def present() -> tuple[list[dict[str, float]], frozenset[str]]:
 
 
 def launchable() -> list[dict[str, float]]:
-    """Returns the resources of the nodes that the autoscaler may start, from the file of `ray up` on this machine.
+    """Returns the resources of the nodes that the autoscaler may start, from the file that `ray up` writes on the head.
 
-    The list is empty if that is unknown: `ray up` writes the file on the head node alone.
+    Elsewhere the list is empty.
     """
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
@@ -112,17 +112,11 @@ def launchable() -> list[dict[str, float]]:
 
 @dataclass(frozen=True)
 class Want:
-    """What a search requests from the cluster.
+    """What a search requests from the cluster."""
 
-    Args:
-        num_trials: trials that the search could run at once, 0 or more.
-        fit: trials of this search that fit on the whole cluster at once, 1 or more.
-        priority: once each search has a trial, the highest priority is served first.
-    """
-
-    num_trials: int
-    fit: int
-    priority: int = 0
+    num_trials: int  # that the search could run at once, 0 or more
+    fit: int  # trials of this search that fit on the whole cluster at once, 1 or more
+    priority: int = 0  # once each search has a trial, the highest priority is served first
 
 
 def agreed(mine: Want) -> int | None:

@@ -14,7 +14,6 @@ from tuner.record.events import Event
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
-GONE = "its worker was killed"
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,8 @@ class Retries:
         Args:
             from_epoch: the epoch of the trial's last checkpoint; 0 = it has none.
         """
-        kind, text = kind_of(error)
-        if self._killed_before is not None:
-            text = with_cause(text, (oom_kills() or 0) - self._killed_before)
+        killed = None if self._killed_before is None else (oom_kills() or 0) - self._killed_before
+        kind, text = kind_of(error, killed)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)
         will_retry = used < most
         if will_retry:
@@ -68,10 +66,12 @@ class Retries:
         return Failure(kind, text, will_retry, from_epoch if will_retry else 0)
 
 
-def kind_of(error: Exception) -> tuple[str, str]:
+def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
     """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
-    The error may be the exception itself, one wrapped by Ray (RayTaskError), or a RayActorError.
+    Args:
+        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError.
+        killed: how many processes this machine's kernel has killed because memory ran out; None if that is unknown.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
@@ -81,7 +81,7 @@ def kind_of(error: Exception) -> tuple[str, str]:
     while isinstance(cause, RayTaskError):
         cause, printed = cause.cause, str(cause)
     if isinstance(cause, RayActorError):
-        return "worker_lost", how_it_died(cause)
+        return "worker_lost", how_it_died(cause, killed)
     text = f"{type(cause).__name__}: {first_line(cause)}{place_in(printed)}"
     if is_out_of_memory(cause):
         return "oom", text
@@ -96,13 +96,18 @@ def likeness(error: str) -> str:
     return " ".join(placed.groups()) if placed else re.sub(r"\d+", "0", error)
 
 
-def how_it_died(error: Any) -> str:
+def how_it_died(error: Any, killed: int | None) -> str:
     """Returns why a worker died: Ray's exit detail without its guesses, or else the error's first line."""
     text = str(error)
     if "host ran out of memory" in text:  # Ray's memory monitor has ended it
         return f"its worker died: {first_line(error)}; {LESS_MEMORY}"
     if "connection error code 2" in text:  # the process has gone without a word; Ray knows neither signal nor exit code
-        return f"{GONE}, or its native code crashed; `dmesg` says if memory ran out: then {LESS_MEMORY}"
+        native = "or its native code crashed"
+        if killed is None:
+            return f"its worker was killed, {native}; `dmesg` says if memory ran out: then {LESS_MEMORY}"
+        if killed:
+            return f"its worker was killed, probably by the kernel, because memory ran out; {LESS_MEMORY}"
+        return f"its worker was killed by a signal, {native} (SIGSEGV); memory had not run out"
     detail = re.search(r"exit detail: *(.+)", text, re.IGNORECASE)
     guesses = r" (?:Some common causes|There are some potential)"
     return f"its worker died: {re.split(guesses, detail[1])[0] if detail else first_line(error)}"
@@ -115,15 +120,6 @@ def oom_kills() -> int | None:
     except OSError:
         return None
     return int(found[1]) if found else None
-
-
-def with_cause(text: str, killed: int) -> str:
-    """Adds to the text about a worker how many processes the kernel has killed because memory ran out."""
-    if not text.startswith(GONE):
-        return text
-    if killed:
-        return f"{GONE}, probably by the kernel, because memory ran out; {LESS_MEMORY}"
-    return f"{GONE} by a signal, or its native code crashed (SIGSEGV); memory had not run out"
 
 
 def first_line(error: Any) -> str:

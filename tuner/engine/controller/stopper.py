@@ -18,9 +18,7 @@ TELL_S = 60.0  # minimum seconds between two lines on standard error that say wh
 class SearchStopper(Stopper):
     """Ends the search as soon as it has a reason to; Ray calls `stop_all` at each step of its loop.
 
-    Args:
-        budget: the time budget as the user wrote it ("30m").
-        left_s: seconds of the budget that remain; None = no limit.
+    `budget` is the time budget as the user wrote it ("30m"), of which `left_s` seconds remain; None = no limit.
     """
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
@@ -51,8 +49,7 @@ class SearchStopper(Stopper):
     def blocked(self, error: OSError, path: Path) -> bool:
         """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal).
 
-        The disk may be full, read-only or gone. Meanwhile the search stands still, and trials wait for the answers to
-        their reports.
+        Meanwhile the search stands still, and trials wait for the answers to their reports.
         """
         self.waiting(f"{path.parent}: {error.strerror or error}")
         time.sleep(1)

@@ -74,16 +74,14 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 
     Args:
         folder: where Ray puts its sockets and logs.
-        num_processes: number of processes that `start_ahead` will request; Ray drops requests beyond this number.
         imports: modules that each worker process imports when it starts.
     """
     config = {
         "prestart_worker_first_driver": False,
-        "worker_maximum_startup_concurrency": num_processes,
+        "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests of `start_ahead` beyond it
         "preload_python_modules": list(imports),
-        **PATIENT,
     }
-    return {"_temp_dir": folder, "_system_config": config}
+    return {"_temp_dir": folder, "_system_config": config | PATIENT}
 
 
 @contextmanager

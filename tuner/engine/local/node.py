@@ -93,11 +93,8 @@ class LocalNode(node.Node):
 def local_node(told: Callable[[str], None]) -> Iterator[None]:
     """Makes `ray.init` start a `LocalNode` while the `with` block runs.
 
-    Its ports are reserved until the block ends, since agents listen only seconds after `ray.init` has returned. A port
-    is reserved by a socket that is bound to it, but does not listen.
-
-    Args:
-        told: called with what the start waits for.
+    Sockets that are bound, but do not listen, reserve its ports until the block ends: agents listen only seconds after
+    `ray.init` has returned. `told` is called with what the start waits for.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -115,11 +112,7 @@ def ending(name: str, code: int) -> str:
 
 
 def cause_in_logs(folder: str) -> str:
-    """Returns the line of the logs of Ray's processes that names the cause, with its file; empty if there is none.
-
-    Args:
-        folder: Ray's folder, as given to `ray.init`.
-    """
+    """Returns the line of the logs in Ray's folder that names the cause, with its file; empty if there is none."""
     lines = []
     for path in (path for name in LOGS for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))):
         with open(path, "rb") as file:

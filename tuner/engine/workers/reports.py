@@ -82,23 +82,6 @@ def in_sanity_check() -> bool:
     return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
 
-@contextmanager
-def own_exits(reporter: Reporter) -> Iterator[None]:
-    """Makes `sys.exit` in a trial's function end the trial as a return does; a code except 0 and None fails the trial.
-
-    A SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
-    """
-    try:
-        yield
-    except SystemExit as error:
-        if reporter.stopped_by_ray:
-            raise
-        if error.code not in (None, 0):
-            raise RuntimeError(
-                f"the trial's function called sys.exit({error.code!r}): return, or raise an exception that says why"
-            ) from None
-
-
 def as_number(name: str, value: Any) -> Any:
     """Converts a one-element tensor or numpy scalar to a number; other tensors raise ValueError, the rest is kept."""
     torch = sys.modules.get("torch")
@@ -113,7 +96,11 @@ def as_number(name: str, value: Any) -> Any:
 def explained(reporter: Reporter) -> Iterator[None]:
     """Makes a trial fail, with advice, if processes that it starts report in its place: the search gets no such report.
 
+    `sys.exit` in a trial's function ends the trial as a return does; a code except 0 and None fails the trial. A
+    SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
+
     Raises:
+        RuntimeError: the function called `sys.exit` with another code.
         ValueError: the function started a process and reported nothing itself, or the process cannot get its function.
     """
     started: list[str] = []
@@ -135,6 +122,12 @@ def explained(reporter: Reporter) -> Iterator[None]:
     try:
         with mock.patch.object(BaseProcess, "start", start):
             yield
+    except SystemExit as error:
+        if reporter.stopped_by_ray:
+            raise
+        if error.code not in (None, 0):
+            why = f"the trial's function called sys.exit({error.code!r})"
+            raise RuntimeError(f"{why}: return, or raise an exception that says why") from None
     except Exception as error:
         if ELSEWHERE in str(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
