@@ -3,12 +3,11 @@
 import json
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
+from killing import COMMAND, SPACES, run_whole
 from tiers import further
 from workerless import in_this_process
 
@@ -16,7 +15,6 @@ from tuner import train
 from tuner.record.results import load
 from tuner.record.texts import formatted
 
-SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 
 
@@ -95,15 +93,12 @@ def test_a_function_has_no_strategy(search):
     assert ran.code == 2 and "--strategy ddp: needs a Space(task=...)" in ran.err
 
 
-COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]
-
-
 @pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_search_that_is_ended_leaves_no_process_and_is_resumed_as_the_unbroken_one(tmp_path, number):
     space = ["--space", str(SPACES / "tiny.py"), *DDP, "--num-samples", "4", "--max-epochs", "30"]
     results = ["--results", str(tmp_path)]
-    subprocess.run([*COMMAND, *space, *results, "--name", "whole"], check=True, capture_output=True)
+    whole = run_whole(tmp_path, "whole", space)
     killed = subprocess.Popen([*COMMAND, *space, *results, "--name", "killed"], stdout=subprocess.DEVNULL)
     journal = tmp_path / "killed" / "journal.jsonl"
     while not journal.exists() or '"report"' not in journal.read_text():
@@ -114,4 +109,4 @@ def test_a_search_that_is_ended_leaves_no_process_and_is_resumed_as_the_unbroken
     killed.wait(60)
     assert not psutil.wait_procs(family, timeout=90)[1]  # Ray's agents try for 60 s to reach a GCS that is gone
     subprocess.run([*COMMAND, "--resume", "killed", *results], check=True, capture_output=True)
-    assert curves(load(tmp_path / "killed")) == curves(load(tmp_path / "whole"))
+    assert curves(load(tmp_path / "killed")) == curves(load(whole))

@@ -18,13 +18,9 @@ pytestmark = pytest.mark.slow  # each starts a Ray of its own
 SPACES = ROOT / "tests" / "spaces"
 
 
-def words(machine, space, *options):
-    where = ["--results", machine.folder / "r", "--name", "test", "--wandb", "disabled"]
-    return ["-m", "tuner.run", "--space", SPACES / space, *where, *options]
-
-
 def search(machine, space, *options, code=0):
-    done = machine.python(*words(machine, space, *options))
+    where = ["--results", machine.folder / "r", "--name", "test", "--wandb", "disabled"]
+    done = machine.python("-m", "tuner.run", "--space", SPACES / space, *where, *options)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -136,7 +132,7 @@ def test_failures_stay_with_their_trial(machine, tmp_path):
     by_case = defaultdict(list)
     for trial in trials_of(here).values():
         by_case[cases[trial.config["number"]]].append(trial)
-    failed = {e["trial"]: [] for e in events_of(here) if e["event"] == "trial_failed"}
+    failed = defaultdict(list)
     for event in events_of(here):
         if event["event"] == "trial_failed":
             failed[event["trial"]].append((event["kind"], event["will_retry"]))

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -83,21 +83,18 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         stages = ["starting Ray"]
         with patience(lambda: stages[-1]), alone.importing(imports):
-            stack.enter_context(started(here, num_processes, imports, stages.append))
+            stack.enter_context(started(here, num_processes, imports))
             alone.start_ahead(num_processes)
             stages.append(f"importing {' and '.join(imports)}")
         with alone.no_reports_of_dead_workers():
             yield
 
 
-def started(
-    here: dict[str, float], num_processes: int, imports: Sequence[str], on_stage: Callable[[str], None]
-) -> ExitStack:
+def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
     """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it.
 
     Args:
         here: the CPUs and GPUs of this machine.
-        on_stage: called with what the start waits for.
 
     Raises:
         RequestError: Ray does not start; the text has the reason, and the line of Ray's logs that names it.
@@ -108,7 +105,7 @@ def started(
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(alone.session_folder())
-                stack.enter_context(local_node(on_stage))
+                stack.enter_context(local_node())
                 stack.callback(ray.shutdown)
                 with alone.on_loopback(), kept_from_ray():
                     ray.init(

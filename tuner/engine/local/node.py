@@ -15,7 +15,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ class LocalNode(node.Node):
     """A Ray node without services for clusters; its start raises an error as soon as a process has ended."""
 
     ports: Sequence[int]  # for its `PORTS`
-    told: Callable[[str], None]  # called with what the start waits for
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
@@ -70,7 +69,6 @@ class LocalNode(node.Node):
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         super().start_raylet(*arguments, **options)
-        LocalNode.told("waiting for Ray's raylet")
         end = time.monotonic() + START_S
         while not self.has_registered():
             if dead := self.dead_processes():
@@ -78,7 +76,6 @@ class LocalNode(node.Node):
             if time.monotonic() > end:
                 raise TimeoutError(f"Ray's raylet lives, but has not registered within {START_S:.0f} s")
             time.sleep(LOOK_S)
-        LocalNode.told("connecting to Ray's raylet")
 
     def has_registered(self) -> bool:
         """Whether the GCS knows the raylet."""
@@ -90,18 +87,18 @@ class LocalNode(node.Node):
 
 
 @contextmanager
-def local_node(told: Callable[[str], None]) -> Iterator[None]:
+def local_node() -> Iterator[None]:
     """Makes `ray.init` start a `LocalNode` while the `with` block runs.
 
     Sockets that are bound, but do not listen, reserve its ports until the block ends: agents listen only seconds after
-    `ray.init` has returned. `told` is called with what the start waits for.
+    `ray.init` has returned.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
         for each in sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Ray's processes do: they bind it, too
             each.bind(("127.0.0.1", 0))
-        LocalNode.ports, LocalNode.told = [each.getsockname()[1] for each in sockets], staticmethod(told)
+        LocalNode.ports = [each.getsockname()[1] for each in sockets]
         stack.enter_context(mock.patch.object(node, "Node", LocalNode))
         yield
 
