@@ -34,17 +34,13 @@ def cluster(monkeypatch):
     return Cluster
 
 
-def test_trials_at_a_time_follow_the_nodes(cluster):
-    followed = Nodes(Resources(1, 0, 4), follow=True)
+def test_trials_at_a_time_follow_the_nodes_and_stay_on_this_machine(cluster):
+    followed, here = Nodes(Resources(1, 0, 4), follow=True), Nodes(Resources(1, 0, 2))
+    cluster.leaving = frozenset("a")
     for present, expected in (([{"CPU": 4}], 4), ([{"CPU": 4}, {"CPU": 2}], 6), ([], 1), ([{"CPU": 1}], 1)):
         cluster.present = present
-        assert followed.concurrent() == expected
-
-
-def test_on_this_machine_they_stay(cluster):
-    cluster.present, cluster.leaving = [{"CPU": 9}], frozenset("a")
-    here = Nodes(Resources(1, 0, 2))
-    assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
+        assert followed.concurrent() == expected and followed.leaving == frozenset("a")
+        assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
 
 
 def test_an_autoscaler_sees_the_trials_that_were_asked_for_or_that_it_may_add_nodes_for(cluster):

@@ -63,10 +63,6 @@ class Machine:
 
     def __post_init__(self):
         pretended.make(self.folder, len(self.gpus), self.total_bytes)
-        self.answer()
-
-    def answer(self):
-        """Writes NVML's answers."""
         lines = [str(self.init)]
         for index, gpu in enumerate(self.gpus):
             numbers = gpu.total_bytes, gpu.used_bytes, gpu.percent, gpu.celsius, gpu.milliwatts

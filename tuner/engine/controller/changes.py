@@ -143,7 +143,7 @@ class Controller(TuneController):
         """Hides repeated epochs and WAITS (no room for a checkpoint) from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
-            self.watch.waits_for[trial] = f"; {result[WAITS]}"
+            self.watch.waits(trial, result[WAITS])
         elif RESULT_DUPLICATE in result or result[TRAINING_ITERATION] > self._judged_until.get(trial.trial_id, 0):
             self._judged_until.pop(trial.trial_id, None)
             decision: str | None = super()._process_trial_result(trial, result)
@@ -203,9 +203,8 @@ class Watch(Callback):
     timeout_s: float | None
     waiting: Callable[[str], None]
     failed: Callable[[Controller, SearchTrial, Failure], None]
-    # Started trial -> when it last started, reported or was saved; and why it cannot save its checkpoint.
-    _heard: dict[Trial, float] = field(default_factory=dict)
-    waits_for: dict[Trial, str] = field(default_factory=dict)
+    # Started trial -> when it last started, reported or was saved; and why it has not saved its checkpoint since.
+    _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # started or saved since the last step: moving them loses nothing
     _looked: float = 0.0
 
@@ -213,8 +212,11 @@ class Watch(Callback):
 
     def heard(self, trial: Trial) -> None:
         """Restarts the trial's timeout."""
-        self._heard[trial] = time.monotonic()
-        self.waits_for.pop(trial, None)
+        self._heard[trial] = time.monotonic(), ""
+
+    def waits(self, trial: Trial, reason: str) -> None:
+        """Notes why the trial cannot report for now; its timeout keeps running."""
+        self._heard[trial] = self._heard[trial][0], f"; {reason}"
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.heard(trial)
@@ -243,16 +245,15 @@ class Watch(Callback):
             return
         self._looked = now
         for trial in running:
-            if (silent_s := now - self._heard[trial]) > self.timeout_s:
-                allowed, why = f"--trial-timeout {self.timeout_s:g}s", self.waits_for.get(trial, "")
-                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed}){why}"
+            at, why = self._heard[trial]
+            if now - at > self.timeout_s:
+                allowed = f"--trial-timeout {self.timeout_s:g}s"
+                silent = f"no report for {now - at:.1f} s after epoch {epoch_of(trial)} ({allowed}){why}"
                 self.host.fail(trial, TrialTimeoutError(silent))
 
     def _running(self) -> list[Trial]:
         """The trials that have a worker and are not paused."""
-        for trial in [trial for trial in self._heard if trial.status != Trial.RUNNING]:
-            del self._heard[trial]
-            self.waits_for.pop(trial, None)
+        self._heard = {trial: heard for trial, heard in self._heard.items() if trial.status == Trial.RUNNING}
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
