@@ -37,12 +37,13 @@ CHOICES = {"num_samples": 9, "max_epochs": 4}
 KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
-def handle_of(ip):
+class Handle:
     """What the controller asks of an actor itself."""
-    methods = {"get_auto_filled_metrics": {}, "get_current_ip_pid": (ip, 1)}
-    return SimpleNamespace(**{
-        name: SimpleNamespace(remote=partial(ray.put, answer)) for name, answer in methods.items()
-    })  # fmt: skip
+
+    def __init__(self, ip="127.0.0.1"):
+        answers = {"get_auto_filled_metrics": {}, "get_current_ip_pid": (ip, 1)}
+        for name, answer in answers.items():
+            setattr(self, name, SimpleNamespace(remote=lambda answer=answer, **options: ray.put(answer)))
 
 
 class Worker:
@@ -89,7 +90,7 @@ class Workerless:
 
     num_cpus = 1
     worker = Worker
-    handle = handle_of("127.0.0.1")
+    handle = Handle()
 
     def __init__(self, resource_manager):
         self._pending, self._workers, self._num_made = {}, {}, 0
@@ -191,7 +192,7 @@ class InThisProcess(Workerless):
 
     _folder = None  # the working folder of the trial
 
-    handle = property(lambda self: handle_of(ray.util.get_node_ip_address()))
+    handle = property(lambda self: Handle(ray.util.get_node_ip_address()))
 
     def started(self, cls, kwargs):
         kwargs = sent(kwargs)
