@@ -1,8 +1,10 @@
 """Texts that a terminal may be given."""
 
+import tracemalloc
+
 import pytest
 
-from tuner.errors import RequestError, printable
+from tuner.errors import RequestError, nearest, printable
 
 HOSTILE = {
     "\x1b]0;evil\x07": r"\x1b]0;evil\x07",
@@ -28,3 +30,12 @@ def test_what_can_be_read_stays_as_it_is(text):
 
 def test_an_error_is_one_line_that_no_terminal_obeys():
     assert str(RequestError("--name \x1b[2J\nforged: \u202eok")) == r"--name \x1b[2J forged: \u202eok"
+
+
+def test_a_near_name_is_named_and_a_text_of_any_length_takes_little_memory():
+    assert nearest("learning_rat", ["learning_rate"]) == nearest("lr", ["learning_rate"]) != ""
+    tracemalloc.start()
+    assert nearest("asha" + "[" * 20_000, ["asha", "x" * 20_000]) == ""
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -21,6 +21,7 @@ from tuner.errors.terminal import shown
 logger = logging.getLogger(__name__)
 # Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
 OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+MOST_NEAR = 200  # maximum characters of names that are compared: the short forms of one take the square of its length
 REWORDED = {  # argparse's errors -> what was given, what is allowed, what to do
     r"argument (--\S+): invalid int value: '(.*)'": r"\1 \2: must be a whole number",
     r"argument (--\S+): invalid float value: '(.*)'": r"\1 \2: must be a number",
@@ -145,8 +146,8 @@ if logging.lastResort:  # the handler that prints warnings: tuner's commands con
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near."""
-    names = list(known)
+    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near, as to a very long text."""
+    names = [name for name in known if max(len(name), len(given)) <= MOST_NEAR]
     short = [name for name in names if given in _shortened(name) or name in _shortened(given)]
     close = difflib.get_close_matches(given, names, n=1) or short
     return f"; did you mean {close[0]!r}?" if close else ""
