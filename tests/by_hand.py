@@ -11,7 +11,7 @@ from tuner.record.journal import Journal, JournalWriter
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
+from tuner.tuning.scheduling.scheduler import SearchScheduler
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
 CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
@@ -46,7 +46,7 @@ class Search:
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
         self.path, self.journal, self.stopper = path, JournalWriter(Journal(path)), SearchStopper()
-        self.scheduler = RuleScheduler(self.experiment, self.journal, self.stopper)
+        self.scheduler = SearchScheduler(self.experiment, self.journal, self.stopper)
         self.searcher_heard = []
         self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
         self.trials = {trial.trial_id: trial for trial in self.stage.run()}
@@ -96,17 +96,6 @@ def reports(seed, num_trials=14, most=8, num=4):
         yield trial, epoch[trial], round(chance.uniform(-3, 3), 1), lambda t=trial: alive.remove(t)
         if epoch[trial] >= most and trial in alive:
             alive.remove(trial)
-
-
-def with_trials(events):
-    """The events with those of the trials' beginnings, which are not the scheduler's to write."""
-    known, history = set(), []
-    for event in events:
-        if event["trial"] not in known:
-            known.add(event["trial"])
-            history.append({"time": 0, "event": "trial_suggested", "trial": event["trial"], "config": {}})
-        history.append(event)
-    return history
 
 
 class Halving(Search):

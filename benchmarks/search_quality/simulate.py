@@ -23,10 +23,11 @@ import numpy.typing as npt
 from ray import tune
 
 from tuner.errors import RequestError
-from tuner.rules.by_name import rule_of
+from tuner.rules.own_length import rule_of
 from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
+from tuner.tuning.scheduling.population_scheduler import check_scheduler
 from tuner.tuning.searchers.named import build_searcher
 
 Floats = npt.NDArray[np.float64]
@@ -237,12 +238,12 @@ class Search:
     """The searcher and the stopping rule of an experiment, driven as Ray's controller drives them in a search.
 
     Raises:
-        RequestError: the searcher does not work with the space.
-        ValueError: the scheduler is pbt, which changes settings, so it cannot be simulated.
+        RequestError: the searcher does not work with the space, or the scheduler is pbt, which changes settings.
     """
 
     def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
         space = Space(params=params, train=_untrained, metric=experiment.metric, mode=experiment.mode)
+        check_scheduler(experiment, space)
         self._asked = build_searcher(experiment, space)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
         self._experiment = experiment
@@ -280,8 +281,8 @@ class Search:
     def _decided(self, trial: int, epoch: int, value: float) -> Action:
         if not math.isfinite(value) or epoch >= self._experiment.max_epochs:
             return "stop"
-        judged = self._rule.judge(trial, epoch, value)
-        self._apply(self._rule.settled(trial))
+        judged, others = self._rule.judge(trial, epoch, value)
+        self._apply(others)
         return judged.action
 
     def _end(self, trial: int) -> None:

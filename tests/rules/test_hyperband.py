@@ -66,10 +66,10 @@ def test_the_rule_decides_as_rays_does(seed, most, factor, kind):
         bracket, band = theirs._trial_info[trials[n]]
         place = bracket._cumul_r, theirs._hyperbands[band].index(bracket), band
         action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
-        judged = ours.judge(n, epochs[n], value)
-        decided = dict(ours.settled(n)) if judged.action == "pause" else {}
-        assert decided.get(n, judged).action == action.lower()
-        assert judged.action == "continue" or (judged.rung, judged.bracket, judged.band) == place
+        judged, others = ours.judge(n, epochs[n], value)
+        decided = dict(others) | ({n: judged} if others or judged.action == "stop" else {})
+        assert judged.action == action.lower()
+        assert (judged.rung, judged.bracket, judged.band) == place or not judged.reason
         if action == "PAUSE":
             trials[n].status = "PAUSED"
         elif action == "STOP":
@@ -87,11 +87,25 @@ def test_a_bracket_for_bohb_is_halved_when_it_is_full_or_nothing_else_is_left():
     rule = HyperBand(Experiment(scheduler="hyperband", max_epochs=9, reduction_factor=3), for_bohb=True)
     for trial in range(4):  # of 9
         rule.added(trial)
-        assert rule.judge(trial, 1, float(trial)).action == "pause" and rule.settled(trial) == []
+        judged, others = rule.judge(trial, 1, float(trial))
+        assert judged.action == "pause" and others == []
     assert rule.ended(3, 1, None) == []  # a failure does not end the wait for the other five
     actions = [(trial, each.action, each.cutoff) for trial, each in rule.idle()]
     assert actions == [(2, "continue", 2.0), (1, "continue", 2.0), (0, "continue", 2.0)]
     assert rule.idle() == []
+
+
+def test_a_bracket_that_has_ended_stops_no_trial_twice():
+    """The trial that reported last leaves its bracket when it has ended; until then others may ask the rule."""
+    rule = HyperBand(Experiment(scheduler="hyperband", max_epochs=8, reduction_factor=3))
+    for trial in range(8):  # 0 to 2 fill the first bracket, 3 to 7 the second
+        rule.added(trial)
+    for trial in range(3, 8):
+        rule.judge(trial, 2, float(trial))
+    assert rule.judge(3, 6, 1.0)[0].action == "pause"
+    last, others = rule.judge(4, 6, 1.0)
+    assert last.action == "stop" and [(trial, each.action) for trial, each in others] == [(3, "stop")]
+    assert rule.idle() == [] and rule.ended(5, 2, None) == []
 
 
 def test_the_last_live_trial_of_a_bracket_may_diverge(one_ray, tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def test_the_median_rule_decides_as_rays_does(seed, left_out):
         result = {"t": epoch, "m": value}
         one = trials.setdefault(trial, SimpleTrial(str(trial)))
         wanted = theirs.on_trial_result(nobody, one, result)
-        assert ours.judge(trial, epoch, value).action == wanted.lower()
+        assert ours.judge(trial, epoch, value)[0].action == wanted.lower()
         if wanted == "STOP":
             stopped.add(trial)
             theirs.on_trial_complete(nobody, one, result)

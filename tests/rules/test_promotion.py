@@ -13,8 +13,8 @@ from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, outc
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.rules.asha import Brackets
 from tuner.rules.promotion import Promotion
+from tuner.rules.rule import Brackets
 from tuner.spec.experiment import Experiment
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
@@ -110,12 +110,12 @@ def test_the_rule_decides_as_algorithm_2(data):
             assert rule.ended(trial, epochs[trial], None if fails else value) == []
             paper.end(trial, not fails)
             continue
-        judged = rule.judge(trial, epochs[trial], value)
+        judged, others = rule.judge(trial, epochs[trial], value)
         promoted = paper.report(trial, epochs[trial], value)
         assert judged.action == ("pause" if trial in paper.waiting else "continue")
         if judged.action == "pause":
             del running[trial]
-        settled = [t for t, each in rule.settled(trial) if each.action == "continue"]
+        settled = [t for t, each in others if each.action == "continue"]
         assert settled == [t for t in promoted if t != trial]
         running |= dict.fromkeys(settled, True)
     assert not paper.waiting

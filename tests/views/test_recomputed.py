@@ -210,6 +210,7 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
     folder, experiment = searched(seed, searcher, scheduler)
     truth = Recomputed(folder, mode=experiment.mode)
     assert len(truth.trials) >= 4
+    check_by_hand(truth, experiment)
     with asked(folder.parent) as ask:
         check_summary(truth, ask(), experiment)
         check_trials(truth, ask("/trials")["trials"])
@@ -295,6 +296,44 @@ def place(decision):
 
 def all_decisions(truth):
     return [line for line in truth.lines if line["event"] == "decision"]
+
+
+def check_by_hand(truth, experiment):
+    """Each decision of asha and median, from all values before it."""
+    sign, factor, grace = truth.sign, experiment.reduction_factor, experiment.grace_period
+    at, losses, last, checked = defaultdict(dict), defaultdict(list), defaultdict(int), 0  # at: rung -> trial -> loss
+    for line in truth.lines if experiment.scheduler in ("asha", "median") else ():
+        name, epoch = line.get("trial"), line.get("epoch", 0)
+        if experiment.scheduler == "median" and line["event"] == "trial_ended" and line["status"] == "pruned":
+            if usable(truth.trials[name].values[last[name]]) and last[name] >= grace:
+                losses[name].append(losses[name][-1])  # as in Ray, the last value counts twice
+                at[last[name]][name] = np.mean(losses[name][grace - 1 :])
+        if line["event"] != "report" or epoch <= last[name]:
+            continue
+        last[name], value = epoch, line["metrics"]["loss"]
+        if not usable(value) or epoch >= experiment.max_epochs:
+            continue
+        loss, rung, cutoff = sign * number(value), epoch, None
+        losses[name].append(loss)
+        if experiment.scheduler == "asha":
+            new = [rung for k in range(9) if epoch >= (rung := grace * factor**k) and name not in at[rung]]
+            rung, known = max(new, default=None), list(at[max(new)].values()) if new else []
+            cutoff = -np.percentile([-other for other in known], (1 - 1 / factor) * 100) if known else None
+            at[rung][name] = compared = loss
+        elif epoch >= grace:
+            known, compared = list(at[epoch].values()), min(losses[name])
+            cutoff = np.median(known) if len(known) >= 3 else None
+            at[epoch][name] = np.mean(losses[name][grace - 1 :])
+        else:
+            rung = None
+        decided = [d for d in truth.trials[name].decisions if d["epoch"] == epoch and d["rung"] is not None]
+        assert [d["rung"] for d in decided] == ([] if rung is None else [rung])
+        for decision in decided:
+            checked += 1
+            assert same(decision["cutoff"], cutoff and sign * cutoff)
+            worse = cutoff is not None and compared > cutoff
+            assert decision["action"] == ("stop" if worse else "continue")
+    assert checked or experiment.scheduler not in ("asha", "median")
 
 
 def check_decisions(truth, rows):

@@ -42,7 +42,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
     assert (own.scheduler, own.grace_period, own.saved) == ("asha (the search's own)", 1, "0 %")
     assert {row.scheduler for row in others} == {"asha", "asha-promotion", "median", "hyperband", "fifo"}
     nothing = next(row for row in others if row.scheduler == "fifo")
-    assert (nothing.stopped, nothing.epochs, nothing.grace_period) == ("0", "12 to 16", None)
+    assert (str(nothing.stopped), str(nothing.epochs), nothing.grace_period) == ("0", "12 to 16", None)
     assert "<h2>Replay with other pruning rules</h2>" in page(searched)
 
 

@@ -9,7 +9,7 @@ from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.whatif import draw_whatif
-from tuner.views.whatif import Range, reproduced, what_if
+from tuner.views.whatif import Range, what_if
 
 
 def record(curves, status="completed", **options):
@@ -111,36 +111,3 @@ def test_nothing_recorded_is_nothing_replayed():
 def test_rules_that_no_search_would_take_are_refused(rules, message):
     with pytest.raises(RequestError, match=message):
         what_if(record([[1.0]]), *rules)
-
-
-@pytest.mark.parametrize("scheduler", ["asha", "median"])
-def test_the_searchs_own_rules_give_its_recorded_stops_again(search_here, scheduler):
-    ran = search_here("quadratic", "--num-samples", "16", "--max-epochs", "9", "--scheduler", scheduler)
-    stops = sum(trial.status == "pruned" for trial in ran.record.trials)
-    assert stops > 3 and reproduced(ran.record) == stops
-    assert (ran.folder / "report.html").stat().st_size < 8e6
-
-
-@pytest.mark.slow
-def test_hyperbands_own_rules_give_every_recorded_end_again(search):
-    # Five at a time: three fill the first bracket, which stops nobody; those behind it wait at rungs 3 and 1. How many
-    # are stopped hangs on the machine's pace (5 to 10 seen): Ray halves a bracket when all who are in it by then came.
-    rules = ("--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "9")
-    five = ("--cpus-per-trial", "0.4", "--max-concurrent-trials", "5")
-    ran = search("tiny.py", "--num-samples", "20", *rules, *five)
-    own = ran.record.experiment
-    outcome = what_if(ran.record, "hyperband", own.grace_period, own.reduction_factor)
-    recorded = {
-        trial.id: ("stopped", d.epoch, d.rung, d.cutoff) if (d := trial.decisions[-1]).rung else ("ended", d.epoch)
-        for trial in ran.record.trials
-    }
-    replayed = {
-        fate.trial: ("stopped", fate.epochs, fate.rung, fate.cutoff) if fate.outcome == "stopped"
-        else (fate.outcome, fate.epochs)
-        for fate in outcome.fates
-    }  # fmt: skip
-    assert replayed == recorded and any(end[0] == "stopped" for end in recorded.values())
-    assert outcome.same and outcome.exact and outcome.reproduced == outcome.stopped_recorded
-    paused = {trial.id: trial for trial in ran.record.trials if trial.decisions[0].action == "pause"}
-    assert {trial.status for trial in paused.values()} == {"pruned", "completed"}
-    assert all(trial.decisions[-1].action == "stop" for trial in ran.record.trials)  # each end has its reason

@@ -10,10 +10,8 @@ import math
 from bisect import insort
 from collections.abc import Sequence
 
-import numpy as np
-
-from tuner.rules.rule import Action, Decisions, Rule, RuleDecision
-from tuner.spec.experiment import Experiment, milestones
+from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision
+from tuner.spec.experiment import Experiment
 
 
 class Asha(Rule):
@@ -24,50 +22,31 @@ class Asha(Rule):
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
-        shape = experiment.max_epochs, experiment.grace_period, experiment.reduction_factor
-        # Each bracket's rungs, the highest first as in Ray.
-        self._rungs = [[_Rung(at) for at in reversed(milestones(*shape, bracket))] for bracket in range(brackets)]
         self._brackets = Brackets(experiment, brackets)
+        # Each bracket's rungs, the highest first as in Ray.
+        self._rungs = [[_Rung(at) for at in reversed(rungs)] for rungs in self._brackets.rungs]
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         bracket, reward = self._brackets.of(trial), -self._sign * value
         # A report counts at one rung: the highest rung reached that has no reward of this trial.
         rungs = (rung for rung in self._rungs[bracket] if epoch >= rung.epoch and trial not in rung.trials)
         rung = next(rungs, None)
         if rung is None:
-            return RuleDecision()
+            return RuleDecision(), []
         least, recorded = cutoff(rung.rewards, self._factor), len(rung.rewards)
         rung.trials.add(trial)
         insort(rung.rewards, reward)  # moves 8 bytes per reward: 3 us with 10,000 rewards
         if rung.epoch >= self._most:
-            return RuleDecision()  # the rung of the last epoch: to stop a trial there would save nothing
+            return RuleDecision(), []  # the rung of the last epoch: to stop a trial there would save nothing
         action: Action = "stop" if least is not None and reward < least else "continue"
         own = None if least is None else -self._sign * least
         decision = RuleDecision(action, rung=rung.epoch, bracket=bracket, cutoff=own, recorded=recorded)
-        return self._against_cutoff(self._metric, value, decision)
+        return self._against_cutoff(self._metric, value, decision), []
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         if value is not None:
             self.judge(trial, epoch, value)  # as in Ray, a completed trial's last value counts at a rung
         return []
-
-
-class Brackets:
-    """Draws the bracket of each trial of ASHA, with Ray's odds: e times as likely for each rung that a bracket has."""
-
-    def __init__(self, experiment: Experiment, brackets: int) -> None:
-        shape = experiment.max_epochs, experiment.grace_period, experiment.reduction_factor
-        num_rungs = np.array([len(milestones(*shape, bracket)) for bracket in range(brackets)])
-        weights = np.e ** (num_rungs - num_rungs.max())
-        self._odds = weights / weights.sum()
-        self._seed = experiment.seed
-
-    def of(self, trial: int) -> int:
-        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
-        if len(self._odds) == 1:
-            return 0
-        derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
-        return int(np.random.RandomState(derived).choice(len(self._odds), p=self._odds))
 
 
 class _Rung:

@@ -63,38 +63,42 @@ class HyperBand(Rule):
         self._of[trial].live[trial] = math.inf
         self._of[trial].was_full |= self._of[trial].is_full()
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         bracket = self._of[trial]
         if epoch < bracket.rung:
-            return RuleDecision()
+            return RuleDecision(), []
         bracket.live[trial] = self._sign * value
         bracket.waiting.add(trial)
         reason = f"waits at rung {bracket.rung} for the other trials of its bracket"
-        return RuleDecision("pause", reason, *bracket.place, recorded=len(bracket.waiting) - 1)
-
-    def settled(self, trial: int) -> Decisions:
-        """Returns decisions for the trial's bracket if all its live trials reached the rung, else none.
-
-        As in Ray, a bracket without live trials is also halved: trials that join afterwards start at a later rung.
-        """
-        bracket = self._of[trial]
-        return [] if self._for_bohb and self._takes_more(bracket) else self._settle(bracket, trial)
+        pause = RuleDecision("pause", reason, *bracket.place, recorded=len(bracket.waiting) - 1)
+        decided = dict(self._settled(bracket, trial))
+        return decided.pop(trial, pause), list(decided.items())
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
-        self._of[trial].leave(trial)
-        return self.settled(trial)
+        bracket = self._of[trial]
+        bracket.leave(trial)
+        return self._settled(bracket, trial)
 
     def idle(self) -> Decisions:
         waiting = [bracket for bracket in self._brackets if bracket.waiting]
-        return [decision for bracket in waiting for decision in self._settle(bracket, None)]
+        return [decision for bracket in waiting for decision in self._settled(bracket, None)]
 
     def _takes_more(self, bracket: _Bracket) -> bool:
         return not (bracket.was_full if self._for_bohb else bracket.is_full())
 
-    def _settle(self, bracket: _Bracket, reported: int | None) -> Decisions:
+    def _settled(self, bracket: _Bracket, trial: int | None) -> Decisions:
+        """Halves or ends a bracket if all its live trials have reached the rung.
+
+        As in Ray, a bracket without live trials is also halved: trials that join afterwards start at a later rung.
+
+        Args:
+            trial: the trial that reported or ended; None if no trial runs and no setting is left.
+        """
         if not bracket.live.keys() <= bracket.waiting:
             return []
-        return self._halve(bracket) if bracket.halvings else self._finish(bracket, reported)
+        if self._for_bohb and trial is not None and self._takes_more(bracket):
+            return []
+        return self._halve(bracket) if bracket.halvings else self._finish(bracket, trial)
 
     def _halve(self, bracket: _Bracket) -> Decisions:
         place, values = bracket.place, dict(bracket.live)
@@ -111,14 +115,13 @@ class HyperBand(Rule):
         best = f"the best {len(good)} of the {trials(others + 1)} {at}"
         missed = f"is not among {best}; the worst of them has {cutoff:.6g}"
         kept = f"is among {best}" if others else f"is the only one {at}"
-        decided: Decisions = []
-        choices: list[tuple[Action, list[int], str]] = [("stop", bad, missed), ("continue", good, kept)]
-        for action, chosen, why in choices:
-            for trial in chosen:
-                own = f"{self._metric} {self._sign * values[trial]:.6g}"
-                decided.append((trial, RuleDecision(action, f"{own} {why}", *place, cutoff, others)))
         for trial in bad:
             bracket.leave(trial)
+        decided: Decisions = []
+        for trial in worst_first:
+            action: Action = "continue" if trial in bracket.live else "stop"
+            why = f"{self._metric} {self._sign * values[trial]:.6g} {missed if action == 'stop' else kept}"
+            decided.append((trial, RuleDecision(action, why, *place, cutoff, others)))
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from tuner.rules.rule import Decisions, Rule, RuleDecision
+from tuner.rules.rule import Action, Decisions, Rule, RuleDecision
 from tuner.spec.experiment import Experiment
 
 
@@ -35,10 +35,10 @@ class Median(Rule):
         # epoch -> the running means at that epoch, one per trial, in ascending order
         self._means: dict[int, list[float]] = defaultdict(list)
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         self._best[trial] = min(self._sign * value, self._best[trial])
         if epoch < self._grace:
-            return RuleDecision()
+            return RuleDecision(), []
         means = self._means[epoch]
         median, recorded, half = None, len(means), len(means) // 2
         if recorded >= self.LEAST:
@@ -46,14 +46,9 @@ class Median(Rule):
         self._record(trial, epoch, self._sign * value)
         best = self._best[trial]
         own, cutoff = self._sign * best, None if median is None else self._sign * median
-        decision = RuleDecision(
-            "stop" if median is not None and best > median else "continue",
-            rung=epoch,
-            cutoff=cutoff,
-            recorded=recorded,
-            compared=own,
-        )
-        return self._against_cutoff(f"best {self._metric}", own, decision)
+        action: Action = "stop" if median is not None and best > median else "continue"
+        decision = RuleDecision(action, rung=epoch, cutoff=cutoff, recorded=recorded, compared=own)
+        return self._against_cutoff(f"best {self._metric}", own, decision), []
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         if value is not None and epoch >= self._grace:
@@ -68,9 +63,7 @@ class Median(Rule):
             del means[bisect_left(means, own.pop(epoch))]
         last = next(reversed(own), epoch)
         # Epochs without a report keep the last mean.
-        new = {between: own[last] for between in range(last + 1, epoch)} | {
-            epoch: float(np.mean(np.frombuffer(values)))
-        }
+        new = dict.fromkeys(range(last + 1, epoch), own.get(last, 0.0)) | {epoch: float(np.mean(np.frombuffer(values)))}
         for at, mean in new.items():
             insort(self._means[at], mean)
         own |= new

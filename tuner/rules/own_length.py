@@ -1,4 +1,4 @@
-"""The rungs of ASHA for trials that end by themselves."""
+"""The rule of each scheduler; the rungs of ASHA for trials that end by themselves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Set
 from dataclasses import replace
 
 from tuner.rules.asha import Asha
+from tuner.rules.hyperband import HyperBand
+from tuner.rules.median import Median
 from tuner.rules.promotion import Promotion
 from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
@@ -47,77 +49,81 @@ class OwnLength(Rule):
 
     At a new length, the same rule with other rungs gets all earlier calls again, in their order. So the trials that
     have ended count at the new rungs. A trial that has passed a new rung is not stopped there.
+
+    If the first trial at a rung has no checkpoint, asha replaces asha-promotion: it stops trials, and pauses none.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
-        self._experiment, self._brackets = experiment, brackets
-        self._length = 0
-        # The calls of `judge` and `ended`: trial, epoch, value, and whether the trial ended.
-        self._calls: list[tuple[int, int, float | None, bool]] = []
+        self._experiment, self._brackets, self._length = experiment, brackets, 0
+        self._is_chosen = experiment.scheduler == "asha"  # whether asha-promotion is known to stay or to be replaced
+        # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None = it ended.
+        self._calls: list[tuple[int, int, float | None, bool | None]] = []
         self._rule = self._new_rule()
-
-    @property
-    def rules(self) -> Experiment:
-        """The rules in force; their max_epochs is the length of the trials, as far as it is known."""
-        return at_length(self._experiment, self._length)
 
     def added(self, trial: int) -> None:
         self._rule.added(trial)
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
-        self._calls.append((trial, epoch, value, False))
-        return self._rule.judge(trial, epoch, value)
-
-    def settled(self, trial: int) -> Decisions:
-        return self._rule.settled(trial)
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+        self._calls.append((trial, epoch, value, saved))
+        judged = self._rule.judge(trial, epoch, value, saved=saved)
+        if self._is_chosen or judged[0].rung is None:
+            return judged
+        self._is_chosen = True
+        if saved:
+            return judged
+        self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
+        return self._replace_rule(set())[0], []
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
-        self._calls.append((trial, epoch, value, True))
+        self._calls.append((trial, epoch, value, None))
         return self._rule.ended(trial, epoch, value)
 
     def idle(self) -> Decisions:
         return self._rule.idle()
 
-    def unsaved(self, trial: int) -> RuleDecision:
-        self._calls.append((trial, 0, None, True))
-        return self._rule.unsaved(trial)
-
     def learn(self, epochs: int, paused: Set[int]) -> Decisions:
-        """Moves the rungs to the length of a trial that has ended by itself, if it is the longest so far.
-
-        Returns (trial, decision) for each paused trial that continues, because the new rule does not pause it there.
-        """
         if epochs <= self._length:
             return []
         self._length = epochs
         return self._replace_rule(paused)[1]
 
-    def stop_instead(self) -> RuleDecision:
-        """Replaces promoting ASHA by the rule that stops trials; returns its decision on the latest report."""
-        self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
-        return self._replace_rule(set())[0]
-
     def _new_rule(self) -> Asha | Promotion:
-        rules = self.rules
-        kind = Promotion if rules.scheduler == "asha-promotion" else Asha
-        return kind(rules, min(self._brackets, _num_rungs(rules)))
+        kind = Promotion if self.rules.scheduler == "asha-promotion" else Asha
+        return kind(self.rules, min(self._brackets, _num_rungs(self.rules)))
 
     def _replace_rule(self, paused: Set[int]) -> tuple[RuleDecision, Decisions]:
         """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
+        self.rules = at_length(self._experiment, self._length)
         self._rule = self._new_rule()
         judged, waiting, decided = RuleDecision(), set[int](), dict[int, RuleDecision]()
-        for trial, epoch, value, is_end in self._calls:
+        for trial, epoch, value, saved in self._calls:
             waiting.discard(trial)
-            if is_end:
-                freed = self._rule.ended(trial, epoch, value)
+            if saved is None:
+                others = self._rule.ended(trial, epoch, value)
             else:
                 assert value is not None
-                judged = self._rule.judge(trial, epoch, value)
+                judged, others = self._rule.judge(trial, epoch, value, saved=saved)
                 waiting |= {trial} if judged.action == "pause" else set()
-                freed = self._rule.settled(trial)
-            waiting.difference_update(other for other, _ in freed)
-            decided.update(freed)
+            waiting.difference_update(other for other, _ in others)
+            decided.update(others)
         for trial in waiting - paused:
-            self._rule.continued(trial)
+            self._rule.ended(trial, 0, None)  # it trains on, and waits for no promotion
         return judged, [(trial, decided.get(trial, MOVED)) for trial in sorted(paused - waiting)]
+
+
+def rule_of(experiment: Experiment, brackets: int) -> Rule:
+    """Returns a new rule for an experiment's scheduler; for pbt, which changes settings instead, the rule of fifo.
+
+    Args:
+        brackets: the number of brackets of asha and asha-promotion.
+    """
+    match experiment.scheduler:
+        case "asha" | "asha-promotion":
+            return OwnLength(experiment, brackets)
+        case "median":
+            return Median(experiment)
+        case "hyperband" | "bohb":
+            return HyperBand(experiment, for_bohb=experiment.scheduler == "bohb")
+        case _:
+            return Rule(experiment)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from tuner.rules.asha import Brackets
-from tuner.rules.rule import Action, Decisions, Rule, RuleDecision, trials
-from tuner.spec.experiment import Experiment, milestones
+from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
+from tuner.spec.experiment import Experiment
 
 
 class Promotion(Rule):
@@ -21,56 +20,41 @@ class Promotion(Rule):
     Each further bracket has its first rung later. A trial's bracket is drawn from (seed, trial), as in `Asha`.
     """
 
-    def __init__(self, experiment: Experiment, brackets: int = 1) -> None:
+    def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._brackets = Brackets(experiment, brackets)
-        shape = experiment.max_epochs, experiment.grace_period, experiment.reduction_factor
         self._rungs = [
-            [PromotionRung(at, self._factor) for at in milestones(*shape, bracket) if at < self._most]
-            for bracket in range(brackets)
+            [PromotionRung(at, self._factor) for at in rungs if at < self._most] for rungs in self._brackets.rungs
         ]
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
-        self._promoted: Decisions = []
         self._completed: set[int] = set()
 
     def added(self, trial: int) -> None:
         self._completed.discard(trial)  # a resume may continue a trial that had ended
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         self._withdraw(trial)  # if pausing a trial failed, it trains on and no longer waits
         rungs = self._rungs[self._brackets.of(trial)]
         reached = sum(epoch >= rung.epoch for rung in rungs)
         if reached <= self._reached.get(trial, 0):
-            return RuleDecision()
+            return RuleDecision(), []
         self._reached[trial] = reached
         rung = rungs[reached - 1]
-        promoted = rung.arrive(trial, self._sign * value)
-        self._promoted = [
-            (other, self._decision("continue", other, rung, f"promoted: {self._among_best(other, rung)}"))
-            for other in promoted
-            if other != trial
-        ]
-        if trial in promoted:
-            return self._decision("continue", trial, rung, self._among_best(trial, rung))
-        self._waiting[trial] = rung
-        until = f"waits at rung {rung.epoch:g} until it is among {self._best} of the trials there"
-        return self._decision("pause", trial, rung, f"{until}: {self._missed(trial, rung)}")
-
-    def settled(self, trial: int) -> Decisions:
-        promoted, self._promoted = self._promoted, []
-        for other, _ in promoted:
-            del self._waiting[other]
-        return promoted
-
-    def continued(self, trial: int) -> None:
-        self._withdraw(trial)
-
-    def unsaved(self, trial: int) -> RuleDecision:
-        rung = self._withdraw(trial)
-        assert rung is not None
+        promoted, others = rung.arrive(trial, self._sign * value), Decisions()
+        if promoted == trial:
+            return self._decision("continue", trial, rung, self._among_best(trial, rung)), []
+        if promoted is not None:
+            del self._waiting[promoted]
+            reason = f"promoted: {self._among_best(promoted, rung)}"
+            others = [(promoted, self._decision("continue", promoted, rung, reason))]
+        if saved:
+            self._waiting[trial] = rung
+            why = f"waits at rung {rung.epoch:g} until it is among {self._best} of the trials there"
+            return self._decision("pause", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
+        rung.leave(trial)
         why = f"has no checkpoint to wait with at rung {rung.epoch:g}, not among {self._best} of the trials there"
-        return self._decision("stop", trial, rung, f"{why}: {self._missed(trial, rung)}")
+        return self._decision("stop", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         self._withdraw(trial)
@@ -79,23 +63,22 @@ class Promotion(Rule):
         return []
 
     def idle(self) -> Decisions:
-        if self._completed:
-            return [(trial, self._closing(trial)) for trial in list(self._waiting)]
         if not self._waiting:
             return []
-        highest = max(rung.epoch for rung in self._waiting.values())
-        values = {trial: rung.value(trial) for trial, rung in self._waiting.items() if rung.epoch == highest}
-        best = min(values, key=values.__getitem__)
-        rung = self._withdraw(best)
-        assert rung is not None
-        last = "no other trial runs, and none has trained to the end"
-        reason = f"promoted: is the best of the trials that wait at rung {rung.epoch:g}; {last}"
-        return [(best, self._decision("continue", best, rung, reason))]
+        if self._completed:
+            decided = [(trial, self._closing(trial, rung)) for trial, rung in self._waiting.items()]
+        else:
+            # The best trial of the highest rung; the first of equal ones.
+            best, rung = min(self._waiting.items(), key=lambda each: (-each[1].epoch, each[1].value(each[0])))
+            last = "no other trial runs, and none has trained to the end"
+            reason = f"promoted: is the best of the trials that wait at rung {rung.epoch:g}; {last}"
+            decided = [(best, self._decision("continue", best, rung, reason))]
+        for trial, _ in decided:
+            self._withdraw(trial)
+        return decided
 
-    def _closing(self, trial: int) -> RuleDecision:
+    def _closing(self, trial: int, rung: PromotionRung) -> RuleDecision:
         """Stops a trial that waited to the end of the search."""
-        rung = self._withdraw(trial)
-        assert rung is not None
         if rung.cutoff is None:
             why = f"where too few trials came to promote {self._best} of them"
         else:
@@ -103,12 +86,10 @@ class Promotion(Rule):
         end = f"waited at rung {rung.epoch:g} to the end of the search"
         return self._decision("stop", trial, rung, f"{end}, {why}: {self._missed(trial, rung)}")
 
-    def _withdraw(self, trial: int) -> PromotionRung | None:
-        """Ends a trial's wait for a promotion; its value at the rung still counts. Returns the rung, if it waited."""
-        rung = self._waiting.pop(trial, None)
-        if rung is not None:
-            rung.leave(trial)
-        return rung
+    def _withdraw(self, trial: int) -> None:
+        """Ends a trial's wait for a promotion; its value at the rung still counts."""
+        if trial in self._waiting:
+            self._waiting.pop(trial).leave(trial)
 
     def _decision(self, action: Action, trial: int, rung: PromotionRung, reason: str) -> RuleDecision:
         cutoff = None if rung.cutoff is None else self._sign * rung.cutoff
@@ -123,16 +104,16 @@ class Promotion(Rule):
         return f"{self._metric} {self._sign * rung.value(trial):.6g}"
 
     def _among_best(self, trial: int, rung: PromotionRung) -> str:
-        limit = "" if rung.cutoff is None else f"; the cutoff is {self._sign * rung.cutoff:.6g}"
-        return (
-            f"{self._own(trial, rung)} is among {self._best} of the {trials(len(rung))} at rung {rung.epoch:g}{limit}"
-        )
+        assert rung.cutoff is not None
+        at = f"at rung {rung.epoch:g}; the cutoff is {self._sign * rung.cutoff:.6g}"
+        return f"{self._own(trial, rung)} is among {self._best} of the {trials(len(rung))} {at}"
 
     def _missed(self, trial: int, rung: PromotionRung) -> str:
-        number = len(rung)
-        few = "only this trial has reached it" if number == 1 else f"only {number} trials have reached it"
-        cutoff = few if rung.cutoff is None else f"the cutoff is {self._sign * rung.cutoff:.6g} of {trials(number)}"
-        return f"{self._own(trial, rung)}, {cutoff}"
+        if rung.cutoff is not None:
+            why = f"the cutoff is {self._sign * rung.cutoff:.6g} of {trials(len(rung))}"
+        else:
+            why = f"only {'this trial has' if len(rung) == 1 else f'{len(rung)} trials have'} reached it"
+        return f"{self._own(trial, rung)}, {why}"
 
 
 class PromotionRung:
@@ -144,10 +125,9 @@ class PromotionRung:
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
-        self._ranked: list[tuple[float, int]] = []  # (value, order of arrival), best first
-        self._of: dict[int, tuple[float, int]] = {}
-        # (value, order of arrival, trial) of the trials that are not promoted, best first
-        self._waiting: list[tuple[float, int, int]] = []
+        self._of: dict[int, tuple[float, int, int]] = {}  # trial -> (value, order of arrival, trial)
+        self._ranked: list[tuple[float, int, int]] = []  # all of them, the best first
+        self._waiting: list[tuple[float, int, int]] = []  # those of the trials that are not promoted, the best first
 
     @property
     def num_best(self) -> int:
@@ -166,16 +146,14 @@ class PromotionRung:
         """The value with which a trial reached the rung."""
         return self._of[trial][0]
 
-    def arrive(self, trial: int, value: float) -> list[int]:
-        """Records a trial's value; returns the trials that are now among the best 1/factor and were not promoted."""
-        entry = self._of[trial] = value, len(self._of)
+    def arrive(self, trial: int, value: float) -> int | None:
+        """Records a trial's value; returns the trial that is now promoted, because it is among the best 1/factor."""
+        entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
-        insort(self._waiting, (*entry, trial))
-        promoted = []
-        while self._waiting and bisect_left(self._ranked, self._waiting[0][:2]) < self.num_best:
-            promoted.append(self._waiting.pop(0)[2])
-        return promoted
+        insort(self._waiting, entry)
+        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
+        return self._waiting.pop(0)[2] if is_promoted else None
 
     def leave(self, trial: int) -> None:
         """Removes a trial from those that may be promoted; its value still counts."""
-        del self._waiting[bisect_left(self._waiting, self._of[trial], key=lambda entry: entry[:2])]
+        del self._waiting[bisect_left(self._waiting, self._of[trial])]

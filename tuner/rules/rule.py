@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Literal, NamedTuple
 
-from tuner.spec.experiment import Experiment
+import numpy as np
+
+from tuner.spec.experiment import Experiment, milestones
 
 Action = Literal["continue", "stop", "pause"]
 
@@ -40,31 +42,33 @@ class Rule:
     """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
 
     Trials are numbered 0, 1, ... in the order in which they were suggested. Values have the metric's own sign.
+
+    Attributes:
+        rules: the rules in force; those of asha and asha-promotion may change during a search.
     """
 
     def __init__(self, experiment: Experiment) -> None:
+        self.rules = experiment
         self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
     def added(self, trial: int) -> None:
         """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
 
-    def judge(self, trial: int, epoch: int, value: float) -> RuleDecision:
-        """Decides on a report of any epoch before max_epochs; its value is finite."""
-        return RuleDecision()
+    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+        """Decides on a report of any epoch before max_epochs, and on the paused trials that waited for it.
 
-    def settled(self, trial: int) -> Decisions:
-        """The decisions that a trial's report has caused, on paused trials and on itself; call it after `judge`.
-
-        A decision on the trial itself replaces the one of `judge`. Stops precede the trials that continue.
+        Args:
+            value: finite.
+            saved: whether the trial has a checkpoint to continue from. Without one, asha-promotion pauses no trial.
         """
-        return []
+        return RuleDecision(), []
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         """Removes a trial that has ended; returns the decisions on paused trials that waited only for it.
 
         Args:
-            value: the trial's last value; None if it failed or diverged.
+            value: the trial's last value; None if it failed, diverged, or was stopped while it was paused.
         """
         return []
 
@@ -72,15 +76,8 @@ class Rule:
         """The decisions on paused trials when no trial runs and no setting is left; empty if none is paused."""
         return []
 
-    def continued(self, trial: int) -> None:
-        """Ends a trial's wait for a promotion, because it trains on without one."""
-
-    def unsaved(self, trial: int) -> RuleDecision:
-        """Stops a trial that was just to pause, because it has no checkpoint to continue from."""
-        return RuleDecision("stop", "has no checkpoint to wait with")
-
     def learn(self, epochs: int, paused: Set[int]) -> Decisions:
-        """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs.
+        """Notes that a trial has ended by itself after fewer than max_epochs epochs.
 
         Returns the decisions on those of the paused trials that continue because of it.
         """
@@ -95,6 +92,28 @@ class Rule:
         better = "not worse than" if decision.action == "continue" else "worse than"
         cutoff = f"the cutoff {decision.cutoff:.6g} of the {trials(number)} recorded {at}"
         return decision._replace(reason=f"{what} {value:.6g} is {better} {cutoff}")
+
+
+class Brackets:
+    """The rungs of each bracket of ASHA, in ascending order, and the bracket of each trial.
+
+    A bracket is drawn with Ray's odds: e times as likely for each rung that it has.
+    """
+
+    def __init__(self, experiment: Experiment, brackets: int) -> None:
+        shape = experiment.max_epochs, experiment.grace_period, experiment.reduction_factor
+        self.rungs = [milestones(*shape, bracket) for bracket in range(brackets)]
+        num_rungs = np.array(list(map(len, self.rungs)))
+        weights = np.e ** (num_rungs - num_rungs.max())
+        self._odds = weights / weights.sum()
+        self._seed = experiment.seed
+
+    def of(self, trial: int) -> int:
+        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
+        if len(self._odds) == 1:
+            return 0
+        derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
+        return int(np.random.RandomState(derived).choice(len(self._odds), p=self._odds))
 
 
 def trials(count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from tuner.record.events import RETURNED
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.rules.by_name import rule_of
+from tuner.rules.own_length import rule_of
 from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 
@@ -37,11 +37,7 @@ class Fate:
 
 
 class _Arrival(NamedTuple):
-    """A report in the order of the journal, or the event `trial_ended` of a trial.
-
-    A trial's end is a separate arrival: the search's scheduler learned of the end at that event, after the trial's last
-    report. Other trials may have started between the two.
-    """
+    """A report in the order of the journal, or the event `trial_ended`: other trials may report between the two."""
 
     order: int
     trial: int
@@ -69,159 +65,132 @@ class Simulation:
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
-        self._trials, self._experiment = record.trials, record.experiment
-        self._rules, self._length = rules, record.rules
+        self._record, self._trials, self._rules, self._length = record, record.trials, rules, record.rules
         self._most = max(record.rules.max_epochs, *(trial.last_epoch for trial in record.trials), 1)
         self._rule = rule_of(rules, brackets)
-        self._is_finished = record.state == "finished"
-        self._promotes = rules.scheduler == "asha-promotion"
         self._is_own = _same_rule(record.experiment, rules, brackets)
-        self._beyond = beyond
-        self._extremes = _extremes(record)
-        self._ended: dict[int, Fate] = {}
-        self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
-        self._last: dict[int, _Arrival] = {}
+        self._beyond = () if beyond == "missing" else (_extremes(record)[beyond == "worst"],)
+        self._queue: deque[_Arrival] = deque()  # arrivals that the rule gets next
+        self._last: dict[int, _Arrival] = {}  # trial -> its last report that the rule got
         self._paused: set[int] = set()
-        self._closed: set[int] = set()  # trials that, at the search's end, would train beyond their record
-        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its arrivals until it resumes
+        self._kept: dict[int, list[_Arrival]] = defaultdict(list)  # paused trial -> its arrivals until it resumes
+        self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
+        self._leaving: set[int] = set()  # ended trials that the rule still counts, until their `trial_ended`
 
     def fates(self) -> list[Fate]:
         """Replays all reports and returns one outcome per trial, in the order of the record."""
-        arrivals = sorted(arrival for place in range(len(self._trials)) for arrival in self._arrivals(place))
+        places = range(len(self._trials))
         added = deque(sorted((trial.order, place) for place, trial in enumerate(self._trials)))
-        for arrival in arrivals:
+        for arrival in sorted(arrival for place in places for arrival in self._arrivals(place)):
             while added and added[0][0] <= arrival.order:
                 self._rule.added(added.popleft()[1])
-            self._take(deque([arrival]))
-        if self._is_finished and self._promotes:
+            self._queue.append(arrival)
+            self._take()
+        if self._record.state == "finished" and self._rules.scheduler == "asha-promotion":
             self._close()
-        return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
+        return [self._fate(place) for place in places]
 
-    def _take(self, queue: deque[_Arrival]) -> None:
-        """Passes reports and trials' ends to the rule, then the kept arrivals of each trial that resumes because of it.
-
-        An arrival of a paused trial is kept until the trial resumes. A report of an ended trial is ignored.
-        """
-        while queue:
-            each = queue.popleft()
-            if each.trial in self._paused and self._is_own and each.epoch <= self._trials[each.trial].last_epoch:
-                # The recorded search decided on this paused trial because no other trial was left to run.
-                for freed in self._settle(self._rule.idle()):
-                    queue.extend(self._waiting.pop(freed, ()))
-            if each.trial in self._paused:
-                self._waiting[each.trial].append(each)
-                continue
-            if each.epoch == 0:  # the end of a trial without reports
-                freed_trials = self._settle(self._rule.ended(each.trial, 0, None))
+    def _take(self) -> None:
+        """Passes the queued arrivals to the rule; an arrival of a paused trial is kept until the trial resumes."""
+        while self._queue:
+            each = self._queue.popleft()
+            place, trial = each.trial, self._trials[each.trial]
+            if place in self._paused:
+                self._kept[place].append(each)
+                if self._is_own and each.epoch <= trial.last_epoch:
+                    # The recorded search decided on this paused trial because no other trial was left to run.
+                    self._settle(self._rule.idle())
+            elif each.epoch == 0:  # the end of a trial without reports
+                self._settle(self._rule.ended(place, 0, None))
             elif each.is_end:
-                freed_trials = self._take_end(each) + self._learn(each.trial)
-            elif each.trial in self._ended:
-                freed_trials = []
-            else:
-                freed_trials = self._judge(each)
-            for freed in freed_trials:
-                queue.extend(self._waiting.pop(freed, ()))
+                if trial.status == "failed":
+                    self._end(each, None)
+                self._leave(place)
+                self._learn(place)
+            elif place not in self._ended:
+                self._judge(each)
 
-    def _judge(self, arrival: _Arrival) -> list[int]:
-        """Judges one report; returns the paused trials that resume because of it."""
-        trial = self._trials[arrival.trial]
-        over = arrival.epoch >= self._most or self._ends_with(arrival)
-        self._last[arrival.trial] = arrival
-        if arrival.value is None:
-            return self._end(arrival, Fate(trial.id, trial.last_epoch, "ended", arrival.epoch))
-        # The search did not ask its rule about a report with which a trial ended by itself.
-        completes = over and trial.status == "completed" and trial.decisions and trial.decisions[-1].action == "stop"
-        asks = arrival.epoch < self._rules.max_epochs and not completes
-        judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else RuleDecision()
-        if judged.action == "stop":
-            return self._end(arrival, self._stopped(arrival, judged))
-        if over:
-            freed = self._settle(self._rule.settled(arrival.trial)) if self._promotes else []
-            return freed + self._end(arrival, Fate(trial.id, trial.last_epoch, "ended", arrival.epoch))
-        if judged.action == "pause":
-            self._paused.add(arrival.trial)
-        freed = self._settle(self._rule.settled(arrival.trial))
-        # Ray removes the paused trials that it stops at once, but the trial that reported when it has ended.
-        fate = self._ended.get(arrival.trial)
-        return freed + self._end(arrival, fate) if fate else freed
+    def _judge(self, arrival: _Arrival) -> None:
+        """Passes one report to the rule."""
+        place, trial = arrival.trial, self._trials[arrival.trial]
+        self._last[place] = arrival
+        last_action = trial.decisions[-1].action if trial.decisions else ""
+        # A trial ends by itself at its last report if it completed, or failed in the pause after it. Any other trial
+        # that failed had continued after its last report, and failed in a later epoch.
+        ends = trial.status == "completed" or (trial.status == "failed" and last_action == "pause")
+        over = arrival.value is None or arrival.epoch >= self._most or (ends and arrival.epoch == trial.last_epoch)
+        # The search did not ask its rule about a report with which a trial diverged or ended by itself.
+        completes = over and trial.status == "completed" and last_action == "stop"
+        judged = RuleDecision()
+        if arrival.value is not None and arrival.epoch < self._rules.max_epochs and not completes:
+            judged, others = self._rule.judge(place, arrival.epoch, arrival.value)
+            if judged.action == "pause" and not over:
+                self._paused.add(place)
+            self._settle(others)
+        if judged.action == "stop" or over:
+            self._end(arrival, judged if judged.action == "stop" else None)
 
     def _close(self) -> None:
         """Passes the end of a finished search to the rule: no trial runs, and no setting is left.
 
         A trial that would train beyond its record counts as completed.
         """
+        closed = set[int]()
         while True:
-            beyond = self._last.keys() - self._ended.keys() - self._paused - self._closed
-            self._closed |= beyond
+            beyond = self._last.keys() - self._ended.keys() - self._paused - closed
+            closed |= beyond
             for place in beyond:
                 self._settle(self._rule.ended(place, self._last[place].epoch, self._last[place].value))
             decided = self._rule.idle()
             if not decided:
                 return
-            for freed in self._settle(decided):
-                self._take(self._waiting.pop(freed, deque()))
+            self._settle(decided)
+            self._take()
 
-    def _ends_with(self, arrival: _Arrival) -> bool:
-        """Whether a trial ended by itself at this report: it completed, or failed in the pause after it.
-
-        Any other trial that failed had continued after its last report, and failed in a later epoch.
-        """
-        trial = self._trials[arrival.trial]
-        in_pause = trial.status == "failed" and trial.decisions and trial.decisions[-1].action == "pause"
-        return bool(trial.status == "completed" or in_pause) and arrival.epoch == trial.last_epoch
-
-    def _take_end(self, end: _Arrival) -> list[int]:
-        """Removes a trial at its recorded end from the rule; returns the paused trials that resume because of it."""
-        trial = self._trials[end.trial]
-        if trial.status == "failed" and end.trial not in self._ended:
-            return self._end(end, Fate(trial.id, trial.last_epoch, "ended", trial.last_epoch))
-        return self._leave(end.trial)
-
-    def _learn(self, place: int) -> list[int]:
+    def _learn(self, place: int) -> None:
         """Tells rules that do not know it the length of a trial that ended by itself, if the search's rungs moved."""
         trial, unknown = self._trials[place], self._rules.max_epochs > self._length.max_epochs
-        if not unknown or trial.reason != RETURNED or self._ended[place].outcome != "ended":
-            return []
-        return self._settle(self._rule.learn(trial.last_epoch, self._paused))
+        if unknown and trial.reason == RETURNED and self._ended[place] is None:
+            self._settle(self._rule.learn(trial.last_epoch, self._paused))
 
-    def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
+    def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
+        """Ends a trial, unless it has ended; the rule counts it until its recorded end if it ends as recorded."""
         trial = self._trials[arrival.trial]
-        self._ended[arrival.trial] = fate
-        self._leaving[arrival.trial] = arrival
-        as_recorded = trial.status in ENDED and arrival.order == trial.reports[-1].order
-        return [] if as_recorded else self._leave(arrival.trial)
+        if arrival.trial in self._ended:
+            return
+        self._ended[arrival.trial] = stopped
+        self._leaving.add(arrival.trial)
+        if trial.status not in ENDED or arrival.order != trial.reports[-1].order:
+            self._leave(arrival.trial)
 
-    def _leave(self, place: int) -> list[int]:
-        """Removes an ended trial from the rule; returns the paused trials that resume because of it."""
-        last = self._leaving.pop(place, None)
-        if last is None:
-            return []
-        value = None if self._trials[place].status == "failed" else last.value
-        return self._settle(self._rule.ended(place, last.epoch, value))
+    def _leave(self, place: int) -> None:
+        """Removes an ended trial from the rule."""
+        if place in self._leaving:
+            self._leaving.discard(place)
+            last = self._last[place]
+            value = None if self._trials[place].status == "failed" else last.value
+            self._settle(self._rule.ended(place, last.epoch, value))
 
-    def _settle(self, decided: Decisions) -> list[int]:
-        freed = []
+    def _settle(self, decided: Decisions) -> None:
+        """Stops paused trials, or queues what was kept of those that continue."""
         for place, judged in decided:
             self._paused.discard(place)
             if judged.action == "stop":
-                self._ended[place] = self._stopped(self._last[place], judged)
+                self._ended[place] = judged
             else:
-                freed.append(place)
-        return freed
+                self._queue.extend(self._kept.pop(place, ()))
 
-    def _stopped(self, arrival: _Arrival, judged: RuleDecision) -> Fate:
-        trial, value = self._trials[arrival.trial], arrival.value
-        assert value is not None
-        return Fate(trial.id, trial.last_epoch, "stopped", arrival.epoch, judged.rung, value, judged.cutoff)
-
-    def _open(self, place: int) -> Fate:
-        """Returns the outcome of a trial left open by the replay: "ended" if it completed, failed or has no report."""
-        trial, last = self._trials[place], self._last.get(place)
-        ended = trial.status in ("completed", "failed") or last is None
-        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", last.epoch if last else 0)
+    def _fate(self, place: int) -> Fate:
+        """Returns a trial's outcome; of a trial left open, "ended" if it completed, failed or never reported."""
+        trial, last, stopped = self._trials[place], self._last.get(place), self._ended.get(place)
+        epochs = last.epoch if last else 0
+        if last and stopped:
+            return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
+        ended = place in self._ended or last is None or trial.status in ("completed", "failed")
+        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
 
     def _arrivals(self, place: int) -> list[_Arrival]:
-        trial, metric = self._trials[place], self._experiment.metric
+        trial, metric = self._trials[place], self._record.experiment.metric
         arrivals: list[_Arrival] = []
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
             # As in the search, the rule does not get an epoch that a trial repeats after a restart.
@@ -231,17 +200,10 @@ class Simulation:
             return [_Arrival(trial.changed_at, place, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
         if last.value is not None:
-            arrivals += [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+            beyond = range(last.epoch + 1, last.epoch + 1 + epochs_beyond(trial, self._length))
+            arrivals += [last._replace(epoch=epoch, value=value) for value in self._beyond for epoch in beyond]
         end = last._replace(order=max(trial.changed_at, last.order), is_end=True)
         return [*arrivals, end] if trial.status in ENDED else arrivals
-
-    def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
-        """Returns the assumed epochs and values after the end of a trial's record."""
-        if self._beyond == "missing":
-            return ()
-        value = self._extremes[0 if self._beyond == "best" else 1]
-        first = trial.last_epoch + 1
-        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._length)))
 
 
 def _same_rule(own: Experiment, rules: Experiment, brackets: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.record.records import kept
@@ -31,6 +31,9 @@ class Range:
 
     least: int
     most: int
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,11 @@ def what_if(
     if same:  # the search's rungs moved while it ran; other rules know the length of its trials from the start
         rules, brackets = replace(record.experiment, searcher="random", brackets=1), record.experiment.brackets
     runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
-    fates = runs[0]
-    winner = record.best()
-    lost = {_lost(fates, winner[0].id, winner[1].epoch) for fates in runs} if winner else {False}
+    best, last = (winner[0].id, winner[1].epoch) if (winner := record.best()) else ("", 0)
+    lost = {any(f.trial == best and f.outcome == "stopped" and f.epochs < last for f in run) for run in runs}
     epochs = [sum(fate.epochs for fate in run) for run in runs]
     stopped = [sum(fate.outcome == "stopped" for fate in run) for run in runs]
-    unknown = sum(fate.outcome == "unknown" for fate in fates)
+    unknown = sum(fate.outcome == "unknown" for fate in runs[0])
     return WhatIf(
         scheduler=scheduler,
         grace_period=grace_period,
@@ -90,14 +92,14 @@ def what_if(
         max_epochs=own.max_epochs,
         same=same and not record.facts.get("foreign"),
         exact=unknown == 0,
-        best=winner[0].id if winner else "",
+        best=best,
         best_lost=lost.pop() if len(lost) == 1 else None,
         epochs_recorded=sum(trial.last_epoch for trial in record.trials),
         epochs=Range(min(epochs), max(epochs)),
-        stopped_recorded=len(_stops(record)),
+        stopped_recorded=len(record.stats.stopped),
         reproduced=reproduced(record),
         stopped=Range(min(stopped), max(stopped)),
-        fates=fates,
+        fates=runs[0],
         notes=_notes(record, scheduler, unknown, knows_length=record.length > 0 and not same),
     )
 
@@ -142,17 +144,9 @@ def reproduced(record: ExperimentRecord) -> int | None:
         return None
     rules = replace(own, scheduler="asha", brackets=1) if record.changed else own
     fates = Simulation(record, rules, own.brackets, "missing").fates()
-    stops = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
-    return sum(stops.get(trial) == stop for trial, stop in _stops(record).items())
-
-
-def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
-    """Returns the epoch and cutoff of each recorded stop, by trial.
-
-    Trials that diverged are left out, because no rule stopped them.
-    """
-    ends = {trial.id: trial.decisions[-1] for trial in record.stats.stopped}
-    return {trial: (end.epoch, end.cutoff) for trial, end in ends.items()}
+    replayed = {(fate.trial, fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
+    ends = ((trial.id, trial.decisions[-1]) for trial in record.stats.stopped)
+    return sum((trial, end.epoch, end.cutoff) in replayed for trial, end in ends)
 
 
 def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_length: bool) -> list[str]:
@@ -180,25 +174,19 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
     return notes
 
 
-def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
-    return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
-
-
-@dataclass(frozen=True)
-class AlternativeRow:
+class AlternativeRow(NamedTuple):
     """A row of report.html: what one set of rules stops, trains and saves, and whether it keeps the best trial.
 
-    `stopped` and `epochs` are ranges if the search pruned curves that these rules would have trained further. `saved`
-    is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
+    `saved` is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
     """
 
     scheduler: str
     grace_period: int | None
     reduction_factor: float | None
-    stopped: str
-    epochs: str
+    stopped: Range
+    epochs: Range
     saved: str
-    best_trial: str
+    best_trial: str  # kept, lost or unknown
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
@@ -226,20 +214,15 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
 
 
 def _row(outcome: WhatIf) -> AlternativeRow:
-    asha = outcome.scheduler in ("asha", "asha-promotion")
-    lost = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
-    saved = [100 * (1 - epochs / outcome.epochs_recorded) for epochs in (outcome.epochs.most, outcome.epochs.least)]
-    least, most = (f"{share:.0f}" for share in saved)
+    scheduler, recorded, epochs = outcome.scheduler, outcome.epochs_recorded, outcome.epochs
+    has_rungs = scheduler in ("asha", "asha-promotion")
+    saved = Range(*(round(100 * (1 - trained / recorded)) for trained in (epochs.most, epochs.least)))
     return AlternativeRow(
-        scheduler=outcome.scheduler + (" (the search's own)" if outcome.same else ""),
-        grace_period=outcome.grace_period if asha or outcome.scheduler == "median" else None,
-        reduction_factor=outcome.reduction_factor if asha or outcome.scheduler == "hyperband" else None,
-        stopped=_range_text(outcome.stopped),
-        epochs=_range_text(outcome.epochs),
-        saved=f"{least} %" if least == most else f"{least} to {most} %",
-        best_trial=lost,
+        scheduler + (" (the search's own)" if outcome.same else ""),
+        outcome.grace_period if has_rungs or scheduler == "median" else None,
+        outcome.reduction_factor if has_rungs or scheduler == "hyperband" else None,
+        outcome.stopped,
+        epochs,
+        f"{saved} %",
+        {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost],
     )
-
-
-def _range_text(span: Range) -> str:
-    return str(span.least) if span.least == span.most else f"{span.least} to {span.most}"

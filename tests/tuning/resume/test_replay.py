@@ -77,3 +77,9 @@ def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path, loss, st
     history = [begun(2), *started(0), report(0, 1), last, stop(0, 2), ended(0, status)]
     search = again(tmp_path, history, results=str(tmp_path), name="x")
     assert statuses(search) == {0: after}
+
+
+def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path):
+    """Which other trials ran decided the pause: fifo would let the trial continue."""
+    pause = stop(0, 1) | {"action": "pause"}
+    assert statuses(again(tmp_path, [begun(), *started(0), report(0, 1), pause])) == {0: "PAUSED"}

@@ -43,8 +43,8 @@ from tuner.tuning.checks.advice import advice_on
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.requests import Request, SearchCall, options_over
 from tuner.tuning.resume.experiment import ResumedExperiment
-from tuner.tuning.scheduling.decisions import EPOCH
 from tuner.tuning.scheduling.population_scheduler import check_scheduler
+from tuner.tuning.scheduling.scheduler import EPOCH
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 

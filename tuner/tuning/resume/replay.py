@@ -28,7 +28,7 @@ from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
-from tuner.tuning.scheduling.decisions import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
+from tuner.tuning.scheduling.scheduler import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
 ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}

@@ -15,7 +15,7 @@ from tuner.rules.rule import RuleDecision
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.scheduling.decisions import EPOCH, SearchScheduler
+from tuner.tuning.scheduling.scheduler import EPOCH, SearchScheduler
 from tuner.tuning.searchers.sampling import seeded
 
 
@@ -35,9 +35,6 @@ class PopulationScheduler(SearchScheduler):
         super().__init__(experiment, *args, **options)
         self._mutable, self._population = space.mutable, population_of(experiment, space)
 
-    def debug_string(self) -> str:
-        return str(self._population.debug_string())
-
     def _add(self, tune_controller: Any, trial: Trial) -> None:
         with seeded(self._experiment.seed, 4, int(trial.trial_id)):
             self._population.on_trial_add(tune_controller, trial)
@@ -55,10 +52,10 @@ class PopulationScheduler(SearchScheduler):
         pauses = action in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
         decision = RuleDecision("pause" if pauses else "continue", reason)
         if action == TrialScheduler.PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
-            return self._refuse_pause(trial, result, decision)
+            return self._refuse_pause(trial_id, decision)
         if changed or action == TrialScheduler.PAUSE:
             copied = {"copied": owner} if changed and (owner := _owner(trial)) else {}
-            self._journal_decision(trial_id, epoch, result[self.metric], decision, **copied)
+            self._journal_decision(trial_id, decision, **copied)
         return action
 
     def _choose(self, tune_controller: Any) -> Trial | None:

@@ -13,15 +13,6 @@ from tuner.spec.experiment import Experiment
 from tuner.tuning.scheduling.population_scheduler import check_scheduler
 
 
-def test_median_compares_from_the_grace_period_on(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=8, scheduler="median", grace_period=2)
-    for epoch in (1, 2):
-        for number in range(4):
-            search.report(f"{number:05d}", epoch, loss=float(number))
-    compared = [(d["trial"], d["epoch"], d["rung"], d["recorded"], d["cutoff"]) for d in search.decisions()]
-    assert compared == [(f"{n:05d}", 2, 2, n, 1.0 if n == 3 else None) for n in range(4)]
-
-
 @pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0, 9.0)), ("max", (9.0, 3.0, 2.0, 1.0))])
 def test_median_explains_a_stop_by_the_trials_best_value(tmp_path, mode, values):
     search = Search(tmp_path / "j", max_epochs=8, scheduler="median", mode=mode)

@@ -1,4 +1,4 @@
-"""What all schedulers share: they journal each report, refuse what cannot be compared, and journal their decisions.
+"""The scheduler of a search: it journals each report, asks the rule of `--scheduler`, and carries out its decisions.
 
 In plain Ray Tune, ASHA never stops a trial whose metric is NaN, because `nan < cutoff` is false, and one report without
 the metric ends the whole experiment.
@@ -7,8 +7,7 @@ the metric ends the whole experiment.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
@@ -21,7 +20,8 @@ from tuner.record.events import RETURNED, plain
 from tuner.record.journal import JournalWriter
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
-from tuner.rules.rule import Action, RuleDecision
+from tuner.rules.own_length import of_length, rule_of
+from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 
 EPOCH = "training_iteration"
@@ -31,10 +31,13 @@ RAY_ACTIONS: dict[Action, str] = {
     "stop": TrialScheduler.STOP,
 }
 NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds these two to reports
+STOPS = (  # why a search with asha-promotion stops trials instead of pausing them
+    "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
+    "trials instead of pausing them"
+)
 
 
-@dataclass
-class TrialEnd:
+class TrialEnd(NamedTuple):
     """How a trial ended: the status and reason that the journal's `trial_ended` event gets."""
 
     status: str
@@ -42,9 +45,10 @@ class TrialEnd:
 
 
 class SearchScheduler(TrialScheduler):
-    """Checks reports, and journals them and the decisions; a subclass decides by a rule or by Ray's scheduler.
+    """Journals reports and decisions; stops trials, pauses them and continues paused ones, as the rule decides.
 
-    A subclass overrides `_add`, `_ask`, `_remove` and `_choose`.
+    A paused trial continues from its checkpoint. So with asha-promotion, the first report at a rung decides the rule of
+    the whole search: if its trial has saved no checkpoint, trials are stopped by the rule of `--scheduler asha`.
 
     Args:
         metric_option: the name of the option or argument that chose the metric, for error texts.
@@ -73,8 +77,14 @@ class SearchScheduler(TrialScheduler):
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
         self._any_usable = resumed  # whether a report had the metric and --stop's metrics
-        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
-        self._known: set[str] = set()  # unfinished trials that `_add` got, also from the replay
+        self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
+        self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
+        self._saved: set[str] = set()  # trials that have saved a checkpoint
+        # Three groups of unfinished trials, also those of a replay: those that neither wait nor were promoted; those
+        # that wait; those that were promoted and have not reported since, in the order of promotion.
+        self._active: dict[str, Trial] = {}
+        self._waiting: dict[str, Trial] = {}
+        self._promoted: dict[str, Trial] = {}
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self._first: list[Trial] = []
 
@@ -86,48 +96,58 @@ class SearchScheduler(TrialScheduler):
         self._first = trials
 
     def places(self, concurrent: int) -> int:
-        """Of the trials that may run at once, how many may be new."""
-        return concurrent
+        """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
+        num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._promoted.values())
+        return concurrent - num_promoted
 
     def close(self, stage: ReplayController, trial: Trial) -> None:
         """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
+        if trial.trial_id in self._waiting:
+            self._apply(stage, self._rule.idle())
 
     def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs."""
+        """Moves the rungs of ASHA to the length of a trial that has ended by itself, and journals it if they move."""
+        before = self._rule.rules
+        decided, now = self._rule.learn(epochs, set(map(int, self._waiting))), self._rule.rules
+        if now != before:
+            rungs = [rung for rung in now.rungs() if rung < now.max_epochs]
+            self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
+        self._apply(tune_controller, decided)
+
+    def debug_string(self) -> str:
+        return ""  # Ray's table, which the search does not show, would have it
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Adds a trial, unless it is known from the replay or from before a retry."""
         if not isinstance(tune_controller, ReplayController):
             self._queue.pop(trial.trial_id, None)
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
-        if trial.trial_id not in self._known and not trial.is_finished():
-            self._known.add(trial.trial_id)
+        if not (self._is_known(trial) or trial.is_finished()):
+            self._move(trial, self._active)
             self._add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Does nothing: `on_failure` gets the failure, and whether the trial is retried."""
+        """Does nothing: `on_failure` gets the failure."""
 
     def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
-        """Journals a failure, and removes its trial; one that is retried stays, with its rung and bracket.
-
-        A retried trial continues after `from_epoch`. The journal does not get the reports that it repeats.
-        """
-        fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry}
-        if failure.will_retry:
-            self._journal.write("trial_failed", trial.trial_id, **fields, from_epoch=failure.from_epoch)
-            return
+        """Journals a failure, and removes its trial; one that is retried stays, with its rung and bracket."""
+        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the retry continues after it
+        fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry, **after}
         self._journal.write("trial_failed", trial.trial_id, **fields)
-        self.ends[trial.trial_id] = TrialEnd("failed", failure.error)
-        self.on_trial_remove(tune_controller, trial)
+        if not failure.will_retry:
+            self.ends[trial.trial_id] = TrialEnd("failed", failure.error)
+            self.on_trial_remove(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self.on_trial_complete(tune_controller, trial, {})
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._known.discard(trial.trial_id)
         self._queue.pop(trial.trial_id, None)
         epochs = result.get(EPOCH, 0)
-        self._remove(tune_controller, trial, epochs, finite(plain(result.get(self.metric))))
+        if self._is_known(trial):  # a trial that the rule stopped while it waited has left it already
+            self._move(trial, None)
+            value = finite(plain(result.get(self.metric)))
+            self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
@@ -140,27 +160,32 @@ class SearchScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Journals a report and the decision on it; returns the decision as Ray's action."""
         trial_id, epoch = trial.trial_id, result[EPOCH]
-        metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
+        named = result.keys() - NOT_METRICS
+        metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
-        if epoch <= self._judged.get(trial_id, 0):
-            return RAY_ACTIONS["continue"]  # the trial repeats this epoch after a restart; its decision was made
-        if self._experiment.scheduler != "pbt":  # pbt sets trials back to earlier epochs and decides there again
-            self._judged[trial_id] = epoch
+        decided, _ = self._last.get(trial_id, (0, None))
+        # With a rule, a trial repeats an epoch only after a restart, and its decision was made. pbt sets trials back to
+        # earlier epochs, and decides there again.
+        if epoch <= decided and self._name != "pbt":
+            return RAY_ACTIONS["continue"]
         value = metrics.get(self.metric)
+        self._last[trial_id] = epoch, value
         if refused := self._refuse(trial_id, epoch, value, metrics):
-            return self._stop(trial_id, epoch, value, RuleDecision("stop", refused), "failed")
+            return self._stop(trial_id, RuleDecision("stop", refused), "failed")
         self._any_usable = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
             # The rule gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
-            return self._stop(trial_id, epoch, value, RuleDecision("stop", reason))
+            return self._stop(trial_id, RuleDecision("stop", reason))
         if reason := self._completes(metrics, epoch) or (RETURNED if final else ""):
-            return self._stop(trial_id, epoch, value, RuleDecision("stop", reason), "completed")
+            return self._stop(trial_id, RuleDecision("stop", reason), "completed")
         result[self.metric] = value
+        if saved is not None:
+            self._saved.add(trial_id)
         return self._ask(tune_controller, trial, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -168,29 +193,84 @@ class SearchScheduler(TrialScheduler):
             del self._first[0]
         if self._first and self._first[0].trial_id in self._queue:
             return self._first[0]
+        if self._is_idle(tune_controller):
+            self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
             return None  # Ray gets the recorded trials of a resumed search one by one, and cannot run others
         if chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Without this limit, Ray would resume as many paused trials as there are CPUs for.
-        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
-        if busy < self._concurrent():
+        busy = [trial for trial in self._queue.values() if trial.status in (Trial.PENDING, Trial.RUNNING)]
+        if len(busy) < self._concurrent():
             return chosen
-        return next((trial for trial in self._queue.values() if trial.status == Trial.PENDING), None)
+        return next((trial for trial in busy if trial.status == Trial.PENDING), None)
 
     def _add(self, tune_controller: Any, trial: Trial) -> None:
-        raise NotImplementedError
+        self._rule.added(int(trial.trial_id))
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Decides on a report with a finite value; returns the decision as Ray's action."""
-        raise NotImplementedError
+        """Decides on a report with a finite value, and on the paused trials that waited for it.
 
-    def _remove(self, tune_controller: Any, trial: Trial, epoch: int, value: float | None) -> None:
-        """Removes a trial that has ended; `value` is None if it failed, diverged, or was stopped while it waited."""
+        Returns the decision on the report as Ray's action.
+        """
+        trial_id, scheduler, saved = trial.trial_id, self._rule.rules.scheduler, trial.trial_id in self._saved
+        decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
+        if self._rule.rules.scheduler != scheduler:
+            self._journal.write("scheduler_changed", scheduler=self._rule.rules.scheduler, reason=STOPS)
+        self._move(trial, self._waiting if decision.action == "pause" else self._active)
+        if decision.action == "pause" and not saved:
+            return self._refuse_pause(trial_id, decision)
+        if decision.action == "stop":
+            self._stop(trial_id, decision)
+        elif decision.reason:
+            self._journal_decision(trial_id, decision)
+        self._apply(tune_controller, others)
+        if self._name == "bohb":
+            # TuneBOHB learns from reports with a budget, and counts the trials that are not paused.
+            result["hyperband_info"] = {} if decision.rung is None else {"budget": decision.rung}
+            if decision.action == "pause":
+                tune_controller.search_alg.searcher.library.on_pause(trial_id)
+        return RAY_ACTIONS[decision.action]
 
     def _choose(self, tune_controller: Any) -> Trial | None:
-        raise NotImplementedError
+        """Returns a promoted trial, else a pending one."""
+        ready = (trial for trial in self._promoted.values() if trial.status in (Trial.PAUSED, Trial.PENDING))
+        pending = (trial for trial in self._active.values() if trial.status == Trial.PENDING)
+        return next(ready, None) or next(pending, None)
+
+    def _is_idle(self, tune_controller: Any) -> bool:
+        """Whether all unfinished trials wait and no setting is left."""
+        if self._active or self._promoted or not self._waiting:
+            return False
+        # A waiting trial that is not PAUSED yet still saves its checkpoint.
+        paused = all(trial.status == Trial.PAUSED for trial in self._waiting.values())
+        return paused and tune_controller.search_alg.is_exhausted()
+
+    def _apply(self, tune_controller: Any, decided: Decisions) -> None:
+        """Stops the waiting trials that the rule stops, and lets the others continue when a place is free."""
+        for number, decision in decided:
+            trial = self._waiting[f"{number:05d}"]
+            if decision.action == "stop":
+                self._move(trial, None)
+                self._stop(trial.trial_id, decision)
+                tune_controller.stop_trial(trial)
+                continue
+            self._move(trial, self._promoted)
+            self._journal_decision(trial.trial_id, decision)
+            if self._name == "bohb":
+                tune_controller.search_alg.searcher.library.on_unpause(trial.trial_id)
+
+    def _is_known(self, trial: Trial) -> bool:
+        return any(trial.trial_id in group for group in (self._active, self._waiting, self._promoted))
+
+    def _move(self, trial: Trial, to: dict[str, Trial] | None) -> None:
+        """Moves a trial to one of the three groups, or removes it."""
+        for group in (self._active, self._waiting, self._promoted):
+            if group is not to:
+                group.pop(trial.trial_id, None)
+        if to is not None:
+            to.setdefault(trial.trial_id, trial)
 
     def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
         """Says why the trial ends at this report without asking the rule; empty if the rule decides."""
@@ -204,8 +284,8 @@ class SearchScheduler(TrialScheduler):
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Says why the report cannot be compared, so that its trial fails; empty if it can.
 
-        The searched metric must be a number. Before the first usable report of a new search, a report must also have
-        the metrics of --stop, and an unusable one stops the whole search.
+        Before the first usable report of a new search, a report must also have the metrics of --stop, and an unusable
+        one stops the whole search.
         """
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._any_usable or not missing):
@@ -224,27 +304,22 @@ class SearchScheduler(TrialScheduler):
             self._stopper.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
-    def _refuse_pause(self, trial: Trial, result: dict[str, Any], decision: RuleDecision) -> str:
+    def _refuse_pause(self, trial_id: str, decision: RuleDecision) -> str:
         """Stops a trial and the search, because a scheduler that pauses trials needs their checkpoints."""
-        reason = (
-            f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint to continue from"
-        )
+        reason = f"--scheduler {self._name} pauses trials, and this one saves no checkpoint to continue from"
         self._stopper.refuse(RequestError(f"{reason}; report checkpoints, or use asha, median or fifo"))
-        stopped = decision._replace(action="stop", reason=reason)
-        return self._stop(trial.trial_id, result[EPOCH], result[self.metric], stopped, "failed")
+        return self._stop(trial_id, decision._replace(action="stop", reason=reason), "failed")
 
-    def _stop(self, trial_id: str, epoch: int, value: Any, decision: RuleDecision, status: str = "pruned") -> str:
-        self._journal_decision(trial_id, epoch, value, decision)
+    def _stop(self, trial_id: str, decision: RuleDecision, status: str = "pruned") -> str:
+        self._journal_decision(trial_id, decision)
         self.ends[trial_id] = TrialEnd(status, decision.reason)
         return RAY_ACTIONS["stop"]
 
-    def _journal_decision(self, trial_id: str, epoch: int, value: Any, decision: RuleDecision, **copied: str) -> None:
+    def _journal_decision(self, trial_id: str, decision: RuleDecision, **copied: str) -> None:
+        """Journals a decision on a trial's last report."""
+        epoch, value = self._last[trial_id]
         fields = decision._asdict()
         if decision.compared is None:
             del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
         self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **copied)
-
-
-def _is_metric(name: str) -> bool:
-    return name not in NOT_METRICS and not name.startswith("config/")
