@@ -22,7 +22,6 @@ from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 from spaces.saving import learn
 
-from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
@@ -30,7 +29,7 @@ from tuner.spec.spaces import find_space
 from tuner.tuning import driver
 from tuner.tuning.assembly import assemble
 from tuner.tuning.requests import Request
-from tuner.tuning.session import journal_start
+from tuner.tuning.session import open_journal
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 CHOICES = {"num_samples": 9, "max_epochs": 4}
@@ -273,11 +272,9 @@ def run(folder, *, concurrent=1, **choices):
     place = {"space": loaded_space.name, "results": str(folder.parent), "name": folder.name}
     experiment = Experiment(**place, max_concurrent_trials=concurrent, **choices)
     (folder / "ray").mkdir(parents=True, exist_ok=True)
-    history = read(folder / "journal.jsonl")
-    journal = Journal(folder / "journal.jsonl")
-    journal_start(journal, experiment, history, loaded_space.sha256)
     resources = Resources(1, 0, concurrent, 1)
-    request = Request(experiment, loaded_space, {}, history, resources, "disabled")
+    request = Request(experiment, loaded_space, {}, read(folder / "journal.jsonl"), resources, "disabled")
+    journal = open_journal(request)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "kill", lambda actor: None)  # no process is there
         driver.search(assemble(request, journal, resources), journal)

@@ -5,13 +5,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+from ray.tune.trainable import FunctionTrainable
 
 from tuner.engine.workers import own_folder as module
 from tuner.engine.workers.own_folder import own_folder, share_data
+from tuner.engine.workers.trainable import trainable_of
 from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
 
 
@@ -229,3 +232,12 @@ def test_a_link_that_a_killed_trial_left_is_not_followed(around, tmp_path):
         assert Path("latest").read_text() == "own"
     assert (tmp_path / "precious").read_text() == "mine"
     assert (trial(around) / "files" / "latest").read_text() == "own"
+
+
+def test_a_worker_ends_only_after_its_trial_has_left_its_folder(monkeypatch):
+    monkeypatch.setattr(FunctionTrainable, "cleanup", lambda worker: None)
+    worker = object.__new__(trainable_of(lambda config: None, [{"CPU": 1.0}]))
+    module._left.clear()
+    threading.Timer(0.2, module._left.set).start()
+    worker.cleanup()
+    assert module._left.is_set()

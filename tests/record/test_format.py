@@ -12,14 +12,15 @@ from tuner.record.format import FORMAT, OtherFormat
 from tuner.record.journal import Journal
 from tuner.record.reading import read, scan
 from tuner.record.results import load
-from tuner.record.saved_experiment import COPY, FILE, digest, load_experiment, save_experiment
+from tuner.record.saved_experiment import COPY, FILE, digest, load_experiment
 from tuner.serve.access.state import BASE, state_folder
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer.best import load_best
 from tuner.tuning.answer.conclusion import config_of
-from tuner.tuning.session import journal_start
+from tuner.tuning.requests import Request
+from tuner.tuning.session import open_journal
 
 
 @pytest.fixture
@@ -31,9 +32,7 @@ def folder(tmp_path, monkeypatch):
     folder = experiment.folder
     (folder / "best").mkdir(parents=True)
     facts = facts_of(loaded_space, [])
-    save_experiment(experiment, folder, facts)
-    journal = Journal(folder / "journal.jsonl")
-    journal_start(journal, experiment, [], loaded_space.sha256)
+    journal = open_journal(Request(experiment, loaded_space, facts, [], None, "disabled"))
     setting = {"lr": 0.1, "batch_size": 4, "width": 2}
     journal.write("trial_started", "00000", config=setting, resources={"CPU": 1.0}, node="n")
     journal.write("report", "00000", epoch=1, metrics={"loss": 1.0})

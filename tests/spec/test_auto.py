@@ -8,8 +8,7 @@ from pathlib import Path
 import asking
 import pytest
 
-from tuner.record.journal import Journal
-from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.record.saved_experiment import load_experiment
 from tuner.spec import auto
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import AUTO, CHOICES, PAIRS, Experiment, Options
@@ -105,10 +104,7 @@ def begun(tmp_path, *argv, space="tiny.py"):
 def saved(request):
     """The folder of a search that has just started."""
     session.make_folder(request.experiment)
-    save_experiment(request.experiment, request.experiment.folder, request.facts)
-    journal = Journal(request.experiment.folder / "journal.jsonl")
-    session.journal_start(journal, request.experiment, [], request.loaded_space.sha256)
-    journal.close()
+    session.open_journal(request).close()
     return request.experiment.folder
 
 

@@ -158,10 +158,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
             )
         if name not in NAMES:
             raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or listed}")
-    checked = dict(options)
-    for name in ("results", "data_dir"):
-        if isinstance(checked.get(name), PathLike):
-            checked[name] = fspath(checked[name])
+    checked = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in options.items()}
     if "stop" in checked:
         stop = checked["stop"]
         if not isinstance(stop, (Mapping, list, tuple)):

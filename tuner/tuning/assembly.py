@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import partial, partialmethod
+from typing import Any, NamedTuple
 
 import ray
 from ray import tune
-from ray.tune import CheckpointConfig
+from ray.tune import Callback, CheckpointConfig
+from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner.engine.cluster import probe
@@ -19,29 +20,27 @@ from tuner.engine.controller.changes import Watch, installed
 from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
-from tuner.record.events import Event
 from tuner.record.journal import Journal, JournalWriter
 from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import LoadedSpace, metric_option
+from tuner.spec.spaces import LoadedSpace, metric_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
-from tuner.tuning.callbacks import GuardedCallback, JournalCallback
 from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.requests import Request
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduling.decisions import SearchScheduler
 from tuner.tuning.scheduling.population_scheduler import PopulationScheduler
-from tuner.tuning.scheduling.rule_scheduler import RuleScheduler
+from tuner.tuning.scheduling.scheduler import SearchScheduler
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class Assembly:
+
+class Assembly(NamedTuple):
     """A search that is ready to run: call `tuner.fit()` inside `controller`; `stopper` can end it early."""
 
     tuner: tune.Tuner
@@ -50,13 +49,12 @@ class Assembly:
 
 
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
-    """Builds a new search, or the rest of a resumed one; Ray must be running.
-
-    Args:
-        table: how to print the table of trials.
-    """
+    """Builds a new search, or the rest of a resumed one, which prints its trials in a table; Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
-    stopper = SearchStopper(experiment.time_budget, left_s(experiment, history))
+    left_s = experiment.time_budget_s  # what earlier sessions have not used of it; None = no limit
+    if left_s is not None:
+        left_s = max(0.0, left_s - Folding(history).took_s)
+    stopper = SearchStopper(experiment.time_budget, left_s)
     tracker = Tracker(experiment, history)
     journal.listener = tracker.hear
     journal.blocked = stopper.blocked
@@ -67,8 +65,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     writer = JournalWriter(journal)
     common = experiment, writer, stopper, metric_option(loaded_space, experiment.metric), bool(history)
-    scheduler: SearchScheduler = (
-        PopulationScheduler(*common, space=loaded_space.space) if pbt else RuleScheduler(*common, nodes.concurrent)
+    scheduler = (
+        PopulationScheduler(*common, space=loaded_space.space) if pbt else SearchScheduler(*common, nodes.concurrent)
     )
     keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
@@ -132,7 +130,7 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         experiment.metric,
         experiment.mode,
         experiment.folder.absolute() / "ray",
-        wandb=experiment.wandb != "disabled",
+        experiment.wandb != "disabled",
     )
     probe.by_value(loaded_space)
     if space.train is not None:
@@ -145,8 +143,63 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
     return trainable_of(function, resources.bundles())
 
 
-def left_s(experiment: Experiment, history: list[Event]) -> float | None:
-    """Returns the seconds of the time budget that earlier sessions have not used; None = no limit."""
-    if experiment.time_budget_s is None:
-        return None
-    return max(0.0, experiment.time_budget_s - Folding(history).took_s)
+class JournalCallback(Callback):
+    """Journals when trials start and are interrupted; stops a hopeless search.
+
+    Args:
+        files: deletes large files that functions have written, when a trial ends; None for a Task.
+    """
+
+    def __init__(self, journal: Journal, stopper: SearchStopper, tracker: Tracker, files: TrialFiles | None) -> None:
+        self._journal, self._stopper, self._tracker, self._files = journal, stopper, tracker, files
+        self._running: set[str] = set()
+        self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node and process id
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._running.add(trial.trial_id)
+        actor = trial.temporary_state.ray_actor
+        if actor not in self._places:  # cached, because asking for the address takes a call to the worker
+            self._places[actor] = trial.get_ray_actor_ip() or "", trial.temporary_state.location.pid
+        where = dict(zip(("node", "pid"), self._places[actor], strict=True))
+        resources = trial.placement_group_factory.required_resources
+        self._journal.write("trial_started", trial.trial_id, config=trial.config, resources=resources, **where)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._running.discard(trial.trial_id)
+        if self._files:
+            self._files.ended(trial.trial_id)
+        if reason := self._tracker.hopeless():
+            self._stopper.give_up(reason)
+
+    on_trial_error = on_trial_complete
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        for trial_id in sorted(self._running):
+            if self._tracker.trials[trial_id].status == "paused":
+                continue  # the end of a session ends no pause
+            reason = self._stopper.reason or "the search was interrupted"
+            self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
+
+
+class GuardedCallback(Callback):
+    """Wraps a user's callback; if that raises an exception, logs it and does not call the callback again.
+
+    In Ray, an exception in a callback ends the whole search.
+    """
+
+    def __init__(self, inner: Callback) -> None:
+        self._inner: Callback | None = inner
+
+    def _call(self, hook: str, *args: Any, **info: Any) -> Any:
+        if self._inner is None:
+            return None
+        try:
+            return getattr(self._inner, hook)(*args, **info)
+        except Exception as error:
+            name = type(self._inner).__name__
+            logger.warning("callback %s.%s raises %s; it is not called again", name, hook, with_place(error))
+            self._inner = None
+
+
+for _hook in (name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "get_state", "set_state")):
+    setattr(GuardedCallback, _hook, partialmethod(GuardedCallback._call, _hook))

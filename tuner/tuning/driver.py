@@ -64,8 +64,7 @@ def search(assembly: Assembly, journal: Journal) -> None:
 def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    If the calling program has already started Ray, it uses that Ray and leaves it running. The command line starts Ray
-    before it loads the space. If the space sets more workers per trial, Ray starts these with the trials.
+    If the calling program has already started Ray, it uses that Ray and leaves it running.
 
     Args:
         imports: modules that this process and the workers import while Ray starts.
@@ -97,7 +96,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
         here: the CPUs and GPUs of this machine.
 
     Raises:
-        RequestError: Ray does not start; the text has the reason, and the line of Ray's logs that names it.
+        RequestError: Ray does not start; the text has the reason, with that of Ray's logs.
     """
     reasons: list[str] = []
     while len(reasons) < 2:

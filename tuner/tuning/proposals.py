@@ -1,7 +1,6 @@
 """Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once.
 
-Ray's own SearchGenerator gives trials random names, starts one trial at a time with a searcher, and restores a search
-from a snapshot that may be 10 s old. `Proposals` restores a search through `replay`.
+Ray's own SearchGenerator gives trials random names, starts one at a time, and restores a snapshot that may be 10 s old.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tuner.errors import RequestError
 from tuner.record.events import plain
 from tuner.record.journal import JournalWriter
 from tuner.spec.experiment import Experiment
-from tuner.tuning.searchers.named import SeededSearcher
+from tuner.tuning.searchers.sampling import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
 # checkpoint with the highest `improved` is the best one, the earlier one of equals. Ray always keeps the latest, too.
@@ -50,14 +49,10 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
-        self.searcher, self._seeded = searcher.searcher, searcher
-        self._num_settings, self._experiment, self._journal = searcher.num_settings, experiment, journal
-        self._concurrent, self._keep = concurrent, keep
+        self.searcher, self._experiment, self._journal = searcher, experiment, journal
+        self._concurrent, self._keep, self._replayed = concurrent, keep, replayed
         self._alive: dict[str, Trial] = {}
-        self._replayed = replayed
-        self._recorded: list[Trial] = []
-
-    # The methods below are the interface of Ray's SearchAlgorithm.
+        self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
         return True  # the searcher was built with the metric, the mode and the space
@@ -68,13 +63,13 @@ class Proposals(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        return self._num_settings
+        return self.searcher.num_settings
 
     @property
     def num_left(self) -> int:
         """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
-        return 0 if self._seeded.exhausted else self._num_settings - self._seeded.num_proposed + recorded
+        return 0 if self.searcher.exhausted else self.total_samples - self.searcher.num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
@@ -85,19 +80,19 @@ class Proposals(SearchAlgorithm):
                 return self._live(self._recorded.pop(place))
         if busy or self.is_exhausted():
             return None
-        trial_id = f"{self._seeded.num_proposed:05d}"
-        setting = self._seeded.suggest(trial_id)
+        trial_id = f"{self.searcher.num_proposed:05d}"
+        setting = self.searcher.suggest(trial_id)
         if setting is None:
             return None
         self._journal.write("trial_suggested", trial_id, config=setting)
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._seeded.report(trial_id, result)
+        self.searcher.report(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
-        self._seeded.complete(trial_id, result, error)
+        self.searcher.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
         """Whether no trial will need another worker: none is new and none is paused. Ray then ends idle workers."""
@@ -105,23 +100,18 @@ class Proposals(SearchAlgorithm):
 
     def is_exhausted(self) -> bool:
         """Whether Ray has received all trials of this search."""
-        return not self._recorded and (self._seeded.exhausted or self._seeded.num_proposed >= self._num_settings)
+        return not self._recorded and (self.searcher.exhausted or self.searcher.num_proposed >= self.total_samples)
 
     def set_finished(self) -> None:
-        self._seeded.exhausted = True
+        self.searcher.exhausted = True
         self._recorded.clear()
 
-    # The methods below keep this object out of Ray's snapshots: the journal has its state.
-
     def has_checkpoint(self, dirpath: str) -> bool:
-        return False
+        return False  # the journal has the state
 
     def save_to_dir(self, dirpath: str, **kwargs: Any) -> None:
         if not self._experiment.folder.exists():
             raise FileNotFoundError(f"{self._experiment.folder} is gone; Ray would make another folder in its place")
-
-    def restore_from_dir(self, dirpath: str) -> None:
-        pass
 
     def _live(self, trial: Trial) -> Trial:
         self._alive[trial.trial_id] = trial
@@ -129,7 +119,7 @@ class Proposals(SearchAlgorithm):
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
         """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
-        setting = as_recorded(self._seeded.suggest(trial_id), recorded)
+        setting = as_recorded(self.searcher.suggest(trial_id), recorded)
         if plain(setting) != recorded:
             raise RequestError(
                 f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, but now seed "
@@ -139,15 +129,13 @@ class Proposals(SearchAlgorithm):
         return self._trial(trial_id, setting)
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
-        return new_trial(self._ray_experiment, trial_id, setting, self._keep, self._log_files(trial_id))
-
-    def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
-        """Returns absolute paths of a trial's output files; Ray would put relative ones into its temporary folder."""
-        if self._experiment.address:
-            return None, None  # a node of a cluster may not see the folder; Ray keeps the logs there
-        folder = (self._experiment.folder / "ray" / trial_id).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder / "stdout"), str(folder / "stderr")
+        logs: tuple[str | None, str | None] = None, None
+        if not self._experiment.address:  # a node of a cluster may not see the folder; Ray keeps the logs there
+            # Ray would put relative paths into its temporary folder.
+            folder = (self._experiment.folder / "ray" / trial_id).absolute()
+            folder.mkdir(parents=True, exist_ok=True)
+            logs = str(folder / "stdout"), str(folder / "stderr")
+        return new_trial(self._ray_experiment, trial_id, setting, self._keep, logs)
 
 
 def as_recorded(proposed: Any, recorded: Any) -> Any:

@@ -20,13 +20,9 @@ class SearchCall:
     """What a command line or a call of `tuner.search` asks for.
 
     Attributes:
-        given: the options that the caller gave, by name. They take precedence over those of the space and of the
-            resumed experiment.
+        given: the options that the caller gave, by name; they take precedence over those of the space or of a resume.
         space: the space as an object of the calling program; None if `given` or the resumed experiment names it.
-        resume: the name of the experiment to resume, `latest`, or empty for a new search.
-        trust: whether to run the code that a resumed experiment's folder names, even if it has changed.
-        preflight: whether to try a new search's space on one batch before the first trial.
-        dry_run: print the plan of the search and check the space, but run no trial.
+        resume, trust, preflight, dry_run, table: as in `tuner.search`.
         command: the words of the command, for experiment.json.
         begun: the experiment once its options are checked; `run_search` sets it.
     """

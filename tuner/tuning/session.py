@@ -1,18 +1,16 @@
 """A search on one page: `run_search` runs a session of a search, from what the caller asks for to the printed answer.
 
-The first run of a search is a session, and so is each `--resume`. The command line and `tuner.search` both call
-`run_search`. Its imports are in its steps, because Ray's processes take a second to start: Ray starts before this
-process imports torch, Ray Tune and the space, and Ray's workers import the same modules at the same time.
+The first run of a search is a session, and so is each `--resume`. The imports are in the steps: while Ray starts, this
+process and Ray's workers import torch, Ray Tune and the space.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from tuner.errors import InterruptedEarly, RequestError, say
-from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
@@ -70,10 +68,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
                 request = requested.load_data(request)
             if not resumed and call.preflight:
                 preflight.check(request)
-        except InterruptedEarly:
-            raise
-        except KeyboardInterrupt:
-            if resumed:
+        except KeyboardInterrupt as error:
+            if resumed or isinstance(error, InterruptedEarly):
                 raise
             raise InterruptedEarly("interrupted before the first trial; no folder was made") from None
         experiment = request.experiment
@@ -86,7 +82,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
         if not resumed:
             make_folder(experiment)
             stack.enter_context(only_driver(experiment.folder))
-        stack.enter_context(stored(experiment))
+        if is_uri(experiment.results):  # an object store gets copies of the folder while the search runs
+            stack.enter_context(Uploader(ObjectStore(experiment.results), experiment.name, experiment.folder))
         journal = open_journal(request)
         from tuner.tuning.answer.result import SearchResult, ending, save_answer
         from tuner.tuning.assembly import assemble
@@ -124,33 +121,21 @@ def make_folder(experiment: Experiment) -> None:
         raise RequestError(f"--name {name}: {experiment.folder} already exists; give another name") from None
 
 
-def stored(experiment: Experiment) -> AbstractContextManager[object]:
-    """Copies the experiment's folder to the object store of --results while in the context, if --results is one."""
-    if not is_uri(experiment.results):
-        return nullcontext()
-    return Uploader(ObjectStore(experiment.results), experiment.name, experiment.folder)
-
-
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json, opens the journal, and writes the start of this session to it."""
+    """Writes experiment.json and the start of this session to the journal, with all that a replay depends on."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
-    journal_start(journal, experiment, request.history, request.loaded_space.sha256)
-    if not request.facts.get(BEGUN):
-        # The first event is on the disk before BEGUN is, and BEGUN before a trial starts. So after a crash in between
-        # a journal without events is never refused by mistake, and no trial is ever lost without a word.
-        journal.sync()
-        save_experiment(experiment, folder, {**request.facts, BEGUN: True})
-    return journal
-
-
-def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
-    """Writes the start of a session to the journal, with all that a replay of the session depends on."""
     journal.write(
-        "experiment_resumed" if history else "experiment_started",
+        "experiment_resumed" if request.history else "experiment_started",
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
-        space_sha256=sha256,
+        space_sha256=request.loaded_space.sha256,
     )
+    if not request.facts.get(BEGUN):
+        # The first event is on the disk before BEGUN is, and BEGUN before a trial starts. So a crash in between never
+        # makes a resume refuse a journal without events by mistake, or lose a trial without a word.
+        journal.sync()
+        save_experiment(experiment, folder, {**request.facts, BEGUN: True})
+    return journal

@@ -20,19 +20,15 @@ ALIKE = 3  # the search stops if this many trials, the session's first to fail, 
 
 @dataclass
 class Tracked:
-    """One trial's status in the journal, reason of its end, highest epoch and last failure.
-
-    `value` and `best` are the last and the best value of the metric; None if it is not finite. `stopped` is whether the
-    search ended the trial at its last report.
-    """
+    """One trial in the journal: its status, the reason of its end, its highest epoch, its last failure."""
 
     status: str = "suggested"
     reason: str = ""
     epoch: int = 0
-    value: float | None = None
+    value: float | None = None  # the metric's last value; None if it is not finite
     best: float | None = None
     failure: Event = field(default_factory=dict)
-    stopped: bool = False
+    stopped: bool = False  # whether the search ended the trial at its last report
 
     @property
     def shown_status(self) -> str:
@@ -46,24 +42,23 @@ class Tracker:
     Attributes:
         trials: id -> what is known about the trial.
         began, started: the times (`time.monotonic`) at which the session began and its first trial started.
-        ended, paused: the trials that were pruned, completed or failed in this session; those that paused in it and
-            have neither continued nor ended since.
+        ended: the trials that were pruned, completed or failed in this session.
+        paused: those that paused in this session and have neither continued nor ended since.
         num_reports: how many reports (epochs) of all trials arrived in this session.
         on_end, on_retry: called with the id of each trial that ends so, or that failed and is tried again.
-        on_notice: called with a text to read now: why the search changes its rule or moves its rungs, or what its first
-            trials have alike.
+        on_notice: called with a text to print now.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
         self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
         self._best: dict[bool, tuple[float, str]] = {}  # report has a checkpoint? -> best value (as a loss), trial
-        self._hopeful = False
+        self._hopeful = False  # whether a trial has completed, in any session
         self.trials: dict[str, Tracked] = {}
         self.on_end: Callable[[str], None] = lambda trial_id: None
         self.on_retry: Callable[[str], None] = lambda trial_id: None
         self.on_notice: Callable[[str], None] = lambda text: None
-        self._first: list[str] = []  # the first FIRST trials of all sessions that ended without a failure
-        self._values: set[float | None] = set()  # what trials reported until then; not more than two values
+        self._first: list[str] = []  # the first FIRST trials that ended and had reported
+        self._values: set[float | None] = set()  # their values, at most two
         self._begin()
         for event in history:
             self.hear(event)
@@ -72,8 +67,7 @@ class Tracker:
     def _begin(self) -> None:
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
-        self.paused: set[str] = set()
-        self.ended: set[str] = set()
+        self.paused, self.ended = set[str](), set[str]()
         self.num_reports = 0
 
     def hear(self, event: Event) -> None:
@@ -92,13 +86,12 @@ class Tracker:
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
             self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
+        elif kind == "decision" and event["action"] == "pause":
+            trial.status = "paused"
+            self.paused.add(trial_id)
         elif kind == "decision":
-            if event["action"] == "pause":
-                trial.status = "paused"
-                self.paused.add(trial_id)
-            else:
-                self.paused.discard(trial_id)
-                trial.stopped = event["action"] == "stop"
+            trial.stopped = event["action"] == "stop"
+            self.paused.discard(trial_id)
         elif kind == "trial_failed":
             trial.failure = event
             if event.get("will_retry"):
@@ -106,14 +99,14 @@ class Tracker:
         elif kind == "trial_ended":
             trial.status, trial.reason = event["status"], event["reason"]
             self.paused.discard(trial_id)
-            self._hopeful = self._hopeful or trial.status == "completed"
             if trial.status in DONE:
                 self.ended.add(trial_id)
+                self._hopeful |= trial.status == "completed"
                 self._failed += [trial_id] if trial.status == "failed" else []
                 self.on_end(trial_id)
-                self._end(trial_id, trial)
+                self._notice_alike(trial_id, trial)
 
-    def _end(self, trial_id: str, trial: Tracked) -> None:
+    def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
         """Says once, when FIRST trials have ended, if all of them diverged or all reported one value."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
@@ -128,11 +121,13 @@ class Tracker:
     def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
         trial.value = value
         self.num_reports += 1
-        if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
-            trial.best = value
         if len(self._first) < FIRST and len(self._values) < 2:
             self._values.add(value)
-        if value is not None and (saved not in self._best or self._sign * value < self._best[saved][0]):
+        if value is None:
+            return
+        if trial.best is None or self._sign * value < self._sign * trial.best:
+            trial.best = value
+        if saved not in self._best or self._sign * value < self._best[saved][0]:
             self._best[saved] = self._sign * value, trial_id
 
     def best(self) -> tuple[float, str] | None:

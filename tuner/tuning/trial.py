@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -41,20 +40,13 @@ from tuner.training.task import Task, TrialSpec, trial_seed
 
 @dataclass(frozen=True)
 class TrialSetup:
-    """What all trials of a search share.
+    """What all trials of a search share."""
 
-    Args:
-        spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
-        metric, mode: the metric to optimize, and "min" or "max".
-        folder: the absolute path of the folder that has the trials' folders.
-        wandb: False if no function may log to W&B by itself (`--wandb disabled`).
-    """
-
-    spec: TrialSpec
+    spec: TrialSpec  # the training options and the search's seed; `spec_of` sets the trial's config and seed
     metric: str
     mode: str
-    folder: Path
-    wandb: bool = True
+    folder: Path  # absolute; has the trials' folders
+    wandb: bool  # False if no function may log to W&B by itself (`--wandb disabled`)
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
@@ -67,10 +59,8 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
     from tuner.training.loop import Training
 
     spec = setup.spec_of(config)
-    start_clean(spec.num_threads, spec.gpus)
-    begin_reports()
+    state = begin_task(spec.num_threads, spec.gpus)
     training = Training(task, splits, spec)
-    state = saved_state()
     best = math.inf if state is None else training.restore(state)
     # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
     with contextlib.closing(training):
@@ -86,11 +76,8 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
-    start_clean(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
-    begin_reports()
-    state = saved_state()
+    state = begin_task(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
     group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
-
     try:
         best = group.begin(spec, state)
         run_epochs(group, math.inf if state is None else best, setup)
@@ -101,6 +88,17 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
         keep(group)
         raise
     keep(group)
+
+
+def begin_task(num_threads: int, gpus: float) -> bytes | None:
+    """Prepares a worker for a trial of a Task; returns the checkpoint from which it resumes, None at epoch 0."""
+    start_clean(num_threads, gpus)
+    begin_reports()
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return None
+    with checkpoint.as_directory() as folder:
+        return (Path(folder) / STATE).read_bytes()
 
 
 def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
@@ -117,7 +115,10 @@ def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        patiently(report_of, report, partial(training.state, best) if math.isfinite(value) else None)
+        if math.isfinite(value):
+            patiently(report_with, report, training.state(best))
+        else:
+            tune.report(report)
 
 
 NOT_REACHED = (
@@ -191,13 +192,10 @@ def start_clean(num_threads: int, gpus: float) -> None:
         accelerator.here.limit(gpus)  # the limit must be set before the model takes GPU memory
 
 
-def report_of(report: dict[str, Any], state_of: Callable[[], bytes] | None) -> None:
-    """Reports an epoch, with a checkpoint of the state that `state_of` returns, if it is given."""
-    if state_of is None:
-        tune.report(report)
-        return
+def report_with(report: dict[str, Any], state: bytes) -> None:
+    """Reports an epoch with a checkpoint of the state."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-        (Path(folder) / STATE).write_bytes(state_of())
+        (Path(folder) / STATE).write_bytes(state)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
@@ -212,25 +210,12 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
         try:
             return action(*args, **options)
         except (OSError, RuntimeError) as error:
-            if not storage_trouble(error):
+            # A full disk or quota, a disk that is read-only or stale, or Ray's error for a missing folder.
+            passing = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
+            passing |= isinstance(error, RuntimeError) and "Unable to set up cluster storage" in str(error)
+            if not passing:
                 raise
             with contextlib.suppress(OSError):  # stderr may be a file on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
             tune.report({WAITS: f"a checkpoint cannot be saved ({error})"})
             time.sleep(1)
-
-
-def storage_trouble(error: OSError | RuntimeError) -> bool:
-    """Whether a retry may help: the disk or quota is full, the disk read-only or stale, or the folder missing."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
-    return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder
-
-
-def saved_state() -> bytes | None:
-    """Returns the content of the checkpoint from which the trial resumes; None at epoch 0."""
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is None:
-        return None
-    with checkpoint.as_directory() as folder:
-        return (Path(folder) / STATE).read_bytes()

@@ -141,16 +141,16 @@ def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_t
 
 def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed():
     space = space_of(x=tune.uniform(0, 1))
-    built = build_searcher(experiment_of("forest", num_samples=200), space).searcher
+    built = build_searcher(experiment_of("forest", num_samples=200), space)
     proposed = []
     for number in range(120):
         trial = f"{number:05d}"
         x = built.suggest(trial)["x"]
         proposed.append(x)
         if x > 0.5:
-            built.on_trial_complete(trial, {"training_iteration": 0, "loss": math.inf}, error=True)
+            built.complete(trial, error=True)
         else:
-            built.on_trial_result(trial, {"training_iteration": 1 + number % 3, "loss": x})
+            built.report(trial, {"training_iteration": 1 + number % 3, "loss": x})
     assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
 
 
@@ -177,17 +177,12 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
             proposed.append(x := searcher.suggest(trial := f"{number:05d}")["x"])
             epochs = 20 if number % 10 == 0 else 1
             loss = {(True, 1): 3.0, (False, 1): 2.0, (True, 20): 0.5, (False, 20): 1.0}[x < 0.5, epochs]
-            searcher.on_trial_result(trial, {"training_iteration": epochs, "loss": loss + x / 1000})
+            searcher.report(trial, {"training_iteration": epochs, "loss": loss + x / 1000})
         return np.mean([x < 0.5 for x in proposed[40:]])
 
     weighed = np.mean([share_below(seed) for seed in range(4)])
     monkeypatch.setattr(ForestSearcher, "_weight", lambda self, trial: 1)
     assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
-
-
-def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
-    few = settings_of("forest", wide(), num_samples=30)
-    assert settings_of("forest", wide(), num_samples=60)[:30] == few
 
 
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
@@ -201,12 +196,16 @@ def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch
 # random
 
 
+@pytest.mark.parametrize(("searcher", "few"), [("random", 12), ("forest", 30), ("grid", 5)])
+def test_a_search_with_more_samples_begins_with_the_same_settings(searcher, few):
+    whole = settings_of(searcher, wide(), seed=8, num_samples=few)
+    assert len(whole) == few and settings_of(searcher, wide(), seed=8, num_samples=2 * few)[:few] == whole
+
+
 def test_a_random_setting_is_a_function_of_the_seed_and_its_number_alone():
-    whole = settings_of("random", wide(), seed=8, num_samples=12)
-    assert settings_of("random", wide(), seed=8, num_samples=30)[:12] == whole
-    late = build_searcher(experiment_of("random", 8, 12), wide()).searcher
-    late._proposed = 7
-    assert late.suggest("00007") == whole[7]
+    late = build_searcher(experiment_of("random", 8, 12), wide())
+    late.num_proposed = 7
+    assert late.suggest("00007") == settings_of("random", wide(), seed=8, num_samples=12)[7]
 
 
 def test_random_multiplies_by_grid_search_as_ray_does():
@@ -234,18 +233,14 @@ def test_sample_from_reads_the_other_parameters_and_is_seeded():
 def test_a_grid_is_tried_without_repetition_and_no_further_than_its_size():
     space = space_of(a=tune.choice([1, 2, 3]), b=tune.uniform(0, 1), c={"d": tune.grid_search(["x", "y"])})
     built = build_searcher(experiment_of("grid", num_samples=1000), space)
-    assert built.num_settings == built.searcher.size == 3 * 5 * 2
+    assert built.num_settings == built.size == 3 * 5 * 2
     settings = drive(built, num=35)
     assert built.exhausted
     flat = [tuple(dict(domains.leaves(setting)).values()) for setting in settings]
     assert len(flat) == 30 and set(flat) == set(itertools.product([1, 2, 3], [0, 0.25, 0.5, 0.75, 1], "xy"))
 
 
-def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
-    few, many = (settings_of("grid", wide(), seed=1, num_samples=n) for n in (5, 20))
-    assert len(few) == 5 and len(many) == 20
-    assert len({tuple(dict(domains.leaves(s)).values()) for s in many}) == 20
-    assert many[:5] == few, "an extended search must go on with the same settings"
+def test_a_part_of_a_grid_is_drawn_without_repetition():
     assert sorted(shuffled(300, seed=1)) == list(range(300)) != list(shuffled(300, seed=1))
     assert len({index for _, index in zip(range(50), shuffled(10**12, seed=1), strict=False)}) == 50
 
@@ -255,24 +250,24 @@ def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
 
 def test_refine_proposes_nothing_new_until_its_first_half_has_ended():
     experiment = experiment_of("refine", num_samples=6)
-    built = build_searcher(experiment, wide()).searcher
+    built = build_searcher(experiment, wide())
     first = [built.suggest(f"{i:05d}") for i in range(3)]
     assert num_random(experiment.num_samples) == 3 and all(first)
     for i in range(2):
         assert built.suggest("00003") is None
-        built.on_trial_complete(f"{i:05d}", {"loss": float(i)})
+        built.complete(f"{i:05d}", {"training_iteration": 1, "loss": float(i)})
     assert built.suggest("00003") is None
-    built.on_trial_complete("00002", {"loss": 9.0})
+    built.complete("00002", {"training_iteration": 1, "loss": 9.0})
     assert built.suggest("00003")
 
 
 @pytest.mark.parametrize(("mode", "best"), [("min", 1), ("max", 2)])
 def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best):
-    built = build_searcher(experiment_of("refine", num_samples=8, mode=mode), wide()).searcher
+    built = build_searcher(experiment_of("refine", num_samples=8, mode=mode), wide())
     first = [built.suggest(f"{i:05d}") for i in range(4)]
     for i, loss in enumerate([5.0, 1.0, 9.0, math.nan]):
-        built.on_trial_result(f"{i:05d}", {"loss": loss})
-        built.on_trial_complete(f"{i:05d}", {"loss": loss})
+        built.report(f"{i:05d}", {"training_iteration": 1, "loss": loss})
+        built.complete(f"{i:05d}")
     centre, declared = dict(domains.leaves(first[best])), dict(domains.leaves(wide().params))
     for i in range(4, 8):
         flat = dict(domains.leaves(built.suggest(f"{i:05d}")))

@@ -21,10 +21,9 @@ import numpy.typing as npt
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.searchers.sampling import OwnSearcher
+from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 
 Matrix = npt.NDArray[np.float32]
-Setting = dict[str, Any]
 Columns = Mapping[str, Sequence[Any]]  # flattened, encoded name -> the values of several settings
 
 # Measured on recorded curves with asha-promotion, see benchmarks/README.md.
@@ -38,7 +37,7 @@ LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bi
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
-class ForestSearcher(OwnSearcher):
+class ForestSearcher(SeededSearcher):
     """Proposes the given points, then random settings until 10 trials have reported; later, a third random ones.
 
     The others are the forest's. For each of these it draws 500 random settings, and one tree at random. It proposes the
@@ -58,27 +57,22 @@ class ForestSearcher(OwnSearcher):
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
 
-    def suggest(self, trial_id: str) -> Setting:
-        number, self._proposed = self._proposed, self._proposed + 1
-        flat = self._points[number] if number < len(self._points) else self._flat(number)
-        self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
-        return self._config(flat)
-
-    def _flat(self, number: int) -> Setting:
-        stream = np.random.default_rng([self._seed, number])
-        if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
-            return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
-        if self._forest is None or self._num_reports >= GROWTH * self._num_learnt:
+    def _next(self, trial_id: str) -> Setting:
+        stream = np.random.default_rng([self._seed, self.num_proposed])
+        is_random = len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE
+        if not is_random and (self._forest is None or self._num_reports >= GROWTH * self._num_learnt):
             self._forest = self._learnt(stream)
-        drawn = self._drawn(stream, NUM_CANDIDATES)
-        tree = self._forest.tree(int(stream.integers(TREES)))
-        return self._row(drawn, int(tree.predict(features(self._domains, drawn)).argmin()))
+        num = 2 if is_random else NUM_CANDIDATES  # of size 1, Ray's domains would return no sequence
+        drawn = {name: domain.sample(size=num, random_state=stream) for name, domain in self._domains.items()}
+        best = 0
+        if self._forest and not is_random:
+            tree = self._forest.tree(int(stream.integers(TREES)))
+            best = int(tree.predict(features(self._domains, drawn)).argmin())
+        return self._use(trial_id, {name: self._domains[name].cast(values[best]) for name, values in drawn.items()})
 
-    def _drawn(self, stream: np.random.Generator, number: int) -> Columns:
-        return {name: domain.sample(size=number, random_state=stream) for name, domain in self._domains.items()}
-
-    def _row(self, drawn: Columns, at: int) -> Setting:
-        return {name: self._domains[name].cast(values[at]) for name, values in drawn.items()}
+    def _use(self, trial_id: str, flat: Setting) -> Setting:
+        self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
+        return super()._use(trial_id, flat)
 
     def _learnt(self, stream: np.random.Generator) -> Forest:
         """Returns a forest that learns from the trials' ranks, because a diverged value would outweigh all others."""
@@ -88,8 +82,7 @@ class ForestSearcher(OwnSearcher):
         known = list(dict.fromkeys(best + newest))[:MOST_TRIALS]
         known.sort(key=self._values.__getitem__)
         scores = [NormalDist().inv_cdf((rank + 0.5) / len(known)) for rank in range(len(known))]
-        weights = [self._weight(trial) for trial in known]
-        seed = int(stream.integers(2**31))
+        seed, weights = int(stream.integers(2**31)), [self._weight(trial) for trial in known]
         return Forest(np.stack([self._features[trial] for trial in known]), scores, seed, weights)
 
     def _weight(self, trial: str) -> int:
@@ -97,13 +90,12 @@ class ForestSearcher(OwnSearcher):
         # A trial that diverged or failed is as well known as one that trained to the end.
         return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
 
-    def on_trial_result(self, trial_id: str, result: Setting) -> None:
-        if trial_id in self._features:
-            self._values[trial_id] = self._sign * float(result.get(str(self.metric), self._sign * math.inf))
-            self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
-            if not self._num_reports:
-                Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
-            self._num_reports += 1
+    def _learn(self, trial_id: str, result: Setting) -> None:
+        self._values[trial_id] = self._sign * float(result[self._metric])
+        self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
+        if not self._num_reports:
+            Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
+        self._num_reports += 1
 
 
 class Forest:
@@ -126,17 +118,13 @@ class Forest:
     def tree(self, number: int) -> Any:
         """Returns the tree with this number, 0 to TREES - 1."""
         if number not in self._trees:
-            self._trees[number] = self._trained(int(self._seeds[number]))
+            from sklearn.tree import ExtraTreeRegressor
+
+            seed, size = int(self._seeds[number]), len(self._known)
+            counts = np.bincount(np.random.RandomState(seed).randint(0, size, size), minlength=size)
+            tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=FEATURES, random_state=seed)
+            self._trees[number] = tree.fit(self._known, self._scores, sample_weight=counts * self._weights).tree_
         return self._trees[number]
-
-    def _trained(self, seed: int) -> Any:
-        from sklearn.tree import ExtraTreeRegressor
-
-        size = len(self._known)
-        drawn = np.random.RandomState(seed).randint(0, size, size)
-        tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=FEATURES, random_state=seed)
-        tree.fit(self._known, self._scores, sample_weight=np.bincount(drawn, minlength=size) * self._weights)
-        return tree.tree_
 
 
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:

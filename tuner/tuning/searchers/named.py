@@ -4,106 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import Any, cast, get_args
 
-import numpy as np
 from ray.tune.search import Searcher
 
 from tuner.errors import RequestError
-from tuner.record.events import Event, first_start, plain
-from tuner.record.records import finite, sign_of
+from tuner.record.events import Event, first_start
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
 from tuner.tuning.searchers.forest import ForestSearcher
 from tuner.tuning.searchers.sampling import (
     GridSearcher,
-    OwnSearcher,
     RandomSearcher,
     RefineSearcher,
-    first_settings,
+    SeededSearcher,
     seeded,
 )
 
-Points = list[dict[str, Any]]  # settings to try first, flattened and encoded
 
-
-class SeededSearcher:
-    """A searcher whose draws depend only on the experiment's seed and on the order of the calls.
-
-    A search and its simulation (`benchmarks.search_quality`) both use a searcher through this class.
-
-    Args:
-        num_settings: how many settings it may propose.
-        space: the space of the experiment. The searchers of libraries propose encoded settings of it (see
-            `tuner.spec.parameters`), which this class decodes.
+class LibrarySearcher(SeededSearcher):
+    """A searcher of a library, which proposes encoded settings; seeds the global random streams that it draws from.
 
     Attributes:
-        num_proposed: the number of settings that the searcher has proposed.
-        exhausted: whether the searcher has said that it has no more settings.
+        library: Ray's adapter of the searcher; it has the --point settings itself.
     """
 
-    def __init__(self, searcher: Searcher, experiment: Experiment, space: Space, num_settings: int) -> None:
-        self.searcher, self.num_settings = searcher, num_settings
-        self._experiment, self._space = experiment, space
-        # The searchers without a library draw from streams of their own, and to seed the global ones takes 0.1 ms.
-        self._is_of_library = experiment.searcher in MODEL_BASED
-        self._last: dict[str, dict[str, Any]] = {}  # the last report of each unfinished trial
-        self.num_proposed = 0
-        self.exhausted = False
-        self._completed: set[str] = set()  # trials whose end the searcher knows
-        self._worst = sign_of(experiment.mode) * math.inf
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
+        super().__init__(experiment, space, first_num_samples)
+        first, self._points = self._points, []
+        # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10
+        # samples, all settings would be random.
+        num_random = max(3, min(10, first_num_samples // 3))
+        if experiment.searcher == "hyperopt":
+            from ray.tune.search.hyperopt import HyperOptSearch
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        """Returns the next setting; None if the searcher has none now, or none any more."""
-        with self._seeded(1, self.num_proposed):
-            setting = self.searcher.suggest(trial_id)
+            # HyperOpt needs the index of a value of a nested choice; for other choices, Ray's adapter looks it up.
+            leaves = domains.leaves(space.encoded)
+            nested = {name: domains.values_of(each) for name, each in leaves if "/" in name and domains.is_choice(each)}
+            first = [{n: nested[n].index(value) if n in nested else value for n, value in p.items()} for p in first]
+            self.library: Searcher = HyperOptSearch(
+                random_state_seed=self._seed, n_initial_points=num_random, points_to_evaluate=first or None
+            )
+        elif experiment.searcher == "bohb":
+            from ray.tune.search.bohb import TuneBOHB
+
+            self.library = TuneBOHB(seed=self._seed, points_to_evaluate=first or None)
+        else:
+            import optuna
+            from ray.tune.search.optuna import OptunaSearch
+
+            optuna.logging.set_verbosity(optuna.logging.WARNING)
+            sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=num_random)
+            self.library = OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
+        self.library.set_search_properties(experiment.metric, experiment.mode, space.encoded)
+
+    def _next(self, trial_id: str) -> dict[str, Any] | None:
+        with seeded(self._seed, 1, self.num_proposed):
+            setting = self.library.suggest(trial_id)
         self.exhausted = setting == Searcher.FINISHED
         if setting is None or self.exhausted:
             return None
-        self.num_proposed += 1
-        if self._is_of_library:
-            setting = parameters.decode(self._space.searched, setting)
-        decoded: dict[str, Any] = python_values(setting)
-        return decoded
+        return parameters.decode(self._space.searched, setting)
 
-    def report(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Tells the searcher a trial's report, unless it already knows the trial's end."""
-        if trial_id in self._completed:
-            return
-        self._last[trial_id] = self._finite(result)
-        with self._seeded(2, int(trial_id), result["training_iteration"]):
-            self.searcher.on_trial_result(trial_id, self._last[trial_id])
+    def _learn(self, trial_id: str, result: dict[str, Any]) -> None:
+        with seeded(self._seed, 2, int(trial_id), result["training_iteration"]):
+            self.library.on_trial_result(trial_id, result)
 
-    def complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Tells the searcher that a trial has ended, the first time it ends: a trial may continue after its end."""
-        if trial_id in self._completed:
-            return
-        self._completed.add(trial_id)
-        last = self._last.pop(trial_id, None)
-        result = result or last  # Ray gives no result of a trial that is stopped while it is paused
-        # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
-        # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
-        result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result
-        with self._seeded(3, int(trial_id)):
-            self.searcher.on_trial_complete(trial_id, self._finite(result))
-
-    def _seeded(self, *key: int) -> AbstractContextManager[None]:
-        return seeded(self._experiment.seed, *key) if self._is_of_library else nullcontext()
-
-    def _finite(self, result: dict[str, Any]) -> dict[str, Any]:
-        value = finite(plain(result.get(self._experiment.metric)))
-        return {**result, self._experiment.metric: self._worst if value is None else value}
-
-
-def python_values(setting: Any) -> Any:
-    """Converts the numpy scalars in a setting to Python's: torch's DataLoader refuses TuneBOHB's np.int64."""
-    if isinstance(setting, dict):
-        return {name: python_values(value) for name, value in setting.items()}
-    return plain(setting) if isinstance(setting, np.generic) else setting
+    def _end(self, trial_id: str, result: dict[str, Any]) -> None:
+        with seeded(self._seed, 3, int(trial_id)):
+            self.library.on_trial_complete(trial_id, result)
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
@@ -116,19 +87,8 @@ def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event
         RequestError: a point is wrong, the searcher cannot propose a parameter, or its package is not installed.
     """
     check_searcher(experiment, space)
-    num_samples = first_num_samples(experiment, history)
-    if experiment.searcher in OWN:
-        own = OWN[experiment.searcher](experiment, space, num_samples)
-        return SeededSearcher(own, experiment, space, own.num_settings)
-    first = first_settings(experiment, space)
-    if experiment.searcher == "hyperopt":
-        first = [_indexed(point, space) for point in first]
-    # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10 samples,
-    # all settings would be random.
-    num_random = max(3, min(10, num_samples // 3))
-    model_based = MODEL_BASED[experiment.searcher](experiment.seed, num_random, first)
-    model_based.set_search_properties(experiment.metric, experiment.mode, space.encoded)
-    return SeededSearcher(model_based, experiment, space, experiment.num_samples)
+    searcher = OWN.get(experiment.searcher, LibrarySearcher)
+    return searcher(experiment, space, first_num_samples(experiment, history))
 
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
@@ -139,8 +99,8 @@ def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
 
 def num_settings(experiment: Experiment, space: Space) -> int:
     """Returns how many settings the searcher of an experiment will propose."""
-    own = OWN.get(experiment.searcher)
-    return own(experiment, space, experiment.num_samples).num_settings if own else experiment.num_samples
+    own = OWN.get(experiment.searcher, SeededSearcher)  # the base class imports no library
+    return own(experiment, space, experiment.num_samples).num_settings
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
@@ -173,43 +133,11 @@ def usable(space: Space) -> tuple[SearcherName, ...]:
     return tuple(names)
 
 
-def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
-    """Replaces a point's values of nested choices by indices, as HyperOpt needs; Ray's adapter does so for others."""
-    choices = {n: domains.values_of(d) for n, d in domains.leaves(space.encoded) if "/" in n and domains.is_choice(d)}
-    return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
-
-
-def _hyperopt(seed: int, num_random: int, first: Points) -> Searcher:
-    from ray.tune.search.hyperopt import HyperOptSearch
-
-    return HyperOptSearch(random_state_seed=seed, n_initial_points=num_random, points_to_evaluate=first or None)
-
-
-def _optuna(seed: int, num_random: int, first: Points) -> Searcher:
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=num_random)
-    return OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
-
-
-def _bohb(seed: int, num_random: int, first: Points) -> Searcher:
-    from ray.tune.search.bohb import TuneBOHB
-
-    return TuneBOHB(seed=seed, points_to_evaluate=first or None)
-
-
-OWN: dict[str, Callable[[Experiment, Space, int], OwnSearcher]] = {
+OWN: dict[str, type[SeededSearcher]] = {
     "random": RandomSearcher,
     "grid": GridSearcher,
     "refine": RefineSearcher,
     "forest": ForestSearcher,
-}
-MODEL_BASED: dict[str, Callable[[int, int, Points], Searcher]] = {
-    "hyperopt": _hyperopt,
-    "optuna": _optuna,
-    "bohb": _bohb,
 }
 STEPPED = ("uniform", "loguniform", "randint", "lograndint")
 # Searcher -> the kinds of domains that it cannot propose.
