@@ -53,7 +53,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
 
     real.process.terminate()
     output, _ = real.process.communicate(timeout=60)
-    assert real.process.returncode == 0 and "long: still running" in output and cluster.alive()
+    assert real.process.returncode == 0 and "long: still running" in output and cluster.head()
     again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
     url = again.stdout.readline().split(" at ")[1].split()[0]
     client = Client(url, (real.state / "token").read_text())
@@ -77,7 +77,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
 
     again.terminate()
     again.communicate(timeout=90)
-    until(lambda: not cluster.alive() and not Path(cluster.folder).exists())
+    until(lambda: not cluster.head() and not Path(cluster.folder).exists())
 
 
 def test_no_process_of_a_search_has_the_services_token(tmp_path):

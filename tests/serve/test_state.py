@@ -23,7 +23,7 @@ from tuner.serve.client import Client
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.check import experiment_of
 from tuner.serve.jobs.cluster import Cluster, find
-from tuner.serve.jobs.options import Resume, ships
+from tuner.serve.jobs.options import Resume, resume_arguments
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -162,7 +162,7 @@ def cluster_of(process, folder):
 
 def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
     named = cluster_of(victim, precious)
-    assert not named.alive()
+    assert not named.head()
     named.end()
     assert victim.poll() is None
     kept = tmp_path / "results"
@@ -197,8 +197,8 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
     try:
         written = cluster_of(process, folder)
         (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
-        assert not dataclasses.replace(written, born=1.0).alive()  # a later process of the same id
-        assert not dataclasses.replace(written, folder="/tmp/tuner-other").alive()
+        assert not dataclasses.replace(written, born=1.0).head()  # a later process of the same id
+        assert not dataclasses.replace(written, folder="/tmp/tuner-other").head()
         cluster = find(tmp_path)
         assert cluster == written
         cluster.end()
@@ -224,7 +224,7 @@ def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, ca
 
 def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
     service.begin("a").close()
-    names = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "nothing", ""]
+    names = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "quadratic:", "nothing", ""]
     for space in (str(evil[0]), *names, ["quadratic"], None):
         rewrite(service.results / "a", space=space)
         answer = service.owner.post(f"{ALL}/a/resume")
@@ -277,9 +277,7 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
 
 
 def test_a_space_that_ships_is_resumed_with_its_attribute():
-    assert (
-        ships("mobilenet:space224") and ships("quadratic") and not ships("quadratic:") and not ships("search_spaces.x")
-    )
+    assert resume_arguments("a", "mobilenet:space224", Resume()) == ["--resume=a", "--space=mobilenet:space224"]
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------

@@ -13,14 +13,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 import uvicorn
 
 from tuner.errors import Parser, RequestError, failed, leave
 from tuner.serve.access.connections import Connection
-from tuner.serve.access.guard import require_token
-from tuner.serve.access.state import secret_file, state_folder, token_from_environment
+from tuner.serve.access.guard import is_loopback
+from tuner.serve.access.state import LEAST_CHARS, TOKEN, secret_file, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
@@ -64,7 +63,11 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
     results = Path(args.results)
-    require_token(args.host, environment_token)
+    if not (environment_token or is_loopback(args.host)):
+        raise RequestError(
+            f"--host {args.host} is open to other machines and there is no token: set {TOKEN} to a secret of "
+            f"{LEAST_CHARS} characters or more, or use --host 127.0.0.1"
+        )
     try:
         results.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -87,7 +90,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         if left:
             print(f"{', '.join(left)}: still running; the next tuner.serve of this folder finds them", flush=True)
 
-    signal.signal(signal.SIGTERM, interrupt)  # until uvicorn handles signals, so that `close` runs after SIGTERM too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until uvicorn handles signals, so that `close` runs
     try:
         with listen(args.host, args.port) as listener:
             config = uvicorn.Config(
@@ -115,10 +118,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server whose shutdown ends the process, after the call of `close`, which ends the child processes.
-
-    The process ends without waiting for requests that a thread still works on, and without freeing its memory.
-    """
+    """A uvicorn server whose shutdown calls `close` and ends the process, whatever its threads still work on."""
 
     def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
         super().__init__(config)
@@ -131,13 +131,8 @@ class Server(uvicorn.Server):
         leave(0)
 
 
-def interrupt(number: int, frame: Any) -> NoReturn:
-    """Signal handler for SIGTERM during the start: ends the service as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
 def starter(args: argparse.Namespace, state: Path) -> Searches:
-    """Creates the object that starts searches for this service; raises the errors of `Searches`."""
+    """Creates what starts searches for this service; raises the errors of `Searches`."""
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
     return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
@@ -163,12 +158,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
     """Returns the text printed at the start: the page's address, the sign-in link and the file with the token."""
-    name = f"[{host}]" if ":" in host else host
-    where = f"{results.absolute()} at http://{name}:{port}/"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     what = "to tag, rename and delete experiments" if problem else "to start and stop searches"
-    sign_in = f"{what}, sign in once with http://{name}:{port}/signin?code={code}"
-    programs = f"\nprograms sign in with the token in {kept}" if kept else ""
-    return "\n".join([f"{where} (Ctrl-C ends it)", *([problem] if problem else []), sign_in]) + programs
+    sign_in = f"{what}, sign in once with {url}signin?code={code}"
+    programs = f"programs sign in with the token in {kept}" if kept else ""
+    return "\n".join(filter(None, [f"{results.absolute()} at {url} (Ctrl-C ends it)", problem, sign_in, programs]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from fastapi.sse import EventSourceResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
@@ -18,14 +18,13 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
-from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
+from tuner.serve.access.guard import HEADERS, Guard, add_signin, is_loopback
 from tuner.serve.access.keys import Keys
-from tuner.serve.actions import add_control, add_housekeeping
+from tuner.serve.actions import add_actions
 from tuner.serve.analysis.insight import add_insight
 from tuner.serve.answers import (
     MOST_BYTES,
     BoundedResponse,
-    Refused,
     answer,
     at_most,
     figures_text,
@@ -81,7 +80,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Experiments:
-    """The requested experiments of the results folder: queued ones, then the newest first. `total` counts all of them.
+    """The requested experiments: queued ones, then the newest first. `total` counts all of the results folder.
 
     `left_out` counts requested experiments that did not fit into the response: request them with a larger offset.
     """
@@ -103,10 +102,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the requested decisions; `total` counts all decisions.
-
-    `left_out` counts rungs and decisions together that did not fit into the response.
-    """
+    """The rungs, and the requested decisions, of which `total` counts all; `left_out` counts rows that did not fit."""
 
     rungs: list[tables.RungRow]
     total: int
@@ -151,17 +147,13 @@ def create_app(
     searches: Searches | None = None,
     problem: str = "this service only reads",
 ) -> FastAPI:
-    """Creates the service for a results folder; raises RequestError if `host` is not loopback and there is no token.
-
-    `app.state.keys` has the code of the sign-in link. Event streams end once `app.state.stopping()` returns True.
+    """Creates the service for a results folder; event streams end once `app.state.stopping()` returns True.
 
     Args:
         host: the address that the service is bound to. On loopback, every user of this machine may read.
         token: empty = a random token; programs then cannot sign in.
-        searches: starts the searches; None if none can be started.
-        problem: why no search can be started, if `searches` is None.
+        searches: starts the searches; None if none can be started, and `problem` says why.
     """
-    require_token(host, token)
     app = FastAPI(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
     )
@@ -172,13 +164,11 @@ def create_app(
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
+    add_signin(app, keys)
     app.state.reader = reader = ResultsReader(results)
     served = ServedExperiments(reader, searches, "" if searches else problem)
-    _add_readings(app, served)
-    add_insight(app, served)
-    add_housekeeping(app, served)
-    add_compare(app, served)
-    add_control(app, served, keys)
+    for add_routes in (_add_readings, add_insight, add_actions, add_compare):
+        add_routes(app, served)
     return app
 
 
@@ -279,15 +269,13 @@ def _errors_as_json(app: FastAPI) -> None:
         if isinstance(error, RequestValidationError):
             return refusal(422, wrong_field(error.errors()[0]))
         if isinstance(error, HTTPException):
-            return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            return refusal(error.status_code, error.detail, error.headers)
         if isinstance(error, NotYet):
             return later(str(error))
-        if isinstance(error, Refused):
-            return refusal(error.status, str(error))
         if isinstance(error, RequestError):  # a wrong request, or a damaged folder
-            return refusal(404 if isinstance(error, NotThere) else 422, str(error))
+            return refusal(404 if isinstance(error, NotThere) else getattr(error, "status", 422), str(error))
         # A fault of the service itself is answered outside the guard, which would set these headers.
-        return JSONResponse({"error": f"the service failed ({type(error).__name__}); see its output"}, 500, HEADERS)
+        return refusal(500, f"the service failed ({type(error).__name__}); see its output", HEADERS)
 
     for kind in (HTTPException, RequestValidationError, RequestError, Exception):
         app.add_exception_handler(kind, failed)

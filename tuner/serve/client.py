@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -22,10 +22,7 @@ MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-A
 
 
 class ServiceError(Exception):
-    """Raised if the service refuses a request; the text is the service's own, `status` the HTTP status.
-
-    `again_s` is the number of seconds after which to retry, 0 if the service names none.
-    """
+    """Raised in the service's words if it refuses a request; `again_s`: seconds after which to retry, or 0."""
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
         super().__init__(message)
@@ -37,8 +34,8 @@ class Client:
 
     Args:
         url: the address that `tuner.serve` prints.
-        token: needed for each request that changes something, and for every request to an address beyond loopback; by
-            default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
+        token: needed to change something, and for every request beyond loopback; by default TUNER_TOKEN. A service
+            started without a token generates one and prints the path of its file.
         timeout_s: how long to wait for the service's next bytes; it imports torch to check a search.
     """
 
@@ -52,8 +49,7 @@ class Client:
 
     def experiments(self) -> list[Row]:
         """Returns the experiments' summaries, at most 10,000: those that wait to be started, then the newest first."""
-        rows: list[Row] = self._get("/api/experiments")["experiments"]
-        return rows
+        return list(self._get("/api/experiments")["experiments"])
 
     def get(self, name: str) -> Row:
         """Returns the summary of one experiment."""
@@ -82,10 +78,7 @@ class Client:
             time.sleep(0.5)
 
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
-        """Yields the journal's events except the first `after`, then new ones, until the service closes the stream.
-
-        To continue, call `events` again with `after` = the number of the journal's events seen so far.
-        """
+        """Yields the journal's events except the first `after`, then new ones, until the service closes the stream."""
         with self._ask("GET", _path(name, f"/events?after={int(after)}")) as answer:
             for line in answer:
                 if line.startswith(b"data: "):
@@ -154,8 +147,7 @@ class Client:
 
     def _json(self, method: str, path: str, body: str | None = None) -> Row:
         with self._ask(method, path, body) as answer:
-            row: Row = json.loads(answer.read())
-            return row
+            return dict(json.loads(answer.read()))
 
     @contextmanager
     def _ask(self, method: str, path: str, body: str | None = None) -> Iterator[http.client.HTTPResponse]:
@@ -169,18 +161,13 @@ class Client:
             connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
             answer = connection.getresponse()
             if answer.status >= 300:
-                again = answer.headers.get("Retry-After", "")
-                text = _error_text(answer.read().decode(errors="replace"))
+                again, sent = answer.headers.get("Retry-After", ""), answer.read().decode(errors="replace")
+                text = sent[:500]  # maybe of a proxy
+                with suppress(ValueError, KeyError, TypeError):
+                    text = str(json.loads(sent)["error"])
                 raise ServiceError(answer.status, text, float(again) if again.isdecimal() else 0.0)
             yield answer
 
 
 def _path(name: str, rest: str = "") -> str:
     return f"/api/experiments/{quote(name, safe='')}{rest}"
-
-
-def _error_text(text: str) -> str:
-    try:
-        return str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        return text[:500]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.options import Resume, resume_arguments
-from tuner.serve.jobs.queue import ACTIVE, Search
+from tuner.serve.jobs.queue import WAITS_OR_RUNS, Search
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.reading.experiment_reader import View
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
@@ -82,13 +82,9 @@ class ServedExperiments:
         """Returns an experiment's summary with the state of its job; raises the errors of `view`."""
         return with_job(self.view(name).summary, self.search(name))
 
-    @contextmanager
-    def idle(self, *names: str) -> Iterator[None]:
-        """Reserves names while the `with` block runs; raises Refused if a search of one of them waits or runs."""
-        with ExitStack() as stack:
-            for name in names if self.asked else ():
-                stack.enter_context(self.searches.reserved(name))
-            yield
+    def idle(self, *names: str) -> AbstractContextManager[None]:
+        """Reserves names in the `with` block; raises Refused if a search of one of them waits or runs."""
+        return self.asked.reserved(*names) if self.asked else nullcontext()
 
 
 def with_job(summary: Summary, search: Search | None) -> Summary:
@@ -112,7 +108,7 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
             state = "interrupted" if phase == "stopped" else "failed"
         message = search.message if phase == "failed" else ""
     there = summary.started is not None or summary.lines > 0
-    if phase in ("queued", *ACTIVE):
+    if phase in WAITS_OR_RUNS:
         actions = ["stop"] if state != "stopping" else []
     else:
         actions = ["resume"] if there and summary.outcome != "refused" else []

@@ -35,10 +35,9 @@ class RequestParser(h11.Connection):
 class Connection(H11Protocol):
     """An HTTP connection with a time limit for the head of a request, which is closed if it is idle and others wait.
 
-    A client has `timeout_keep_alive` seconds for a whole request head, from the start of the connection or from its
-    last response; uvicorn itself stops that timer at the first byte. Above half of `limit_concurrency` connections, a
-    new one closes the oldest one whose client does not wait for a response. If all wait, uvicorn's own limit answers
-    503. That limit counts tasks too: the task of a closed connection runs until its thread is done.
+    A client has `timeout_keep_alive` seconds for a whole request head; uvicorn itself stops that timer at the first
+    byte. Above half of `limit_concurrency` connections, a new one closes the oldest one whose client does not wait for
+    a response. If all wait, uvicorn's own limit answers 503; it also counts tasks, which end with their threads.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -71,10 +70,7 @@ class Connection(H11Protocol):
         super().send_400_response(msg)
 
     def _is_waiting(self) -> bool:
-        """Returns whether the client has sent a whole request and waits for a response that it has not begun to read.
-
-        A client with unread bytes counts as not waiting, because it may never read them.
-        """
+        """Whether the client waits for a response to a whole request; one with unread bytes may never read them."""
         if self.cycle is None or self.cycle.more_body or self.cycle.response_complete:
             return False
         return not self.transport.is_closing() and not self.transport.get_write_buffer_size()

@@ -1,30 +1,29 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
-A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
-the service sends no CORS header. After DNS rebinding (its own name resolved to 127.0.0.1) the Host header has its name,
-and the guard refuses the request. The guard also refuses its requests that change something, for their Origin header.
+A foreign web page can send requests to loopback through its visitor's browser, but cannot read the responses, because
+the service sends no CORS header. The guard refuses them by their Host header, which has the page's name after DNS
+rebinding, and those that change something by their Origin header.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
-only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's
-storage, which is separate for each port.
+only reads. To change something, the page also sends the session's key from its storage, which no other port can read.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs
 
+from fastapi import FastAPI, Request
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.errors import RequestError
-from tuner.serve.access.keys import SESSION_S, Keys, Wait, client_of
-from tuner.serve.access.state import LEAST_CHARS
+from tuner.serve.access.keys import SESSION_S, Keys, Wait
 from tuner.serve.answers import refusal
 
 HEADERS = {
@@ -51,15 +50,6 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def require_token(host: str, token: str) -> None:
-    """Raises RequestError if other machines can reach a service at `host` and `token` is empty."""
-    if not (token or is_loopback(host)):
-        raise RequestError(
-            f"--host {host} is open to other machines and there is no token: set TUNER_TOKEN to a secret of "
-            f"{LEAST_CHARS} characters or more, or use --host 127.0.0.1"
-        )
 
 
 class Guard:
@@ -96,72 +86,107 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            scope.setdefault("state", {})["session"] = self._keys.take_cookie(scope)
+            scope.setdefault("state", {})["session"] = take_cookie(scope, self._keys.cookie)
+            asked = HTTPConnection(scope)
             try:
-                answer = self._foreign(scope) or self._signed_in(scope) or self._without_key(scope)
+                answer = self._foreign(asked) or self._without_key(asked)
             except Wait as wait:
                 answer = refusal(429, str(wait), {"Retry-After": str(wait.seconds)})
             await (answer or self._app)(scope, receive_limited, send_guarded)
 
-    def _foreign(self, scope: Scope) -> Response | None:
+    def _foreign(self, asked: HTTPConnection) -> Response | None:
         """Returns a 403 for requests of foreign pages, by Host, Origin and Sec-Fetch-Site headers; None for others."""
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or (self._loopback and not is_loopback(_without_port(hosts[0]))):
+        hosts = asked.headers.getlist("host")
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        if len(hosts) != 1 or (self._loopback and not is_loopback(re.sub(r":[0-9]+\Z", "", host))):
             what = "open this page as http://127.0.0.1 or localhost" if self._loopback else "send one"
             return refusal(403, f"the Host header is missing or names another machine; {what}")
-        asked = HTTPConnection(scope)
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "same-origin")
-        host = hosts[0].lower()
         if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
             return refusal(403, "the Origin header names another site; send the request from this service's page")
-        if site not in ("same-origin", "none") and (scope["method"] not in READS or scope["path"].startswith("/api/")):
+        reads_page = asked.scope["method"] in READS and not asked.scope["path"].startswith("/api/")
+        if site not in ("same-origin", "none") and not reads_page:
             return refusal(403, "a page of another site sent this request; send it from this service's page")
         return None
 
-    def _signed_in(self, scope: Scope) -> Response | None:
-        """Handles `GET /signin`: shows the form, or signs in by the printed link's code; None for other requests."""
-        if scope["path"] != "/signin" or scope["method"] != "GET":
-            return None
-        codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
-        if not codes:
-            return signin_page()
-        if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
-            problem = "This link was already used, or belongs to an earlier start of the service."
-            return signin_page(f"{problem} Sign in with the token.", 401)
-        return welcome(self._keys, secure=scope["scheme"] == "https")
-
-    def _without_key(self, scope: Scope) -> Response | None:
+    def _without_key(self, asked: HTTPConnection) -> Response | None:
         """Returns a 401 for requests without the token or session they need, else None; sets `state.signed_in`."""
-        reads = scope["method"] in READS
-        public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
-        try:
-            by_token, by_cookie = self._keys.holds(asked, asked.state.session)
-        except Wait:
-            if not public:
-                raise
-            by_token = by_cookie = False  # this request needs no token; a program may send an outdated one
-        sent, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
-        acts = by_cookie and hmac.compare_digest(sent.encode("latin-1"), key.encode())
+        reads, path = asked.scope["method"] in READS, asked.scope["path"]
+        public, by_token = path in PUBLIC or (self._loopback and reads), False
+        kind, _, token = asked.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            try:  # Starlette decodes headers as latin-1, but the token may have other characters: bytes are compared
+                by_token = self._keys.is_token(token.strip().encode("latin-1"), client_of(asked))
+            except Wait:
+                if not public:  # else a program may send an outdated token, which this request does not need
+                    raise
+        key, sent = self._keys.key_of(asked.state.session), asked.headers.get(KEY, "")
+        acts = bool(key) and hmac.compare_digest(sent.encode("latin-1"), key.encode())
         asked.state.signed_in = by_token or acts
-        if public or by_token or (by_cookie and reads) or (acts and "origin" in asked.headers):
+        if public or by_token or (key and reads) or (acts and "origin" in asked.headers):
             return None
-        if scope["path"] == "/" and reads and "text/html" in asked.headers.get("accept", ""):
+        if path == "/" and reads and "text/html" in asked.headers.get("accept", ""):
             return signin_page("", 401)
         return refusal(401, NO_TOKEN)
 
 
-def welcome(keys: Keys, secure: bool) -> Response:
-    """Opens a session; returns a page that sets the session's cookie and opens the dashboard with the session's key.
+def take_cookie(scope: Scope, cookie: str) -> str:
+    """Removes all cookies from a request; returns the browser session's secret, or an empty text if there is none.
 
-    With a redirect, a browser would not send the SameSite=Strict cookie if a link on another site led here.
+    FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows with
+    the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
     """
-    session = keys.open_session()
-    page = f"/#key={keys.key_of(session)}"  # browsers never send what follows #; service.js stores the key
-    answer = HTMLResponse(
-        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>')
-    )
-    answer.set_cookie(keys.cookie, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
-    return answer
+    session_secret = ""
+    for header, value in scope["headers"]:
+        for pair in value.split(b";") if header == b"cookie" else ():
+            name, _, secret = pair.strip().partition(b"=")
+            if name == cookie.encode():
+                session_secret = secret.decode("latin-1")  # the secret is URL-safe, so it is never quoted
+    scope["headers"] = [header for header in scope["headers"] if header[0] != b"cookie"]
+    return session_secret
+
+
+def client_of(asked: HTTPConnection) -> str:
+    """Returns the client's address; X-Forwarded-For counts only if the user trusts a proxy (`tuner.serve.__main__`)."""
+    return asked.client.host if asked.client else ""
+
+
+def add_signin(app: FastAPI, keys: Keys) -> None:
+    """Adds the routes that sign a browser in, by the printed link's code or by the token, and out."""
+
+    def opened(request: Request, is_right: Callable[[bytes, str], bool], given: str, problem: str) -> Response:
+        """Opens a session if `given` is right; returns a page that sets its cookie and leads to the page with its key.
+
+        With a redirect, a browser would not send the SameSite=Strict cookie if a link on another site led here.
+        """
+        try:
+            if not is_right(given.encode("utf-8", "replace"), client_of(request)):
+                return signin_page(problem, 401)
+        except Wait as wait:
+            return signin_page(f"{wait}.".capitalize(), 429, {"Retry-After": str(wait.seconds)})
+        secret = keys.open_session()
+        page = f"/#key={keys.key_of(secret)}"  # browsers never send what follows #; service.js stores the key
+        body = f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>'
+        answer, is_secure = HTMLResponse(_page(body)), request.url.scheme == "https"
+        answer.set_cookie(keys.cookie, secret, SESSION_S, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+    @app.get("/signin", include_in_schema=False)
+    async def link(request: Request, code: str = "") -> Response:
+        problem = "This link was already used, or belongs to an earlier start of the service. Sign in with the token."
+        return opened(request, keys.spend, code, problem) if code else signin_page()
+
+    @app.post("/signin", include_in_schema=False)
+    async def form(request: Request) -> Response:
+        token = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        return opened(request, keys.is_token, token, "That is not the token.")
+
+    @app.post("/signout", include_in_schema=False)
+    async def signout(request: Request) -> Response:
+        keys.end_session(request.state.session)
+        gone = Response(status_code=204)
+        gone.delete_cookie(keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return gone
 
 
 def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | None = None) -> Response:
@@ -187,9 +212,3 @@ def _page(body: str) -> str:
     view = '<meta name="viewport" content="width=device-width">'
     look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))
     return f"{head}{view}{look}<main>{body}</main></html>"
-
-
-def _without_port(host: str) -> str:
-    """Removes the port of a Host header: `[::1]:8800` -> `[::1]`; returns any other text unchanged."""
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() and not host.endswith("]") else host

@@ -21,6 +21,7 @@ from tuner.record.storage.files import bytes_in, write_atomically
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
 LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one
 BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
+ELSEWHERE = f"set {BASE} to a folder of your own"
 
 
 def state_folder(results: Path) -> Path:
@@ -38,13 +39,17 @@ def state_folder(results: Path) -> Path:
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", whole.name)[:40]
     folder = base / "services" / f"{readable}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:16]}"
     for each in (base, folder.parent, folder):
-        _make(each)
-    _check_number(folder)
-    return folder
-
-
-def _check_number(folder: Path) -> None:
-    """Writes the format's number into a new state folder; refuses one with another number, or with files and none."""
+        try:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = each.lstat()
+        except OSError as error:
+            raise RequestError(f"{each} cannot be created ({error.strerror}); {ELSEWHERE}") from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise RequestError(f"{each} is a link and must be a folder; {ELSEWHERE}")
+        if status.st_uid != os.geteuid():
+            raise RequestError(f"{each} belongs to another user (id {status.st_uid}); {ELSEWHERE}")
+        if status.st_mode & 0o077:
+            raise RequestError(f"{each} can be opened by other users; run chmod 700 {each}, or {ELSEWHERE}")
     try:
         if all(name.startswith(".") for name in os.listdir(folder)):  # empty, but for an unfinished file
             write_atomically(folder / FIELD, f"{FORMAT}\n")
@@ -52,26 +57,9 @@ def _check_number(folder: Path) -> None:
     except FileNotFoundError:
         text = None
     except (OSError, ValueError) as error:
-        raise RequestError(f"{folder / FIELD} cannot be read or written ({error}); {_elsewhere()}") from None
+        raise RequestError(f"{folder / FIELD} cannot be read or written ({error}); {ELSEWHERE}") from None
     check_format(int(text) if text and text.isascii() and text.isdigit() else text, folder)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    except OSError as error:
-        raise RequestError(f"{folder} cannot be created ({error.strerror}); {_elsewhere()}") from None
-    if not stat.S_ISDIR(status.st_mode):
-        raise RequestError(f"{folder} is a link and must be a folder; {_elsewhere()}")
-    if status.st_uid != os.geteuid():
-        raise RequestError(f"{folder} belongs to another user (id {status.st_uid}); {_elsewhere()}")
-    if status.st_mode & 0o077:
-        raise RequestError(f"{folder} can be opened by other users; run chmod 700 {folder}, or {_elsewhere()}")
-
-
-def _elsewhere() -> str:
-    return f"set {BASE} to a folder of your own"
+    return folder
 
 
 def secret_file(path: Path) -> Path:
@@ -89,8 +77,7 @@ def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
     TUNER_TOKEN is removed from this process's environment, because child processes inherit it: a space's code could
-    read the token there, and a log could keep it. A running process's first environment can still be read, so a file is
-    safer.
+    read the token there. A running process's first environment can still be read, so a file is safer.
 
     Raises:
         RequestError: the file is empty or cannot be read, or the token is shorter than LEAST_CHARS.

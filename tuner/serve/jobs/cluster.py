@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,30 +50,25 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Address of the cluster's Jobs API."""
         return f"http://127.0.0.1:{self.port}"
 
     def headers(self) -> dict[str, str]:
         """Returns the headers that authorise a request to the Jobs API."""
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
-    def _head(self) -> psutil.Process | None:
+    def head(self) -> psutil.Process | None:
         """Returns the cluster's head if it still runs: a process with its id, start time, user and command line."""
         try:
             head = psutil.Process(self.pid)
             # The kernel counts from the boot, whose time moves with the clock.
             is_ours = abs(head.create_time() - self.born) < 10 and head.uids().effective == os.geteuid()
-            return head if is_ours and _temp_dir(self.folder) in head.cmdline() else None
+            return head if is_ours and f"--temp-dir={self.folder}/ray" in head.cmdline() else None
         except (psutil.Error, ValueError, OverflowError):
             return None
 
-    def alive(self) -> bool:
-        """Returns whether the cluster's head still runs."""
-        return self._head() is not None
-
     def end(self) -> None:
         """Ends the head, which ends its processes; waits up to END_S for that, and deletes Ray's temporary files."""
-        if head := self._head():
+        if head := self.head():
             head.terminate()
             psutil.wait_procs([head], END_S)
         folder = Path(self.folder)
@@ -93,23 +89,21 @@ def find(state: Path) -> Cluster | None:
     except (OSError, ValueError):
         print(f"{path} is damaged; the Ray cluster that it named is not ended", file=sys.stderr, flush=True)
         return None
-    return cluster if cluster.alive() else None
+    return cluster if cluster.head() else None
 
 
 def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
-    """Starts a cluster with these resources and waits until it accepts jobs.
-
-    Raises:
-        RequestError: Ray ended, or did not accept jobs within START_S.
-    """
+    """Starts a cluster with these resources; raises RequestError if it does not accept jobs within START_S."""
     token = secret_file(state / "ray_token")
     folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path, because that of a Unix socket has at most 107 characters
-    port, client, agent = _free_ports(3)
+    with ExitStack() as listeners:
+        opened = [listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        port, client, agent = (listener.getsockname()[1] for listener in opened)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
     # The dashboard agent starts jobs. On its default port, 52365, it would never answer beside another Ray cluster.
-    command += [f"--dashboard-agent-listen-port={agent}"]
+    command += [f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}/ray"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
     # RAY_ADDRESS and RAY_AUTH_TOKEN name another cluster; Ray prefers RAY_AUTH_TOKEN to the file.
     env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
@@ -119,9 +113,9 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
         # The cluster runs in its own session: Ctrl-C in the service's terminal ends neither it nor the searches in it.
-        command.append(_temp_dir(folder))
-        nothing = subprocess.DEVNULL
-        process = subprocess.Popen(command, env=env, stdin=nothing, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     cluster = Cluster(process.pid, psutil.Process(process.pid).create_time(), port, folder, str(token))
     write_atomically(state / "cluster.json", json.dumps(asdict(cluster)))
     until = time.monotonic() + START_S
@@ -135,21 +129,8 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
 
 def _answers(cluster: Cluster) -> bool:
     request = urllib.request.Request(f"{cluster.url}/api/jobs/", headers=cluster.headers())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=5) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _temp_dir(folder: str) -> str:
-    return f"--temp-dir={folder}/ray"
-
-
-def _free_ports(number: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

@@ -1,10 +1,7 @@
 """The options of a search that a request may set, generated from the fields of `Options`.
 
-The command line, the API and the page thus share one declaration. A request may set what a search does: its space by
-name, its budget, searcher, scheduler and resources. Other options are the same for all requests; the user
-who starts the service sets them. These say where searches read and write (`results`, `data_dir`), where they run
-(`address`), and what they send to other services (`wandb`, `wandb_project`). A request cannot set the lists `point` and
-`stop`; a space may.
+A request may set what a search does: its space by name, its budget, searcher, scheduler and resources. The user who
+starts the service sets, for all requests, where searches read, write and run, and what they send elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from tuner.errors import RequestError, nearest
 from tuner.record.texts import command
 from tuner.spec.experiment import LATEST, Options, option
 from tuner.spec.space import Space
-from tuner.spec.spaces import file_of, parsed, space_files
+from tuner.spec.spaces import parsed, space_files
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
@@ -28,28 +25,23 @@ SETTABLE = (
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
-WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project", "point", "stop")
 ON_RESUME = ("num_samples", "max_epochs", "time_budget")
 MOST_CHARS = 200  # most characters of a text option in a request
 
 
-def helps() -> dict[str, str]:
-    """Returns the help text of each field of `Options`: the string literal below the field in its source."""
+def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
+    """Returns a request's model: the fields have the types of `Options`, and the string literals below them as help."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
-    return {
+    helps = {
         ast.unparse(field.target): ast.literal_eval(text.value)
         for field, text in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-
-
-def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
-    kinds, about = get_type_hints(Options), helps()
-    definitions: dict[str, Any] = dict(more)
+    kinds, definitions = get_type_hints(Options), dict(more)
     for field in fields:
         # Null means "not set": the space's own default, or for a resume the value that the search has.
         limit = MOST_CHARS if kinds[field] is str else None
-        definitions[field] = (kinds[field] | None, Field(None, description=about[field], max_length=limit))
+        definitions[field] = (kinds[field] | None, Field(None, description=helps[field], max_length=limit))
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return create_model(name, __config__=config, __doc__=doc, **definitions)
 
@@ -71,24 +63,16 @@ def defaults_of(space: str) -> dict[str, Any]:
     An option that the space's file computes is left out.
     """
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
-    defaults = {name: defaults[name] for name in SETTABLE}
-    path = file_of(space)
-    calls = ast.walk(parsed(path)) if path else ()
-    called = next((node for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == "Space"), None)
-    own: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Space) if each.name in defaults}
+    own = {each.name: each.default for each in dataclasses.fields(Space)}
+    defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
+    calls = (node for node in ast.walk(parsed(space_files()[space])) if isinstance(node, ast.Call))
+    called = next((call for call in calls if ast.unparse(call.func) == "Space"), None)
     for keyword in called.keywords if called else ():
-        if keyword.arg in own:
-            own[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-    defaults |= own
+        if keyword.arg in own and keyword.arg in defaults:
+            defaults[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
     if isinstance(defaults["grace_period"], int) and defaults["max_epochs"] is not None:
         defaults["grace_period"] = min(defaults["grace_period"], defaults["max_epochs"])
     return {name: value for name, value in defaults.items() if value is not None}
-
-
-def ships(space: str) -> bool:
-    """Returns whether a space, `name` or `name:attribute`, is a file of tuner's own `search_spaces/`."""
-    name, colon, attribute = space.partition(":")
-    return name in space_files() and (not colon or attribute.isidentifier())
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
@@ -110,7 +94,8 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     """
     if name == LATEST:  # a user gave a folder this name by hand
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
-    if not ships(space):
+    file, colon, attribute = space.partition(":")
+    if file not in space_files() or (colon and not attribute.isidentifier()):
         raise RequestError(
             f"{name} searches {space[:MOST_CHARS]!r}: the service resumes only searches over "
             f"{', '.join(space_files())}; if you trust that code, run "

@@ -13,10 +13,11 @@ from pydantic import TypeAdapter
 from tuner.errors import RequestError, printable
 from tuner.record.storage.files import bytes_in
 from tuner.spec.experiment import Experiment
-from tuner.spec.resources import Resources, resources_of
+from tuner.spec.resources import resources_of
 
 Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
 ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
+WAITS_OR_RUNS: tuple[Phase, ...] = ("queued", *ACTIVE)
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,11 @@ class Search:
 
     @property
     def experiment(self) -> Experiment:
-        """The requested experiment, built from `options`."""
         return Experiment(**self.options)
 
     @property
     def priority(self) -> int:
-        """The experiment's priority; read directly, because building the experiment checks all its fields again."""
         return int(self.options.get("priority", 0))
-
-
-SEARCH = TypeAdapter(Search)
 
 
 def read_queue(folder: Path) -> list[Search]:
@@ -60,7 +56,7 @@ def read_queue(folder: Path) -> list[Search]:
     searches = []
     for path in sorted(folder.glob("*.json")):
         try:
-            search = SEARCH.validate_json(bytes_in(folder, path.name), strict=True)
+            search = TypeAdapter(Search).validate_json(bytes_in(folder, path.name), strict=True)
             Experiment(**search.options)  # raises an error if an option is wrong
             if search.name != path.stem:
                 raise RequestError(f"its name is {search.name!r}, but must be {path.stem!r} as in the file name")
@@ -82,8 +78,7 @@ def startable(
     trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve
     nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.nodes`).
 
-    If a search cannot start, the searches after it wait, too. Otherwise small searches could delay a large one for
-    ever.
+    If a search cannot start, the searches after it wait, too: small ones could delay a large one for ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -92,7 +87,6 @@ def startable(
     Returns:
         The searches, each with an empty text, or with the reason why it cannot start even on the empty cluster.
     """
-    there = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     chosen: list[tuple[Search, str]] = []
     for search in sorted(waiting, key=lambda each: -each.priority):
         try:
@@ -103,11 +97,12 @@ def startable(
         holders = [other for other in running if other.priority >= search.priority]
         holders += [other for other, problem in chosen if not problem]
         used = [_most_of(holder, nodes) for holder in holders]
-        free = {name: amount - sum(most[name] for most in used) for name, amount in there.items()}
-        # A trial that fits no known node starts anyway: the search requests a node from the autoscaler, and reports it
-        # if it gets none.
-        if needed.fit(nodes) and any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
-            break
+        for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
+            free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
+            # A trial that fits no known node starts anyway: the search requests a node from the autoscaler, and reports
+            # it if it gets none.
+            if free + 1e-9 < amount and needed.fit(nodes):
+                return chosen
         chosen.append((search, ""))
     return chosen
 
@@ -118,8 +113,4 @@ def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, 
         needed = resources_of(search.experiment, nodes)
     except RequestError:
         return {"CPU": 0.0, "GPU": 0.0}
-    return {name: amount * needed.concurrent for name, amount in _of_a_trial(needed).items()}
-
-
-def _of_a_trial(needed: Resources) -> dict[str, float]:
-    return {"CPU": needed.cpus, "GPU": needed.gpus}
+    return {"CPU": needed.cpus * needed.concurrent, "GPU": needed.gpus * needed.concurrent}

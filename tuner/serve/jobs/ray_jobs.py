@@ -40,8 +40,7 @@ class RayJobs:
 
     def __init__(self, address: str, state: Path) -> None:
         self.address, self._state = address, state
-        self._own: clusters.Cluster | None = None
-        self._client: JobSubmissionClient | None = None
+        self._client: JobSubmissionClient | None = None  # of the cluster of --address
 
     def nodes(self) -> list[dict[str, float]]:
         """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
@@ -76,7 +75,7 @@ class RayJobs:
 
     def job_state(self, job: str) -> JobState:
         """Returns the state of a job; it is lost if its cluster is gone."""
-        client = self._connected(start=False)
+        client = self._connected()
         if client is None:
             return JobState("lost")
         with self._trying(f"report the state of {job}"):
@@ -95,37 +94,29 @@ class RayJobs:
 
     def stop(self, job: str) -> None:
         """Stops a job as Ctrl-C does, so that the search can be resumed; returns at once."""
-        client = self._connected(start=False)
+        client = self._connected()
         if client is not None:
             with self._trying(f"stop {job}"):
                 client.stop_job(job)
 
     def close(self) -> None:
         """Ends the service's own cluster; the caller ensures that no search runs there."""
-        own = self._own or clusters.find(self._state)
-        if own and not self.address:
+        if not self.address and (own := clusters.find(self._state)):
             own.end()
-        self._own = self._client = None
 
-    def _connected(self, start: bool) -> JobSubmissionClient | None:
-        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and `start` is False.
-
-        If `start` is True and that cluster does not run, it is started.
-        """
-        if self._client and (self.address or (self._own and self._own.alive())):
-            return self._client
+    def _connected(self, start: bool = False) -> JobSubmissionClient | None:
+        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and is not started."""
         with self._trying("accept jobs"):
             from ray.job_submission import JobSubmissionClient
 
             if self.address:
-                self._client = JobSubmissionClient(self.address)
+                self._client = self._client or JobSubmissionClient(self.address)
                 return self._client
-            self._own = clusters.find(self._state)
-            if self._own is None and start:
+            own = clusters.find(self._state)
+            if own is None and start:
                 (there,) = self.nodes()
-                self._own = clusters.start(self._state, there["CPU"], there["GPU"])
-            self._client = JobSubmissionClient(self._own.url, headers=self._own.headers()) if self._own else None
-        return self._client
+                own = clusters.start(self._state, there["CPU"], there["GPU"])
+            return JobSubmissionClient(own.url, headers=own.headers()) if own else None
 
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:

@@ -26,11 +26,10 @@ from tuner.record.texts import command
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
 from tuner.serve.jobs.options import resume_arguments, start_arguments
-from tuner.serve.jobs.queue import ACTIVE, Phase, Search, read_queue, startable
+from tuner.serve.jobs.queue import ACTIVE, WAITS_OR_RUNS, Phase, Search, read_queue, startable
 from tuner.serve.jobs.ray_jobs import JobState, RayJobs
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
-MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch
 NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
 PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
@@ -42,12 +41,9 @@ STARTS_SEARCH = "waiting for the search to load its space and data"
 class Searches:
     """The searches that this service was asked to run; thread-safe. A background thread, `open`, runs them.
 
-    A search goes from queued to submitted, and then to done, stopped or failed.
-
     Args:
         results: the folder that searches write to.
         state: the service's own folder (`tuner.serve.access.state`).
-        jobs: the cluster that runs the searches.
         chosen: arguments of `tuner.run` for every search, set by the user who started the service.
 
     Raises:
@@ -70,7 +66,6 @@ class Searches:
         self._lock = threading.Lock()  # guards the two fields below
         self._searches = {search.name: search for search in read_queue(self._folder)}
         self._reserved: set[str] = set()
-        self._checks = threading.BoundedSemaphore(MOST_CHECKS)
         self._wake, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="searches", daemon=True)
 
@@ -79,10 +74,7 @@ class Searches:
         self._thread.start()
 
     def close(self) -> list[str]:
-        """Stops the thread and returns the names of the searches that still run.
-
-        These searches continue without the service. If there are none, the service's own cluster is ended.
-        """
+        """Stops the thread; returns the names of the searches that still run, or ends the service's own cluster."""
         self._ending.set()
         self._wake.set()
         if self._thread.ident:
@@ -94,12 +86,12 @@ class Searches:
         return left
 
     def get(self, name: str) -> Search | None:
-        """Returns the search of that name that this or an earlier service was asked to run; None if there is none."""
+        """Returns the search of that name, also of an earlier service; None if there is none."""
         with self._lock:
             return self._searches.get(name)
 
     def all(self) -> list[Search]:
-        """Returns the searches that this service and earlier ones were asked to run, the earliest request first."""
+        """Returns the searches of this service and earlier ones, the earliest request first."""
         with self._lock:
             return sorted(self._searches.values(), key=lambda search: search.since)
 
@@ -140,7 +132,7 @@ class Searches:
         raise Refused(409, f"{name} is not running, so there is nothing to stop")
 
     def forget(self, name: str) -> None:
-        """Removes a search that has ended from those that this service was asked to run."""
+        """Forgets a search that has ended."""
         with self._lock:
             self._remove(name)
 
@@ -152,30 +144,25 @@ class Searches:
                 self._remove(old)
 
     @contextmanager
-    def reserved(self, name: str) -> Iterator[None]:
-        """Reserves a name for one request that starts, resumes, renames or deletes a search of that name.
+    def reserved(self, *names: str) -> Iterator[None]:
+        """Reserves names for one request that starts, resumes, renames or deletes searches of these names.
 
-        Raises Refused if the name is reserved already, or its search is queued or running.
+        Raises Refused if a name is reserved already, or its search is queued or running.
         """
         with self._lock:
-            search = self._searches.get(name)
-            if name in self._reserved or (search and search.phase in ("queued", *ACTIVE)):
-                raise Refused(409, f"{name} is queued or running; stop it first, or take another name")
-            self._reserved.add(name)
+            busy = self._reserved | {search.name for search in self._searches.values() if search.phase in WAITS_OR_RUNS}
+            if taken := [name for name in names if name in busy]:
+                raise Refused(409, f"{taken[0]} is queued or running; stop it first, or take another name")
+            self._reserved |= {*names}
         try:
             yield
         finally:
             with self._lock:
-                self._reserved.discard(name)
+                self._reserved -= {*names}
 
     def _ask(self, name: str, arguments: list[str]) -> Search:
-        if not self._checks.acquire(blocking=False):
-            raise Refused(503, f"{MOST_CHECKS} requests are being checked, the limit; try again in a few seconds")
-        try:
-            elsewhere = [ELSEWHERE] if self._jobs.address else []
-            options = checked_options([*arguments, *self._chosen, "--address=", *elsewhere])
-        finally:
-            self._checks.release()
+        elsewhere = [ELSEWHERE] if self._jobs.address else []
+        options = checked_options([*arguments, *self._chosen, "--address=", *elsewhere])
         if len(self._in("queued")) >= MOST_WAITING:
             raise Refused(503, f"{MOST_WAITING} searches are queued, which is the limit; stop one")
         with self._lock:
@@ -241,7 +228,8 @@ class Searches:
         for search in self._in(*ACTIVE):
             if search.phase == "stopping":
                 self._jobs.stop(search.job)
-            self._note(search, self._jobs.job_state(search.job))
+            if (job := self._jobs.job_state(search.job)).state != "active":
+                self._note(search, job)
         waiting, running = self._in("queued"), self._in(*ACTIVE)
         for search, problem in startable(waiting, running, self._jobs.nodes(), self._jobs.address) if waiting else ():
             if problem:
@@ -250,22 +238,21 @@ class Searches:
                 self._submit(search)
         return bool(waiting or running)
 
-    def _note(self, search: Search, ended: JobState) -> None:
-        if ended.state == "active":
-            return
-        if ended.state == "stopped" or ended.exit_code == 130:
-            self._change(search, phase="stopped", message="stopped")
-        elif ended.state == "lost" and search.phase == "stopping":
-            self._change(search, phase="stopped", message="stopped; its cluster is gone")
-        elif ended.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
-            self._change(search, phase="queued", job="", message="")  # nothing was trained: waits for the next cluster
-        elif ended.state == "lost":
-            self._change(search, phase="failed", message="the cluster that it ran on is gone; resume it")
-        elif ended.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
-            self._change(search, phase="done", message="")
-        else:
-            message = ended.last_line.removeprefix("tuner: error: ") or f"ended with exit code {ended.exit_code}"
-            self._change(search, phase="failed", message=message)
+    def _note(self, search: Search, job: JobState) -> None:
+        """Records how a search's job has ended."""
+        phase: Phase = "failed"
+        message = job.last_line.removeprefix("tuner: error: ") or f"ended with exit code {job.exit_code}"
+        if job.state == "stopped" or job.exit_code == 130:
+            phase, message = "stopped", "stopped"
+        elif job.state == "lost" and search.phase == "stopping":
+            phase, message = "stopped", "stopped; its cluster is gone"
+        elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
+            phase, message = "queued", ""  # nothing was trained: waits for the next cluster
+        elif job.state == "lost":
+            message = "the cluster that it ran on is gone; resume it"
+        elif job.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
+            phase, message = "done", ""
+        self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 
     def _submit(self, search: Search) -> None:
         job = f"{search.name}-{int(search.since * 1000)}"  # the same at a retry, so that Ray refuses a second job
