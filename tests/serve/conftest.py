@@ -134,7 +134,21 @@ def service(tmp_path, monkeypatch):
         app = create_app(results, token=TOKEN, searches=searches)
         parts = {"searches": searches, "app": app, "jobs": jobs, "results": results, "token": TOKEN}
         clients = {"anyone": client_of(app), "owner": client_of(app, TOKEN)}
-        return SimpleNamespace(**parts, **clients, reopened=reopened, begin=partial(begin, results))
+
+        def start(status=202, **asked):
+            """Asks for a search; gives the answer's JSON."""
+            answer = clients["owner"].post("/api/experiments", json={"space": "quadratic", **asked})
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        def end_jobs(*job_state):
+            """Submits what may start, and ends all jobs so."""
+            searches.step()
+            jobs.job_states = dict.fromkeys(jobs.submitted, JobState(*job_state))
+            searches.step()
+
+        more = {"reopened": reopened, "begin": partial(begin, results), "start": start, "end_jobs": end_jobs}
+        return SimpleNamespace(**parts, **clients, **more)
 
     yield reopened()
     opened.pop().close()
