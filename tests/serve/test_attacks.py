@@ -9,13 +9,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
+from tuner.record.saved_experiment import COPY, FILE
 from tuner.serve.access.guard import KEY, MOST_BYTES
 from tuner.serve.access.keys import SESSION_S, Keys, Wait
 from tuner.serve.access.state import LEAST_CHARS, TOKEN, TOKEN_FILE, secret_file, token_from_environment
 from tuner.serve.app import create_app
 
 HERE = "http://127.0.0.1:8800"
-ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
+ALL, DEMO = "/api/experiments", "/api/experiments/demo"
+RESUME = f"{DEMO}/resume"
 BODY = {"space": "quadratic", "name": "evil"}
 JSON = {"Content-Type": "application/json"}
 OWN = {"Origin": HERE}
@@ -77,10 +79,16 @@ WRITES = {
 @pytest.mark.parametrize("attack", WRITES)
 def test_a_write_is_refused(service, attack):
     headers, status = WRITES[attack]
-    for path in (ALL, STOP, RESUME):
-        answer = service.anyone.post(path, json=BODY, headers=headers(service) if callable(headers) else headers)
+    service.begin("demo").close()
+    paths = [("POST", ALL), *(("POST", f"{DEMO}/{each}") for each in ("stop", "resume", "notes", "archive", "rename"))]
+    for method, path in [*paths, ("DELETE", DEMO)]:
+        sent = headers(service) if callable(headers) else headers
+        answer = service.anyone.request(method, path, json=BODY, headers=sent)
         assert answer.status_code == status and list(answer.json()) == ["error"]
         assert "access-control-allow-origin" not in answer.headers and not service.searches.all()
+        assert service.anyone.options(path, headers=FOREIGN).status_code in (401, 403, 405)
+    assert os.listdir(service.results) == ["demo"]
+    assert sorted(os.listdir(service.results / "demo")) == [COPY, FILE, "journal.jsonl"]
 
 
 def test_a_cookie_that_another_port_got_starts_nothing(service, far):

@@ -45,21 +45,16 @@ def test_ticked_experiments_are_compared_by_a_link_that_works_after_a_reload(pag
     expect(page.get_by_label("compare a", exact=True)).not_to_be_checked()
 
 
-def test_a_missing_and_a_damaged_experiment_do_not_stop_the_others(page, searches):
+def test_what_cannot_be_compared_and_other_metrics_are_said(page, searches):
+    write_search(searches.results, "c", mode="max")
     write_search(searches.results, "broken")
     (searches.results / "broken" / "journal.jsonl").write_text("{torn\n{}\n")
-    page.goto(f"{searches.url}{LINK}&compare=gone&compare=broken")
+    page.goto(f"{searches.url}{LINK}&compare=gone&compare=broken&compare=c")
     drawn(page, "compare-epochs", 2)
     expect(page.locator("#compare-notice")).to_contain_text("Not compared: gone, broken")
+    expect(page.locator("#compare-notice")).to_contain_text("2 different metrics or modes")
     expect(rows(page, "compare-costs").nth(2)).to_contain_text("no experiment of that name")
     expect(rows(page, "compare-costs").nth(3)).to_contain_text("damaged at line 1")
-
-
-def test_other_metrics_are_said_and_chosen(page, searches):
-    write_search(searches.results, "c", mode="max")
-    page.goto(f"{searches.url}{LINK}&compare=c")
-    drawn(page, "compare-epochs", 2)
-    expect(page.locator("#compare-notice")).to_contain_text("2 different metrics or modes")
     page.select_option("#compare-group", label="loss (max)")
     assert drawn(page, "compare-epochs", 1)[0][0] == "c" and "group=1" in page.url
     page.go_back()
@@ -106,10 +101,8 @@ def test_tables_show_what_differs_and_all_on_request(page, searches):
     with page.expect_download() as download:
         page.click("[data-table=compare-costs] >> text=JSON")
     saved = json.loads(download.value.path().read_text())
-    assert download.value.suggested_filename == "compare-compare-costs.json" and [row["name"] for row in saved] == [
-        "a",
-        "b",
-    ]
+    assert download.value.suggested_filename == "compare-compare-costs.json"
+    assert [row["name"] for row in saved] == ["a", "b"]
     assert saved[0]["trials"] == 30 and saved[0]["duration"] > 1
 
 
@@ -130,9 +123,8 @@ def test_the_page_follows_a_search_that_runs(page, searches):
         file.write(line_of({"time": 9000.0, "event": "experiment_resumed"}))
     page.goto(f"{searches.url}{LINK}")
     expect(rows(page, "compare-costs").first).to_contain_text("running")
+    report = {"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}}
     with open(journal, "ab") as file:
-        file.write(
-            line_of({"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}})
-        )
+        file.write(line_of(report))
     expect(rows(page, "compare-costs").first).to_contain_text("-77.5")
     page.wait_for_function("document.getElementById('compare-epochs').data[0].y.at(-1) === -77.5")

@@ -57,9 +57,8 @@ def test_two_experiments_have_figures_costs_and_differences(ask, results):
     events = [json.loads(line) for line in (results / "a" / "journal.jsonl").read_text().splitlines()]
     row = found["experiments"][0]
     ends = [event["status"] for event in events if event["event"] == "trial_ended"]
-    assert [row[key] for key in ("trials", "completed", "pruned", "failed")] == [
-        30, ends.count("completed"), ends.count("pruned"), 0,
-    ]  # fmt: skip
+    assert [row[status] for status in ("completed", "pruned")] == [ends.count("completed"), ends.count("pruned")]
+    assert (row["trials"], row["failed"]) == (30, 0)
     assert row["epochs"] == sum(event["event"] == "report" for event in events)
     assert row["took_s"] == pytest.approx(events[-1]["time"] - events[0]["time"] - 3600, abs=0.1)
     differ = {row["name"]: row["values"] for row in found["options"] if row["differs"]}
@@ -101,10 +100,6 @@ def test_what_is_no_comparison_is_refused(ask, query):
     assert ask(query, 422)["error"]
 
 
-def test_the_same_experiment_twice_is_shown_once(ask):
-    assert [row["name"] for row in ask("name=a&name=b&name=a")["experiments"]] == ["a", "b"]
-
-
 def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypatch):
     first, made = ask("name=a&name=b"), []
     real = comparison.compared_of
@@ -129,12 +124,9 @@ def test_what_takes_long_to_read_follows_in_later_requests(ask, app, monkeypatch
     monkeypatch.setattr(comparison, "COMPARE_S", 60.0)
     assert {row["state"] for row in ask("name=a&name=b")["experiments"]} == {"finished"}
     monkeypatch.setattr(comparison, "COMPARE_S", -1.0)
-    found = ask("name=a&name=c&name=b")  # a and b are kept, and c is read next
-    assert {row["name"]: row["state"] for row in found["experiments"]} == {
-        "a": "finished",
-        "b": "finished",
-        "c": "reading",
-    }
+    found = ask("name=a&name=c&name=b&name=a")  # a and b are kept, and c is read next
+    states = [(row["name"], row["state"]) for row in found["experiments"]]
+    assert states == [("a", "finished"), ("c", "reading"), ("b", "finished")]
 
 
 def test_hostile_options_and_ranges_are_cut(ask, results):

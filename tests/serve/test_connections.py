@@ -162,28 +162,17 @@ def test_answers_that_nobody_reads_keep_nobody_out():
         assert is_open(unread[-1])
 
 
-def test_headers_that_dribble_in_are_cut_off(app):
+def test_a_head_that_dribbles_in_a_body_that_nobody_reads_and_an_idle_connection_end_in_time(app):
     with serving(app, timeout_keep_alive=1) as service:
-        first, second = service.connect(), service.connect(GET)
+        first, second, refused = service.connect(), service.connect(GET), service.connect(POST.replace(b"9", b"9000"))
+        never, once = service.connect(), service.connect(GET)
         assert b"200 OK" in second.recv(1000)
+        assert b"401" in refused.recv(2000)  # the guard answers before the body is there
         for connection in (first, second):  # before any request, and after one
             connection.sendall(b"GET / HTTP/1.1\r\nX: ")
-        assert not stays_open(first) and not stays_open(second)
-        assert healthy(service.url)
-
-
-def test_a_body_that_nobody_reads_holds_no_connection(app):
-    with serving(app, timeout_keep_alive=1) as service:
-        connection = service.connect(POST.replace(b"9", b"9000"))
-        assert b"401" in connection.recv(2000)  # the guard answers before the body is there
-        assert not stays_open(connection)
-
-
-def test_a_connection_that_asks_nothing_more_is_closed(app):
-    with serving(app, timeout_keep_alive=1) as service:
-        never, once = service.connect(), service.connect(GET)
+        assert not any(stays_open(each) for each in (first, second, refused))
         assert ends(never) and ends(once)
-        assert not service.state.connections
+        assert not service.state.connections and healthy(service.url)
 
 
 def test_what_is_no_http_ends_its_connection_without_a_traceback(app, caplog):

@@ -25,10 +25,9 @@ from tuner.spec.experiment import Options
 ALL = "/api/experiments"
 
 
-def start(service, status=202, **asked):
-    answer = service.owner.post(ALL, json={"space": "quadratic", **asked})
-    assert answer.status_code == status, answer.text
-    return answer.json()
+def jobs(service):
+    """The names of the searches that were submitted, in that order."""
+    return [job.partition("-")[0] for job in service.jobs.submitted]
 
 
 def state(service, name):
@@ -36,11 +35,16 @@ def state(service, name):
     return row["state"], row["actions"]
 
 
+def finish(journal, state, reason="", **more):
+    journal.write("experiment_finished", state=state, reason=reason, **more)
+    journal.close()
+
+
 # --- start ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service):
-    row = start(service, name="a", num_samples=4, searcher="grid", grace_period=2)
+    row = service.start(name="a", num_samples=4, searcher="grid", grace_period=2)
     assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
     assert (row["grace_period"], row["reduction_factor"]) == (2, 3)
     assert service.searches.step()
@@ -54,7 +58,7 @@ def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service)
 
 
 def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
-    start(service, name="a")
+    service.start(name="a")
     assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
     assert service.owner.get(f"{ALL}/a/figures").json() == {}
     (row,) = service.owner.get(ALL).json()["experiments"]
@@ -62,7 +66,7 @@ def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
 
 
 def test_the_pair_of_a_request_that_names_none_is_chosen_as_by_the_command(service):
-    first, second = start(service)["name"], start(service)["name"]
+    first, second = service.start()["name"], service.start()["name"]
     assert first.startswith("quadratic-") and first != second
     options = service.searches.get(first).options
     assert (options["searcher"], options["scheduler"], options["reduction_factor"]) == ("random", "asha", 3)
@@ -93,19 +97,15 @@ def test_the_pair_of_a_request_that_names_none_is_chosen_as_by_the_command(servi
     ],
 )
 def test_a_wrong_request_is_refused_in_the_command_lines_words(service, asked, says):
-    assert says in start(service, 422, **asked)["error"]
+    assert says in service.start(422, **asked)["error"]
     assert not service.searches.all()
 
 
 def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == "aiohttp" else module)
-    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
-    extra = re.search(r"\(aiohttp missing\): begin .* `uv run --extra (\w+)`, or without uv: pip", ray_jobs.missing())[
-        1
-    ]
-    assert any(requirement.startswith("ray[default]") for requirement in extras[extra])
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    said = re.search(r"\(aiohttp missing\): begin .* `uv run --extra (\w+)`, or without uv: pip", ray_jobs.missing())
+    assert any(each.startswith("ray[default]") for each in project["optional-dependencies"][said[1]])
 
 
 def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
@@ -126,19 +126,16 @@ def test_every_option_that_may_be_set_reaches_the_command_line(service):
              "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1, "priority": -3,
              "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
     assert set(chosen) >= set(SETTABLE), "say here what a new option is given"
-    start(service, **chosen)
+    service.start(**chosen)
     options = service.searches.get("all").options
     assert {name: options[name] for name in SETTABLE} == {name: chosen[name] for name in SETTABLE}
 
 
-@pytest.mark.parametrize("where", ["queue", "folder"])
-def test_a_name_is_taken_once(service, where):
-    if where == "queue":
-        start(service, name="a")
-        assert "queued or running" in start(service, 409, name="a")["error"]
-    else:
-        service.begin("a").close()
-        assert "already exists" in start(service, 422, name="a")["error"]
+def test_a_name_is_taken_once(service):
+    service.start(name="a")
+    assert "queued or running" in service.start(409, name="a")["error"]
+    service.begin("b").close()
+    assert "already exists" in service.start(422, name="b")["error"]
 
 
 # --- the queue ------------------------------------------------------------------------------------------------------
@@ -146,25 +143,23 @@ def test_a_name_is_taken_once(service, where):
 
 def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service):
     for name, most in {"whole": 0, "one": 1, "two": 1, "three": 1}.items():
-        start(service, name=name, max_concurrent_trials=most)
+        service.start(name=name, max_concurrent_trials=most)
     service.searches.step()
-    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole"]
-    service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
-    service.searches.step()
-    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole", "one", "two"]
+    assert jobs(service) == ["whole"]
+    service.end_jobs("ended", 0)
+    assert jobs(service) == ["whole", "one", "two"]
     assert state(service, "three") == ("queued", ["stop"])
 
 
 def test_the_highest_priority_goes_first_and_past_lower_ones_that_run(service):
     for name, priority in {"low": -1, "normal": 0, "other": 0, "urgent": 5}.items():
-        start(service, name=name, priority=priority)
+        service.start(name=name, priority=priority)
     service.searches.step()
-    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent"]
-    service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
+    assert jobs(service) == ["urgent"]
+    service.end_jobs("ended", 0)
+    service.start(name="urgent2", priority=5)  # those of a lower priority give their places up
     service.searches.step()
-    start(service, name="urgent2", priority=5)  # those of a lower priority give their places up
-    service.searches.step()
-    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent", "normal", "urgent2"]
+    assert jobs(service) == ["urgent", "normal", "urgent2"]
 
 
 SEARCH = {"space": "quadratic", "results": "r"}
@@ -189,10 +184,10 @@ def test_a_trial_of_a_cluster_lies_on_one_node(options, nodes, says):
 
 def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machine(service):
     service.jobs.address, service.jobs.nodes = "http://head:8265", lambda: [{}, {"CPU": 128, "GPU": 8}]
-    start(service, name="large", cpus_per_trial=100, gpus_per_trial=8)
-    start(service, name="larger", cpus_per_trial=200)
+    service.start(name="large", cpus_per_trial=100, gpus_per_trial=8)
+    service.start(name="larger", cpus_per_trial=200)
     service.searches.step()
-    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["large"]
+    assert jobs(service) == ["large"]
     assert "no node of the cluster has more than 128 CPUs" in service.searches.get("larger").message
 
 
@@ -208,9 +203,9 @@ def test_a_search_waits_for_room_among_all_nodes():
 
 
 def test_the_queue_survives_a_restart(service):
-    start(service, name="a")
+    service.start(name="a")
     service.searches.step()
-    start(service, name="b")
+    service.start(name="b")
     again = service.reopened()
     assert state(again, "a")[0] == "starting" and state(again, "b")[0] == "queued"
     service.jobs.job_states = {job: JobState("ended", 0) for job in service.jobs.job_states}
@@ -227,7 +222,7 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
     monkeypatch.setattr("tuner.serve.jobs.searches.AFTER_ERROR_S", 0.01)
     work = service.jobs.submit
     monkeypatch.setattr(service.jobs, "submit", lambda *arguments: 1 / 0)
-    start(service, name="a")
+    service.start(name="a")
     service.searches.open()
     until = time.monotonic() + 60
     told = False
@@ -251,7 +246,7 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
     ],
 )
 def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service, job_state, begun, wanted):
-    start(service, name="a")
+    service.start(name="a")
     service.searches.step()
     if begun:
         service.begin("a").close()
@@ -269,34 +264,22 @@ def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service,
 # --- stop and resume ------------------------------------------------------------------------------------------------
 
 
-def test_stop_takes_a_waiting_search_from_the_queue(service):
-    start(service, name="a")
+def test_stop_takes_a_waiting_search_from_the_queue_and_signals_the_job_of_another(service):
+    service.start(name="a")
     assert service.owner.post(f"{ALL}/a/stop").json()["actions"] == []
     assert service.owner.get(f"{ALL}/a").status_code == 404 and not service.searches.step()
-
-
-def test_stop_signals_the_job_and_shows_it(service):
-    start(service, name="a")
+    service.start(name="a")
     service.searches.step()
     service.begin("a").close()
     assert service.owner.post(f"{ALL}/a/stop").json()["state"] == "stopping"
     service.searches.step()
     assert service.jobs.stopped == list(service.jobs.submitted) and state(service, "a") == ("stopping", [])
-    service.jobs.job_states[service.jobs.stopped[0]] = JobState("stopped")
-    service.searches.step()
+    service.end_jobs("stopped")
     assert state(service, "a") == ("interrupted", ["resume"])
 
 
-def test_only_what_the_service_started_is_stopped(service):
-    service.begin("a").close()
-    answer = service.owner.post(f"{ALL}/a/stop")
-    assert answer.status_code == 409 and "was not started by this service" in answer.json()["error"]
-
-
 def test_resume_extends_and_goes_by_the_command_lines_resume(service):
-    journal = service.begin("a")
-    journal.write("experiment_finished", state="finished", reason="")
-    journal.close()
+    finish(service.begin("a"), "finished")
     row = service.owner.post(f"{ALL}/a/resume", json={"num_samples": 30, "time_budget": "1h"})
     assert row.status_code == 202 and row.json()["state"] == "queued"
     service.searches.step()
@@ -306,9 +289,7 @@ def test_resume_extends_and_goes_by_the_command_lines_resume(service):
 
 @pytest.mark.parametrize("asked, status", [({"num_samples": 2}, 422), ({"seed": 3}, 422), ({"num_samples": None}, 202)])
 def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
-    journal = service.begin("a")
-    journal.write("experiment_finished", state="interrupted", reason="")
-    journal.close()
+    finish(service.begin("a"), "interrupted")
     assert service.owner.post(f"{ALL}/a/resume", json=asked).status_code == status
 
 
@@ -323,22 +304,19 @@ def test_latest_is_no_name_of_a_search(service):
     assert not service.searches.all()
 
 
-def test_what_runs_elsewhere_is_not_resumed(service):
-    service.begin("a").close()
-    with only_driver(service.results / "a"):
-        answer = service.owner.post(f"{ALL}/a/resume")
-    assert answer.status_code == 409 and f"a is run by process {os.getpid()}" in answer.json()["error"]
+def test_what_the_service_cannot_stop_or_resume_says_why(service):
+    def refused(action):
+        answer = service.owner.post(f"{ALL}/a/{action}")
+        assert answer.status_code == 409 and not service.searches.all()
+        return answer.json()["error"]
 
-
-def test_a_refused_search_is_not_resumed(service):
     journal = service.begin("a")
-    journal.write("experiment_finished", state="failed", reason="--metric los: no report has it", refused=True)
-    journal.close()
+    assert "was not started by this service" in refused("stop")
+    with only_driver(service.results / "a"):
+        assert f"a is run by process {os.getpid()}" in refused("resume")
+    finish(journal, "failed", reason="--metric los: no report has it", refused=True)
     assert state(service, "a") == ("failed", [])
-    answer = service.owner.post(f"{ALL}/a/resume")
-    assert answer.status_code == 409
-    assert answer.json()["error"] == "a was refused: the search would be refused again; start a new one"
-    assert not service.searches.all()
+    assert refused("resume") == "a was refused: the search would be refused again; start a new one"
 
 
 def test_a_service_that_only_reads_says_so(service):
@@ -369,8 +347,7 @@ def test_the_client_starts_reads_stops_and_waits(service, client):
     assert client.stop("a")["state"] == "stopping"
     with pytest.raises(TimeoutError, match="a is stopping"):
         client.wait("a", timeout_s=0)
-    service.jobs.job_states = {job: JobState("stopped") for job in service.jobs.job_states}
-    service.searches.step()
+    service.end_jobs("stopped")
     assert client.wait("a", 5)["state"] == "interrupted"
     assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"
 

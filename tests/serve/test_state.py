@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -41,7 +40,7 @@ def victim():
 @pytest.fixture
 def precious():
     """A folder where Ray's files would lie."""
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True) as folder:
         (Path(folder) / "file").write_text("x")
         yield Path(folder)
 
@@ -109,7 +108,7 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
         lines = [process.stdout.readline() for _ in range(3)]
-        assert not answering(Client(lines[0].split(" at ")[1].split()[0])).experiments()
+        assert not Client(lines[0].split(" at ")[1].split()[0]).experiments()
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=60)[1]
     finally:
@@ -118,18 +117,6 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
     kept = Path(lines[2].split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
-
-
-def answering(client):
-    """The client, once its service answers."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            client.experiments()
-            return client
-        except OSError:
-            assert time.monotonic() < until
-            time.sleep(0.05)
 
 
 def options(name, **other):
@@ -177,46 +164,31 @@ def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
         link.unlink()
 
 
-def head(folder):
-    """A process with a head's command line."""
-    words = ["-c", "import time; time.sleep(600)", f"--temp-dir={folder}/ray"]
-    return begun([sys.executable, *words])
-
-
-def begun(words, **options):
-    """A process whose command line the kernel shows: it does so a moment after Popen returns."""
-    process = subprocess.Popen(words, **options)
-    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
-        time.sleep(0.001)
-    return process
-
-
-def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
-    folder = tempfile.mkdtemp(prefix="tuner-")
-    process = head(folder)
+def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path, precious):
+    words = ["-c", "import time; time.sleep(600)", f"--temp-dir={precious}/ray"]  # a head's command line
+    process = subprocess.Popen([sys.executable, *words])
     try:
-        written = cluster_of(process, folder)
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # the kernel shows it a moment after Popen returns
+            time.sleep(0.001)
+        written = cluster_of(process, precious)
         (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
         assert not dataclasses.replace(written, born=1.0).head()  # a later process of the same id
         assert not dataclasses.replace(written, folder="/tmp/tuner-other").head()
         cluster = find(tmp_path)
         assert cluster == written
         cluster.end()
-        assert process.poll() is not None and not Path(folder).exists() and find(tmp_path) is None
+        assert process.poll() is not None and not precious.exists() and find(tmp_path) is None
     finally:
         process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": "1"}])
 def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
     row = dataclasses.asdict(cluster_of(victim, "/tmp/tuner-x"))
-    (tmp_path / "cluster.json").write_text(json.dumps({**row, **change}))
-    assert (
-        find(tmp_path) is None and "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
-    )
-    (tmp_path / "cluster.json").write_bytes(b"\xff{")
-    assert find(tmp_path) is None and victim.poll() is None
+    for content in (json.dumps({**row, **change}).encode(), b"\xff{"):
+        (tmp_path / "cluster.json").write_bytes(content)
+        assert find(tmp_path) is None and victim.poll() is None
+        assert "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -224,6 +196,7 @@ def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, ca
 
 def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
     service.begin("a").close()
+    assert resume_arguments("a", "mobilenet:space224", Resume()) == ["--resume=a", "--space=mobilenet:space224"]
     names = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "quadratic:", "nothing", ""]
     for space in (str(evil[0]), *names, ["quadratic"], None):
         rewrite(service.results / "a", space=space)
@@ -274,10 +247,6 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
         assert searches.resume("a", Resume()).options["data_dir"] == "/data/now"
     finally:
         searches.close()
-
-
-def test_a_space_that_ships_is_resumed_with_its_attribute():
-    assert resume_arguments("a", "mobilenet:space224", Resume()) == ["--resume=a", "--space=mobilenet:space224"]
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------

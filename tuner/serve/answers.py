@@ -1,7 +1,7 @@
 """Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
 
-A response that is too long is shortened and says so. A list loses its last rows, and `left_out` counts them. A row
-loses the ends of its long values. A figure is replaced by an empty one that shows the reason.
+A longer response says what it leaves out: the last rows of a list (`left_out` counts them), the ends of a row's long
+values, and figures, in whose places empty ones show the reason.
 """
 
 from __future__ import annotations
@@ -69,13 +69,10 @@ class BoundedResponse(Response):
 
 
 def at_most(most: int, what: str) -> Any:
-    """Returns a dependency of a route: it refuses a request while `most` others are being answered and sent.
-
-    It is async, so it runs in the event loop's one thread.
-    """
+    """Returns a dependency of routes: it refuses a request while `most` others are being answered and sent."""
     number = 0
 
-    async def counted() -> AsyncIterator[None]:
+    async def counted() -> AsyncIterator[None]:  # async: it runs in the event loop's one thread
         nonlocal number
         if number >= most:
             raise Refused(503, f"{most} {what}, which is the limit; try again later")
@@ -88,11 +85,9 @@ def at_most(most: int, what: str) -> Any:
     return Depends(counted)
 
 
-def answer(
-    row: Any, status: int = 200, figures: Mapping[str, bytes] | None = None, **rows: Iterable[Any]
-) -> BoundedResponse:
-    """Returns a response with the JSON that `text_of` writes."""
-    return BoundedResponse(text_of(row, figures, **rows), status)
+def answer(row: Any, status: int = 200, **more: Any) -> BoundedResponse:
+    """Returns a response with the JSON that `text_of` writes; `more` are its figures and rows."""
+    return BoundedResponse(text_of(row, **more), status)
 
 
 def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
@@ -128,9 +123,14 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
         fields = {name: _field_text(value) for name, value in vars(row).items() if name not in rows}
         left, left_out = MOST_BYTES - sum(map(len, fields.values())), 0
         for name, each in rows.items():
-            texts, number = _texts(each, left)
-            left -= sum(map(len, texts))
-            left_out += number
+            texts: list[bytes] = []
+            for one in each:
+                text = _short_text(one, MOST_ROW) if left >= 0 else b""
+                left -= len(text) + 2
+                if left < 0:
+                    left_out += 1
+                else:
+                    texts.append(text)
             fields[name] = b"[" + b", ".join(texts) + b"]"
         if left_out:
             fields["left_out"] = b"%d" % (row.left_out + left_out)
@@ -140,16 +140,13 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
 
 
 def figure_text(figure: dict[str, Any] | None) -> bytes:
-    """Encodes a figure as JSON; the text is empty if there is no figure."""
+    """Encodes a figure as JSON; empty if there is none."""
     with _writing:
         return _within(to_json(figure), MOST_BYTES) if figure else b""
 
 
 def figures_text(figures: Mapping[str, bytes], most: int) -> bytes:
-    """Returns a JSON object with the figures by name, of at most about `most` bytes.
-
-    It leaves out empty texts. It replaces a figure that does not fit by an empty figure that shows the reason.
-    """
+    """Returns a JSON object with the figures by name, of at most about `most` bytes; leaves out empty texts."""
     texts = {}
     for name, text in figures.items():
         if text:
@@ -170,19 +167,6 @@ def _within(text: bytes, most: int) -> bytes:
     note = {"text": reason, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
     return to_json({"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}})
-
-
-def _texts(rows: Iterable[Any], most: int) -> tuple[list[bytes], int]:
-    """Encodes the first rows, at most `most` bytes in all; returns their texts and the number of rows left out."""
-    texts: list[bytes] = []
-    rows = iter(rows)
-    for row in rows:
-        text = _short_text(row, MOST_ROW)
-        most -= len(text) + 2
-        if most < 0:
-            return texts, 1 + sum(1 for _ in rows)
-        texts.append(text)
-    return texts, 0
 
 
 def _field_text(value: Any) -> bytes:

@@ -1,8 +1,8 @@
 """Checks a search without starting it: `python -m tuner.serve.jobs.check OPTIONS` takes the options of `tuner.run`.
 
-The service runs it in a process of its own, so that the service need not import torch and executes no space's file.
-The check prints the experiment as JSON with all defaults filled in, or the line of `tuner.run` for a wrong option.
-With ELSEWHERE, a trial need not fit this machine, because the service itself checks the cluster's nodes.
+In a process of its own, so that the service need not import torch and executes no space's file. It prints the
+experiment as JSON with all defaults filled in, or the line of `tuner.run` for a wrong option. With ELSEWHERE, a trial
+need not fit this machine, because the service itself checks the cluster's nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The service's own Ray cluster on this machine, which listens on loopback only and has its own token.
 
-The cluster outlives the service while a search runs there. The next service finds it through the file `cluster.json`,
-which names the process id of its head. Before the service ends that process, it checks that the process is the head
-which a service started.
+The cluster outlives the service while a search runs there; the next service finds it through the file `cluster.json`.
+Before the service ends the process that the file names, it checks that a service started it.
 
 All searches share one cluster, because child processes with a Ray of their own would not share the machine: beside a
 search of higher priority on 2 CPUs, two child processes ran 4 trials at once.
@@ -37,13 +36,10 @@ PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that was started: the process of its head, and the port of its Jobs API.
-
-    `born` is the start time of the process in unix seconds; it differs if the kernel reuses the process id.
-    """
+    """A cluster that was started: the process of its head, and the port of its Jobs API."""
 
     pid: int
-    born: float
+    born: float  # start time of the process in unix seconds; it differs if the kernel reuses the process id
     port: int
     folder: str  # path of the folder of Ray's temporary files, deleted when the cluster ends
     token: str  # path of the file with the token

@@ -107,8 +107,7 @@ class Searches:
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self.reserved(name):
-            # Only experiment.json is read here. The space is refused, or passed to the check by name, before any of its
-            # code is imported.
+            # Only experiment.json is read: the space is refused, or passed to the check by name, before its import.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
