@@ -25,8 +25,7 @@ from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
 from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.jobs.check import experiment_of
-from tuner.serve.jobs.cluster import find
-from tuner.serve.jobs.ray_jobs import JobState
+from tuner.serve.jobs.ray_jobs import JobState, find_cluster
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
@@ -191,7 +190,7 @@ def real(tmp_path):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=90)
-        cluster = find(state)
+        cluster = find_cluster(state)
         if cluster:
             cluster.end()  # of a test that failed half way
 

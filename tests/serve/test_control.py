@@ -17,9 +17,8 @@ from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import ray_jobs
 from tuner.serve.jobs.options import SETTABLE
-from tuner.serve.jobs.queue import Search, startable
 from tuner.serve.jobs.ray_jobs import JobState
-from tuner.serve.jobs.searches import Searches
+from tuner.serve.jobs.searches import Search, Searches, startable
 from tuner.spec.experiment import Options
 
 ALL = "/api/experiments"

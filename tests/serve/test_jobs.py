@@ -12,7 +12,7 @@ import pytest
 
 from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client
-from tuner.serve.jobs.cluster import find
+from tuner.serve.jobs.ray_jobs import find_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,7 +47,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     client.start("quadratic", name="short", num_samples=2)
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
-    cluster = find(real.state)
+    cluster = find_cluster(real.state)
     addresses = listening(cluster.pid)
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -92,7 +92,7 @@ def test_no_process_of_a_search_has_the_services_token(tmp_path):
         client = Client(service.stdout.readline().split(" at ")[1].split()[0], token)
         client.start("quadratic", name="a", num_samples=200)
         until(lambda: client.get("a")["epochs"])
-        head = psutil.Process(find(state_folder(results)).pid)
+        head = psutil.Process(find_cluster(state_folder(results)).pid)
         seen = {process.pid: "" for process in (head, *head.children(recursive=True))}
         for pid in seen:
             with suppress(OSError):
@@ -104,5 +104,5 @@ def test_no_process_of_a_search_has_the_services_token(tmp_path):
     finally:
         service.terminate()
         service.communicate(timeout=90)
-        if cluster := find(state_folder(results)):
+        if cluster := find_cluster(state_folder(results)):
             cluster.end()

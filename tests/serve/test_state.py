@@ -19,10 +19,10 @@ from tuner.record.saved_experiment import digest
 from tuner.serve.__main__ import parse, starter
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
-from tuner.serve.jobs import cluster as clusters
+from tuner.serve.jobs import ray_jobs
 from tuner.serve.jobs.check import experiment_of
-from tuner.serve.jobs.cluster import Cluster, find
 from tuner.serve.jobs.options import Resume, resume_arguments
+from tuner.serve.jobs.ray_jobs import Cluster, find_cluster
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -174,10 +174,10 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path, prec
         (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
         assert not dataclasses.replace(written, born=1.0).head()  # a later process of the same id
         assert not dataclasses.replace(written, folder="/tmp/tuner-other").head()
-        cluster = find(tmp_path)
+        cluster = find_cluster(tmp_path)
         assert cluster == written
         cluster.end()
-        assert process.poll() is not None and not precious.exists() and find(tmp_path) is None
+        assert process.poll() is not None and not precious.exists() and find_cluster(tmp_path) is None
     finally:
         process.kill()
 
@@ -187,7 +187,7 @@ def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, ca
     row = dataclasses.asdict(cluster_of(victim, "/tmp/tuner-x"))
     for content in (json.dumps({**row, **change}).encode(), b"\xff{"):
         (tmp_path / "cluster.json").write_bytes(content)
-        assert find(tmp_path) is None and victim.poll() is None
+        assert find_cluster(tmp_path) is None and victim.poll() is None
         assert "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
 
 
@@ -265,10 +265,10 @@ def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypa
         started.update(options)
         raise OSError
 
-    monkeypatch.setattr(clusters.subprocess, "Popen", popen)
+    monkeypatch.setattr(ray_jobs.subprocess, "Popen", popen)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(OSError):
-        clusters.start(tmp_path, 1, 0)
+        ray_jobs.start_cluster(tmp_path, 1, 0)
     env = started["env"]
     assert not {"RAY_AUTH_TOKEN", "RAY_ADDRESS"} & set(env)
     assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "ray_token")

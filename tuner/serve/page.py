@@ -6,13 +6,14 @@ import functools
 import html
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
+
+from tuner.serve.access.guard import html_page
 
 HERE = Path(__file__).parent / "web"
 # POLICY is the Content-Security-Policy of the one page that runs scripts: only the service's files, no inline scripts.
@@ -46,23 +47,16 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/api/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi()))
+        """A page that lists the routes."""
+        rows = "".join(
+            f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
+            f"<td>{html.escape(operation.get('description', ''))}</td></tr>"
+            for path, methods in app.openapi()["paths"].items()
+            for method, operation in methods.items()
+        )
+        schema = '<p>The schema: <a href="/api/openapi.json">/api/openapi.json</a></p>'
+        return HTMLResponse(html_page("API", f'<h1>API</h1>{schema}<div class="scroll"><table>{rows}</table></div>'))
 
 
 def _file(path: Path, cache: str, request: Request) -> FileResponse:
     return FileResponse(path, headers={"Cache-Control": cache}, media_type=TYPES[path.suffix])
-
-
-def docs_page(openapi: dict[str, Any]) -> str:
-    """Returns an HTML page that lists the routes of an OpenAPI document; it loads only the page's style sheet."""
-    rows = [
-        f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
-        f"<td>{html.escape(operation.get('description', ''))}</td></tr>"
-        for path, methods in openapi["paths"].items()
-        for method, operation in methods.items()
-    ]
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: API</title>'
-    style = '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/page.css">'
-    schema = '<p>The schema: <a href="/api/openapi.json">/api/openapi.json</a></p>'
-    table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
-    return f"{head}{style}<main><h1>API</h1>{schema}{table}</main></html>"

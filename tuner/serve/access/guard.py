@@ -167,7 +167,7 @@ def add_signin(app: FastAPI, keys: Keys) -> None:
         secret = keys.open_session()
         page = f"/#key={keys.key_of(secret)}"  # browsers never send what follows #; service.js stores the key
         body = f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>'
-        answer, is_secure = HTMLResponse(_page(body)), request.url.scheme == "https"
+        answer, is_secure = HTMLResponse(html_page("sign in", body)), request.url.scheme == "https"
         answer.set_cookie(keys.cookie, secret, SESSION_S, httponly=True, samesite="strict", secure=is_secure)
         return answer
 
@@ -204,11 +204,12 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
     # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site: `Guard` refuses it.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return HTMLResponse(_page(form), status, headers | dict(more or {}))
+    return HTMLResponse(html_page("sign in", form), status, headers | dict(more or {}))
 
 
-def _page(body: str) -> str:
-    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: sign in</title>'
+def html_page(title: str, body: str) -> str:
+    """Returns a page without a script; it loads only the page's style sheets."""
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: {title}</title>'
     view = '<meta name="viewport" content="width=device-width">'
     look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))
     return f"{head}{view}{look}<main>{body}</main></html>"

@@ -6,36 +6,137 @@ Each search is a file, so the next service continues with the queue and with the
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, printable
 from tuner.record.saved_experiment import load_experiment
-from tuner.record.storage.files import write_atomically
+from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.record.texts import command
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
 from tuner.serve.jobs.options import resume_arguments, start_arguments
-from tuner.serve.jobs.queue import ACTIVE, WAITS_OR_RUNS, Phase, Search, read_queue, startable
 from tuner.serve.jobs.ray_jobs import JobState, RayJobs
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import resources_of
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
 NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
 PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
 IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
+Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
+ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
+WAITS_OR_RUNS: tuple[Phase, ...] = ("queued", *ACTIVE)
 STARTS_RAY = "waiting for Ray to accept the search"
 STARTS_SEARCH = "waiting for the search to load its space and data"
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search that the service was asked to run.
+
+    Args:
+        options: all fields of the experiment, with defaults filled in.
+        arguments: those of `tuner.run`, made from the request.
+        since: the time of the request in unix seconds; searches of equal priority start in this order.
+        job: the id of the Ray job, once it is submitted.
+        message: why the search waits, failed or stopped.
+        submitted: the time when it was submitted, in unix seconds; 0 before that.
+    """
+
+    name: str
+    options: dict[str, Any]
+    arguments: list[str]
+    since: float
+    phase: Phase = "queued"
+    job: str = ""
+    message: str = ""
+    submitted: float = 0.0
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment(**self.options)
+
+    @property
+    def priority(self) -> int:
+        return int(self.options.get("priority", 0))
+
+
+def read_queue(folder: Path) -> list[Search]:
+    """Reads the searches of a state folder's queue; prints a line for each damaged file and leaves it out."""
+    searches = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            search = TypeAdapter(Search).validate_json(bytes_in(folder, path.name), strict=True)
+            Experiment(**search.options)  # raises an error if an option is wrong
+            if search.name != path.stem:
+                raise RequestError(f"its name is {search.name!r}, but must be {path.stem!r} as in the file name")
+            searches.append(search)
+        except (OSError, ValueError, TypeError, RequestError) as error:
+            what = " ".join(str(error).split())[:200]
+            line = f"{path} is left out, because it is damaged: {what}; start that search again"
+            print(printable(line), file=sys.stderr, flush=True)
+    return searches
+
+
+def startable(
+    waiting: Sequence[Search], running: Sequence[Search], nodes: Sequence[Mapping[str, float]], address: str = ""
+) -> list[tuple[Search, str]]:
+    """Chooses the waiting searches that may start now, by priority and then by the time of the request.
+
+    A search may start if the free resources suffice for one of its trials. A resource is free if no other search
+    reserves it. A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many
+    trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve
+    nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.nodes`).
+
+    If a search cannot start, the searches after it wait, too: small ones could delay a large one for ever.
+
+    Args:
+        nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
+        address: address of a cluster that may have more nodes than `nodes`; empty = this machine.
+
+    Returns:
+        The searches, each with an empty text, or with the reason why it cannot start even on the empty cluster.
+    """
+    chosen: list[tuple[Search, str]] = []
+    for search in sorted(waiting, key=lambda each: -each.priority):
+        try:
+            needed = resources_of(replace(search.experiment, address=address), nodes)
+        except RequestError as error:
+            chosen.append((search, str(error)))
+            continue
+        holders = [other for other in running if other.priority >= search.priority]
+        holders += [other for other, problem in chosen if not problem]
+        used = [_most_of(holder, nodes) for holder in holders]
+        for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
+            free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
+            # A trial that fits no known node starts anyway: the search requests a node from the autoscaler, and reports
+            # it if it gets none.
+            if free + 1e-9 < amount and needed.fit(nodes):
+                return chosen
+        chosen.append((search, ""))
+    return chosen
+
+
+def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the CPUs and GPUs that a search reserves; 0 if a trial of it does not fit the nodes any more."""
+    try:
+        needed = resources_of(search.experiment, nodes)
+    except RequestError:
+        return {"CPU": 0.0, "GPU": 0.0}
+    return {"CPU": needed.cpus * needed.concurrent, "GPU": needed.gpus * needed.concurrent}
 
 
 class Searches:
