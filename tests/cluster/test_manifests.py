@@ -71,47 +71,46 @@ def test_the_cluster_has_the_version_of_the_project():
     assert yaml_documents("docker/kuberay.yaml")[1]["spec"]["rayClusterSpec"]["rayVersion"] == wanted.split("==")[1]
 
 
-def test_compose_takes_it():
+@pytest.fixture
+def compose():
+    """docker/compose.yaml; compose merges `<<` as YAML does."""
+    return yaml.safe_load(text("docker/compose.yaml"))
+
+
+def test_compose_takes_it(compose):
     from compose_spec import PyCompose
 
-    document = yaml.safe_load(text("docker/compose.yaml"))  # compose merges `<<` as YAML does
-    assert set(PyCompose.from_json(json.dumps(document)).services) == {"head", "worker", "serve"}
-    document["services"]["head"]["port"] = 8265
+    assert set(PyCompose.from_json(json.dumps(compose)).services) == {"head", "worker", "serve"}
+    compose["services"]["head"]["port"] = 8265
     with pytest.raises(ValueError, match="port"):
-        PyCompose.from_json(json.dumps(document))
+        PyCompose.from_json(json.dumps(compose))
 
 
-def test_compose_publishes_on_loopback_alone_and_watches_every_service():
-    services = yaml.safe_load(text("docker/compose.yaml"))["services"]
+def test_compose_publishes_on_loopback_alone_and_keeps_the_dashboards_state_where_no_node_can_write(compose):
+    services = compose["services"]
     for service in services.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert service["healthcheck"]["test"][0] == "CMD"
     assert services["worker"]["deploy"]["replicas"] == 2
+    assert [name for name, service in services.items() if "state:/state" in service["volumes"]] == ["serve"]
+    assert "TUNER_STATE=/state" in text("docker/Dockerfile")
 
 
-def test_composes_two_secrets_are_files_and_only_the_page_has_its_own():
-    document = yaml.safe_load(text("docker/compose.yaml"))
-    files = {name: secret["file"] for name, secret in document["secrets"].items()}
+def test_composes_two_secrets_are_files_and_only_the_page_has_its_own(compose):
+    files = {name: secret["file"] for name, secret in compose["secrets"].items()}
     assert all(re.fullmatch(rf"\$\{{TUNER_SECRETS:\?[^}}]+\}}/{name}", files[name]) for name in files)  # else: refused
-    services = document["services"]
-    assert {name: service["secrets"] for name, service in services.items()} == {
-        "head": ["ray_token"], "worker": ["ray_token"], "serve": ["ray_token", "page_token"],
-    }  # fmt: skip
+    services = compose["services"]
+    secrets = {"head": ["ray_token"], "worker": ["ray_token"], "serve": ["ray_token", "page_token"]}
+    assert {name: service["secrets"] for name, service in services.items()} == secrets
     for service in services.values():
         assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token"
         assert not {"RAY_AUTH_TOKEN", "TUNER_TOKEN"} & set(service["environment"])  # `docker inspect` prints these
     assert "?token=" not in text("docker/compose.yaml")  # a URL is kept in the browser's history
 
 
-def test_composes_dashboard_keeps_its_state_where_no_node_can_write():
-    services = yaml.safe_load(text("docker/compose.yaml"))["services"]
-    assert [name for name, service in services.items() if "state:/state" in service["volumes"]] == ["serve"]
-    assert "TUNER_STATE=/state" in text("docker/Dockerfile")
-
-
-def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path, monkeypatch):
+def test_composes_dashboard_is_started_as_its_command_line_wants(compose, tmp_path, monkeypatch):
     """By a shell, with stand-ins for the secret and Python; the token is in neither environment nor arguments."""
-    service = yaml.safe_load(text("docker/compose.yaml"))["services"]["serve"]
+    service = compose["services"]["serve"]
     command = service["command"][-1].replace("$$", "$").replace("/storage", str(tmp_path / "storage"))
     secret = "a secret of the page, of 32 characters"
     (tmp_path / "token").write_text(f"{secret}\n")
@@ -132,7 +131,10 @@ def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path, monke
     assert token_from_environment() == secret
 
 
-def test_the_base_image_is_one_by_its_digest():
+def test_the_base_image_is_one_by_its_digest_and_the_dockerfile_is_clean():
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    done = subprocess.run([hadolint, "--no-color", ROOT / "docker" / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "", done.stdout
     assert re.search(r"^ARG BASE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text("docker/Dockerfile"), re.M)
 
 
@@ -166,12 +168,6 @@ def test_kuberays_workers_come_from_none_with_the_searchs_trials():
     command = run.Command(**run.parse(job["entrypoint"].split()[3:]))
     assert (command.gpus_per_trial, command.max_concurrent_trials) == (1, 4)
     assert resources_of(command, [kinds[config["head_node_type"]]["resources"]]) == Resources(1, 1, 4)
-
-
-def test_the_dockerfile_is_clean():
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    done = subprocess.run([hadolint, "--no-color", ROOT / "docker" / "Dockerfile"], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == "", done.stdout
 
 
 @pytest.mark.parametrize("script", ["docker/setup.sh", "tests/cluster/ray_up.sh", "tests/cluster/build_image.sh"])

@@ -166,14 +166,14 @@ def real(tmp_path):
     """`python -m tuner.serve` over an empty folder: its address, its sign-in link and a client with its token."""
     results = tmp_path / "results"
     results.mkdir()
-    env = {name: value for name, value in os.environ.items() if name not in ("TUNER_TOKEN", "RAY_ADDRESS")}
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"TUNER_TOKEN": TOKEN}
     state = state_folder(results)
     command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     try:
         url = process.stdout.readline().split(" at ")[1].split()[0]
         link = process.stdout.readline().split()[-1]
-        client = Client(url, (state / "token").read_text())
+        client = Client(url, TOKEN)
         yield SimpleNamespace(
             url=url, link=link, client=client, results=results, state=state, process=process, command=command
         )

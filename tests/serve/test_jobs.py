@@ -1,16 +1,15 @@
 """Searches as Ray jobs, for real: `python -m tuner.serve` and its client, on the cluster that it starts."""
 
 import json
-import os
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tuner.serve.access.state import state_folder
+from tests.serve.conftest import TOKEN
 from tuner.serve.client import Client
 from tuner.serve.jobs.ray_jobs import find_cluster
 
@@ -24,16 +23,15 @@ def until(true, timeout_s=120):
         time.sleep(0.3)
 
 
-def listening(pid):
-    """Addresses at which a process and all below it listen."""
-    import psutil  # Ray ships it
-
+def watched(pid):
+    """The addresses at which a process and all below it listen, and their environments, by what the kernel says."""
     head = psutil.Process(pid)
-    addresses = set()
+    addresses, environments = set(), {}
     for process in (head, *head.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):  # Ray starts and ends processes all the time
+        with suppress(psutil.NoSuchProcess, OSError):  # Ray starts and ends processes all the time
             addresses |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
-    return addresses
+            environments[process.pid] = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
+    return addresses, environments
 
 
 def events(folder, kind):
@@ -41,15 +39,17 @@ def events(folder, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
+def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_is_resumed(real):
     client, folder = real.client, real.results / "long"
     client.start("cifar", name="long", num_samples=30)
     client.start("quadratic", name="short", num_samples=2)
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
     cluster = find_cluster(real.state)
-    addresses = listening(cluster.pid)
+    addresses, environments = watched(cluster.pid)
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert len(environments) > 5 and not [pid for pid, text in environments.items() if TOKEN in text]
+    assert any("RAY_AUTH_TOKEN_PATH" in text for text in environments.values())
 
     real.process.terminate()
     output, _ = real.process.communicate(timeout=60)
@@ -78,31 +78,3 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     again.terminate()
     again.communicate(timeout=90)
     until(lambda: not cluster.head() and not Path(cluster.folder).exists())
-
-
-def test_no_process_of_a_search_has_the_services_token(tmp_path):
-    """By what the kernel says of the head and of all that it starts, a job among them."""
-    import psutil
-
-    results, token = tmp_path / "results", "a token that only the service has"
-    results.mkdir()
-    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
-    service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TUNER_TOKEN": token})
-    try:
-        client = Client(service.stdout.readline().split(" at ")[1].split()[0], token)
-        client.start("quadratic", name="a", num_samples=200)
-        until(lambda: client.get("a")["epochs"])
-        head = psutil.Process(find_cluster(state_folder(results)).pid)
-        seen = {process.pid: "" for process in (head, *head.children(recursive=True))}
-        for pid in seen:
-            with suppress(OSError):
-                seen[pid] = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-        assert len(seen) > 5 and not [pid for pid, text in seen.items() if token in text]
-        assert any("RAY_AUTH_TOKEN_PATH" in text for text in seen.values())
-        client.stop("a")
-        client.wait("a", 120)
-    finally:
-        service.terminate()
-        service.communicate(timeout=90)
-        if cluster := find_cluster(state_folder(results)):
-            cluster.end()
