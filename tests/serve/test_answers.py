@@ -5,14 +5,12 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from fastapi.testclient import TestClient
 
+from tests.serve.conftest import HERE, client_of
 from tests.serve.test_hostile import DECISION, REPORT, STARTED, begin
 from tuner.serve import answers
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
-
-HERE = "http://127.0.0.1:8800"
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def client(tmp_path, monkeypatch):
     ]
     begin(tmp_path, "wide", trials)
     monkeypatch.setattr(answers, "MOST_BYTES", 100_000)
-    return TestClient(create_app(tmp_path), base_url=HERE, raise_server_exceptions=False)
+    return client_of(create_app(tmp_path))
 
 
 def test_every_route_stays_below_the_largest_answer(client):

@@ -23,7 +23,6 @@ from tuner.serve.app import create_app
 from tuner.serve.page import HERE as SCRIPTS
 from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, read_on
 
-HERE = "http://127.0.0.1:8800"
 NONE = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
 
 

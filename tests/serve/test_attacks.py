@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.serve.conftest import HERE
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.serve.access.guard import KEY, MOST_BYTES
@@ -15,7 +16,6 @@ from tuner.serve.access.keys import SESSION_S, Keys, Wait
 from tuner.serve.access.state import LEAST_CHARS, TOKEN, TOKEN_FILE, secret_file, token_from_environment
 from tuner.serve.app import create_app
 
-HERE = "http://127.0.0.1:8800"
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"
 RESUME = f"{DEMO}/resume"
 BODY = {"space": "quadratic", "name": "evil"}

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
+from tests.serve.conftest import client_of
 from tests.views.test_compare import write_search
 from tuner.record.events import line_of
 from tuner.record.reading import NotYet
@@ -30,13 +30,8 @@ def results(tmp_path):
 
 
 @pytest.fixture
-def app(results):
-    return create_app(results)
-
-
-@pytest.fixture
-def ask(app):
-    client = TestClient(app, base_url="http://127.0.0.1:8800", raise_server_exceptions=False)
+def ask(results):
+    client = client_of(create_app(results))
 
     def get(query, status=200):
         answer = client.get(f"/api/compare?{query}")
@@ -118,7 +113,7 @@ def test_more_experiments_than_fit_into_memory_are_compared(ask, monkeypatch):
     assert ask("name=a&name=b&name=c") == whole
 
 
-def test_what_takes_long_to_read_follows_in_later_requests(ask, app, monkeypatch):
+def test_what_takes_long_to_read_follows_in_later_requests(ask, monkeypatch):
     monkeypatch.setattr(comparison, "COMPARE_S", -1.0)
     assert {row["state"] for row in ask("name=a&name=b")["experiments"]} == {"reading"}
     monkeypatch.setattr(comparison, "COMPARE_S", 60.0)

@@ -12,8 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
-from tuner.record.events import line_of
-from tuner.record.format import FORMAT
+from tests.serve.test_hostile import begin
 from tuner.serve.__main__ import listen
 from tuner.serve.access.connections import MOST_PARTS, Connection
 from tuner.serve.app import MOST_STREAMS, create_app
@@ -245,16 +244,8 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch):
 # --- event streams --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def journal(tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "experiment.json").write_text("{}")
-    (tmp_path / "demo" / "journal.jsonl").write_bytes(
-        line_of({"time": 1, "event": "experiment_started", "name": "demo", "format": FORMAT})
-    )
-
-
-def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, journal):
+def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, tmp_path):
+    begin(tmp_path, "demo")
     asked = GET.replace(b"/health", b"/experiments/demo/events")
     with serving(app) as service:
         for _ in range(2):  # what was open is free again, and the whole number of it
@@ -267,13 +258,3 @@ def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, jour
             until = time.monotonic() + 20
             while service.state.connections and time.monotonic() < until:
                 time.sleep(0.05)
-
-
-def test_a_number_of_a_line_that_is_none_is_refused(app, journal, caplog):
-    with serving(app) as service:
-        place = f"{service.url}/api/experiments/demo/events"
-        for number in ("9" * 5000, "-1", "one", "1e3", "", "9" * 13):
-            for options in ({"headers": {"Last-Event-ID": number}}, {"params": {"after": number}}):
-                answer = httpx.get(place, trust_env=False, **options)
-                assert answer.status_code == 422 and list(answer.json()) == ["error"]
-    assert not [record for record in caplog.records if record.exc_info]

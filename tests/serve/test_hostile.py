@@ -8,8 +8,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fastapi.testclient import TestClient
 
+from tests.serve.conftest import HERE, client_of
 from tuner.record.events import sealed
 from tuner.record.format import FORMAT
 from tuner.record.results import Following
@@ -21,7 +21,6 @@ from tuner.serve.client import Client, ServiceError
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 
-HERE = "http://127.0.0.1:8800"
 VIEWS = ("", "/trials", "/rungs", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
 CONFIG = {"lr": 0.1, "b": 1}
 STARTED = {"time": 1.0, "event": "trial_started", "trial": "0", "config": CONFIG, "resources": {}, "node": "n"}
@@ -150,7 +149,7 @@ def service(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     begin(results, "good", [STARTED, REPORT, DECISION])
-    client = TestClient(create_app(results), base_url=HERE, raise_server_exceptions=False)
+    client = client_of(create_app(results))
     client.results = results
     return client
 

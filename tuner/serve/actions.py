@@ -46,10 +46,7 @@ _saving = threading.Lock()  # notes.json is read, changed and written by one req
 
 @dataclass(frozen=True)
 class SpaceChoice:
-    """A search space that a search can use, with the first line of its docstring.
-
-    `defaults` has the value of each option that a request leaves out; an option that the space computes is missing.
-    """
+    """A search space, the first line of its docstring, and the default of each option that it does not compute."""
 
     name: str
     about: str
@@ -65,10 +62,7 @@ class SpaceChoices:
 
 @dataclass(frozen=True)
 class SignIn:
-    """Whether this client is signed in: it may then change experiments, and start and stop searches.
-
-    `problem` says why the service cannot start searches; it is empty if it can.
-    """
+    """Whether this client is signed in: it may then change experiments. `problem`: why no search can be started."""
 
     signed_in: bool
     problem: str
@@ -232,10 +226,7 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
             return answer(Deleted(name, folders.remove(opened, aside)))
 
     def state_of(name: str) -> tuple[Summary | None, str]:
-        """Returns a summary, and why the experiment cannot be changed if its search waits or runs, maybe elsewhere.
-
-        There is no summary if its files are damaged: it can be deleted too.
-        """
+        """Returns the summary (None if it is damaged), and why it cannot be changed if it waits or runs anywhere."""
         try:
             summary = served.one(name)
         except (NotYet, NotThere):

@@ -114,14 +114,11 @@ class Rungs:
 class Changes:
     """The rows that changed after line `since` of the journal, all from the same state of the experiment, and figures.
 
-    `verdict` says in plain words what the search has found out.
-
-    `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
-    `num_trials` and `num_decisions` count all of the experiment. `parameters` are the axes of the parallel coordinates.
-    `value_choices` are what figures can compare trials by, and `value_default` is the one they use without a choice.
-    `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
-    trials. `left_out` counts rows that did not fit into the response. The requested `figures` have Plotly's schema;
-    those without data are left out.
+    `since` is 0 if the request named no line, or one beyond the journal's end. `num_trials` and `num_decisions` count
+    all of the experiment. `parameters` are the axes of the parallel coordinates. `value_choices` are what figures can
+    compare trials by; they use `value_default` without a choice. `rungs` are all rungs. With `since` 0, decisions start
+    with the smallest margin, else they are in the order of the trials. `left_out` counts rows that did not fit. The
+    requested `figures` have Plotly's schema; those without data are left out.
     """
 
     summary: Summary

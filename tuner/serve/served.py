@@ -49,10 +49,7 @@ class ServedExperiments:
         return self.asked.get(name) if self.asked else None
 
     def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Summary]]:
-        """Returns the number of experiments, and lazily the rows of `limit` of them from `offset` on.
-
-        Experiments that wait to be started come first, then the others from newest to oldest.
-        """
+        """Returns the number of experiments, and lazily rows of them: first those that wait, then the newest."""
         asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
         there = self.reader.summaries()
         names = {summary.name for summary in there}

@@ -1,7 +1,4 @@
-"""The service's own folder: who may open it, and the secrets in it.
-
-By default it is in the user's state folder, not among the results, which are data.
-"""
+"""The service's own folder, in the user's state folder, not among the results, which are data; the secrets in it."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ ELSEWHERE = f"set {BASE} to a folder of your own"
 def state_folder(results: Path) -> Path:
     """Creates, checks and returns the folder of the service's own files for `results`: token, queue and cluster.
 
-    The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
-    `results`.
+    The service trusts these files, so only this user may have access to them.
 
     Raises:
         RequestError: the folder cannot be created, is a link, belongs to another user, or other users may open it.
@@ -76,8 +72,7 @@ def secret_file(path: Path) -> Path:
 def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
-    TUNER_TOKEN is removed from this process's environment, because child processes inherit it: a space's code could
-    read the token there. A running process's first environment can still be read, so a file is safer.
+    TUNER_TOKEN is removed from the environment, because child processes inherit it: a space's code could read it there.
 
     Raises:
         RequestError: the file is empty or cannot be read, or the token is shorter than LEAST_CHARS.

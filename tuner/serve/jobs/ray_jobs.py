@@ -82,10 +82,7 @@ class Cluster:
 
 
 def find_cluster(state: Path) -> Cluster | None:
-    """Returns the running cluster that a service with this state folder started; None if there is none.
-
-    Prints a line if the cluster's file is damaged.
-    """
+    """Returns the running cluster of this state folder, or None; prints a line if the cluster's file is damaged."""
     path = state / "cluster.json"
     try:
         cluster = TypeAdapter(Cluster).validate_json(bytes_in(state, path.name), strict=True)
@@ -154,8 +151,7 @@ class RayJobs:
     """Ray's Jobs API. A call may take seconds; it raises RequestError if the cluster does not answer.
 
     Args:
-        address: the dashboard of a running cluster (`http://host:8265`), or any other address that
-            `ray job submit --address` accepts; empty = the service's own cluster on this machine.
+        address: an address that `ray job submit --address` accepts; empty = the service's own cluster.
         state: the folder for the files of the service's own cluster.
     """
 

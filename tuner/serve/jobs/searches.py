@@ -45,25 +45,16 @@ STARTS_SEARCH = "waiting for the search to load its space and data"
 
 @dataclass(frozen=True)
 class Search:
-    """One search that the service was asked to run.
-
-    Args:
-        options: all fields of the experiment, with defaults filled in.
-        arguments: those of `tuner.run`, made from the request.
-        since: the time of the request in unix seconds; searches of equal priority start in this order.
-        job: the id of the Ray job, once it is submitted.
-        message: why the search waits, failed or stopped.
-        submitted: the time when it was submitted, in unix seconds; 0 before that.
-    """
+    """One search that the service was asked to run; times are unix seconds."""
 
     name: str
-    options: dict[str, Any]
-    arguments: list[str]
-    since: float
+    options: dict[str, Any]  # all fields of the experiment, with defaults filled in
+    arguments: list[str]  # of `tuner.run`, made from the request
+    since: float  # the time of the request; searches of equal priority start in this order
     phase: Phase = "queued"
-    job: str = ""
-    message: str = ""
-    submitted: float = 0.0
+    job: str = ""  # the id of the Ray job, once it is submitted
+    message: str = ""  # why the search waits, failed or stopped
+    submitted: float = 0.0  # 0 before that
 
     @property
     def experiment(self) -> Experiment:
@@ -96,11 +87,9 @@ def startable(
 ) -> list[tuple[Search, str]]:
     """Chooses the waiting searches that may start now, by priority and then by the time of the request.
 
-    A search may start if the free resources suffice for one of its trials. A resource is free if no other search
-    reserves it. A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many
-    trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve
-    nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.nodes`).
-
+    A search may start if the resources that no other search reserves suffice for one of its trials. A search reserves
+    those of `max_concurrent_trials` trials; without that limit, of as many trials as fit. Running searches of lower
+    priority reserve nothing: they release their resources to one of higher priority (`tuner.engine.cluster.nodes`).
     If a search cannot start, the searches after it wait, too: small ones could delay a large one for ever.
 
     Args:
