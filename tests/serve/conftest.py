@@ -21,6 +21,8 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve.__main__ import listen
+from tuner.serve.access.connections import Connection
 from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
 from tuner.serve.client import BUSY, Client, ServiceError
@@ -196,16 +198,29 @@ def real(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(app):
-    """Serves the app in a thread; gives its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+def serving(app, most=None, **options):
+    """Serves the app in a thread, by uvicorn as the service has it; `most` connections may be open."""
+    # Without a log configuration, which would keep uvicorn's records from pytest.
+    limits = {"limit_concurrency": 2 * most if most else None, "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, ws="none", log_config=None, **limits, **options))
+    if hasattr(app, "state"):
         app.state.stopping = lambda: server.should_exit  # else an open event stream keeps it
+    with contextlib.ExitStack() as opened, listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join(30)
+
+        def connect(sent=b""):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            connection.sendall(sent)
+            return connection
+
+        try:
+            yield SimpleNamespace(url=f"http://127.0.0.1:{port}/", connect=connect, state=server.server_state)
+        finally:
+            server.should_exit = True
+            thread.join(30)
+    assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -213,15 +228,16 @@ def viewer(tmp_path):
     """The service that only reads, over an empty folder: it is there at once."""
     results = tmp_path / "results"
     results.mkdir()
-    with serving(create_app(results)) as url:
-        yield SimpleNamespace(url=url, results=results, begin=partial(begin, results))
+    with serving(create_app(results)) as served:
+        yield SimpleNamespace(url=served.url, results=results, begin=partial(begin, results))
 
 
 @pytest.fixture
 def acting(service):
     """A service that starts searches as noted jobs; `link` signs in."""
-    with serving(service.app) as url:
-        yield SimpleNamespace(**vars(service), url=url, link=f"{url}signin?code={service.app.state.keys.code}")
+    with serving(service.app) as served:
+        link = f"{served.url}signin?code={service.app.state.keys.code}"
+        yield SimpleNamespace(**vars(service), url=served.url, link=link)
 
 
 @pytest.fixture(scope="module")

@@ -87,18 +87,6 @@ def test_trials_come_in_pages_with_their_reason_and_nan_as_a_string(client):
         assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
 
 
-def test_only_trials_with_news_are_sent_again_and_their_decisions(client, results):
-    lines = get(client, "/demo")["lines"]
-    assert get(client, f"/demo/trials?since={lines}") == {"total": 3, "trials": [], "left_out": 0}
-    journal = Journal(results / "demo" / "journal.jsonl")
-    journal.write("decision", "1", epoch=1, value=4.0, action="stop", reason="late", **{**NONE, "rung": 2})
-    journal.close()
-    assert [row["trial"] for row in get(client, f"/demo/trials?since={lines}")["trials"]] == ["1"]
-    answer = get(client, f"/demo/rungs?since={lines}")
-    assert [(d["trial"], d["reason"]) for d in answer["decisions"]] == [("1", "worse"), ("1", "late")]
-    assert answer["total"] == 5 and len(answer["rungs"]) == 2
-
-
 def test_close_calls_come_first(client):
     answer = get(client, "/demo/rungs")
     assert [d["margin"] for d in answer["decisions"]] == [0.5, None, None, None]
@@ -148,17 +136,23 @@ def test_all_rows_of_changes_are_those_of_the_other_routes(client):
     assert beyond["since"] == 0 and len(beyond["trials"]) == 3
 
 
-def test_a_report_brings_the_row_of_its_trial_alone(client, results):
-    lines = get(client, "/demo/changes")["summary"]["lines"]
+def test_only_trials_with_news_are_sent_again_and_their_decisions(client, results):
+    lines = get(client, "/demo")["lines"]
+    assert get(client, f"/demo/trials?since={lines}") == {"total": 3, "trials": [], "left_out": 0}
     assert get(client, f"/demo/changes?since={lines}")["trials"] == []
     journal = Journal(results / "demo" / "journal.jsonl")
     journal.write("report", "0", epoch=5, metrics={"loss": 0.5})
-    journal.close()
     changes = get(client, f"/demo/changes?since={lines}")
     assert [(row["trial"], row["last"]) for row in changes["trials"]] == [("0", 0.5)]
     assert {row["trial"] for row in changes["decisions"]} == {"0"}
     assert (changes["since"], changes["num_trials"], changes["num_decisions"]) == (lines, 3, 4)
     assert changes["summary"]["lines"] == lines + 1
+    journal.write("decision", "1", epoch=1, value=4.0, action="stop", reason="late", **{**NONE, "rung": 2})
+    journal.close()
+    assert [row["trial"] for row in get(client, f"/demo/trials?since={lines + 1}")["trials"]] == ["1"]
+    answer = get(client, f"/demo/rungs?since={lines + 1}")
+    assert [(d["trial"], d["reason"]) for d in answer["decisions"]] == [("1", "worse"), ("1", "late")]
+    assert answer["total"] == 5 and len(answer["rungs"]) == 2
 
 
 def test_the_figures_that_were_asked_for_are_sent(client):
@@ -315,8 +309,8 @@ def test_beyond_loopback_without_a_token_is_refused(results, host, monkeypatch, 
 @pytest.fixture
 def served(results):
     """The app on a real port: a stream does not end, and a test client waits for the end."""
-    with serving(create_app(results)) as url:
-        yield url.rstrip("/")
+    with serving(create_app(results)) as served:
+        yield served.url.rstrip("/")
 
 
 def ids(lines, number):

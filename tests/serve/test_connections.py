@@ -2,49 +2,20 @@
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
-from types import SimpleNamespace
 
 import h11
 import httpx
 import pytest
-import uvicorn
 
+from tests.serve.conftest import serving
 from tests.serve.test_hostile import begin
-from tuner.serve.__main__ import listen
-from tuner.serve.access.connections import MOST_PARTS, Connection
+from tuner.serve.access.connections import MOST_PARTS
 from tuner.serve.app import MOST_STREAMS, create_app
 
 GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 POST = b"POST /api/experiments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
-
-
-@contextlib.contextmanager
-def serving(app, most=None, **options):
-    """The app on a real port, by uvicorn as the service has it; `most` connections may be open."""
-    # Without a log configuration, which would keep uvicorn's records from pytest.
-    limits = {"limit_concurrency": 2 * most if most else None, "timeout_graceful_shutdown": 1}
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_config=None, **limits, **options))
-    if hasattr(app, "state"):
-        app.state.stopping = lambda: server.should_exit
-    with contextlib.ExitStack() as opened, listen("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-
-        def connect(sent=b""):
-            connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-            connection.sendall(sent)
-            return connection
-
-        try:
-            yield SimpleNamespace(url=f"http://127.0.0.1:{port}", connect=connect, state=server.server_state)
-        finally:
-            server.should_exit = True
-            thread.join(20)
-    assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -87,7 +58,7 @@ def stays_open(connection, sent=b"x", seconds=30):
 
 
 def healthy(url):
-    return httpx.get(f"{url}/api/health", timeout=20, trust_env=False).status_code == 200
+    return httpx.get(f"{url}api/health", timeout=20, trust_env=False).status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127", POST])

@@ -330,8 +330,8 @@ def test_a_service_that_only_reads_says_so(service):
 @pytest.fixture
 def client(service):
     """The Python client over a real port."""
-    with serving(service.app) as url:
-        yield Client(url, service.token)
+    with serving(service.app) as served:
+        yield Client(served.url, service.token)
 
 
 def test_the_client_starts_reads_stops_and_waits(service, client):

@@ -545,8 +545,8 @@ def test_the_form_shows_the_defaults_that_a_search_gets(service, name):
 
 def test_the_client_keeps_the_list_in_order(service, tmp_path):
     ended(service)
-    with serving(service.app) as url:
-        client = Client(url, service.token)
+    with serving(service.app) as served:
+        client = Client(served.url, service.token)
         assert client.annotate("demo", ["baseline"], "a note")["tags"] == ["baseline"]
         assert client.archive("demo")["archived"] and not client.archive("demo", False)["archived"]
         client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
