@@ -28,7 +28,7 @@ def names(page):
 
 
 def damage(folder):
-    (folder / "experiment.json").write_text("{}")
+    (folder / "experiment.json").write_text("{")
     (folder / ".experiment.json.copy").unlink()
 
 
