@@ -244,10 +244,7 @@ def test_values_are_compared_by_rank_so_one_that_exploded_changes_little():
 @pytest.mark.parametrize(
     ("trials", "said"),
     [
-        (
-            [trial(n, [float(n)], x=n) for n in range(10)],
-            "at least 20 trials.*here 10 trials have",
-        ),
+        ([trial(n, [float(n)], x=n) for n in range(10)], "at least 20 trials.*here 10 trials have"),
         ([trial(n, [float(n)], x=1) for n in range(20)], "at least 20 trials with a value, and a parameter"),
         ([trial(n, [math.nan], x=n) for n in range(20)], "here 0 trials have a value"),
         ([], "here 0 trials have a value"),

@@ -21,11 +21,8 @@ def bars(*trials):
     """The rows from top to bottom, and each bar: its trial, its row and its start."""
     figure = draw_timeline(record(*trials))
     go.Figure(figure)
-    found = [
-        bar
-        for trace in figure["data"]
-        for bar in zip(*(trace[name] for name in ("customdata", "y", "base")), strict=True)
-    ]
+    columns = ([trace[name] for name in ("customdata", "y", "base")] for trace in figure["data"])
+    found = [bar for each in columns for bar in zip(*each, strict=True)]
     return figure["layout"]["yaxis"]["categoryarray"][::-1], sorted(found)
 
 

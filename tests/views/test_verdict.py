@@ -52,22 +52,15 @@ def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
     assert verdict_of(searched(stop=("loss=0",))).about("saved").startswith("At most 56 of 130")
 
 
-@pytest.mark.parametrize(
-    ("waiting", "said"),
-    [
-        (8, "0 of 10 trials: 8 wait at a rung for a promotion."),
-        (1, "0 of 3 trials: 1 waits at a rung for a promotion."),
-    ],
-)
+@pytest.mark.parametrize(("waiting", "said"), [(8, "0 of 10 trials: 8 wait"), (1, "0 of 3 trials: 1 waits")])
 def test_trials_that_wait_at_a_rung_were_not_compared_for_good(waiting, said):
     waits = Decision(1, 1, 0, 2.0, 1.0, 9, "pause", "waits at rung 1")
     paused = [replace(trial(n, [2.0], "paused"), decisions=(waits,)) for n in range(waiting)]
     cut = [trial(n, [1.0] * 3, "interrupted") for n in (8, 9)]
     over = {"scheduler": "asha-promotion", "out_of_time": True, "reason": "the time budget of 20s is over"}
-    assert verdict_of(record(*paused, *cut, **over)).about("pruned") == said
-    done = verdict_of(
-        record(trial(0, [1.0] * 8), replace(trial(1, [1.0] * 8), decisions=(waits._replace(action="continue"),)))
-    )
+    assert verdict_of(record(*paused, *cut, **over)).about("pruned") == f"{said} at a rung for a promotion."
+    continued = replace(trial(1, [1.0] * 8), decisions=(waits._replace(action="continue"),))
+    done = verdict_of(record(trial(0, [1.0] * 8), continued))
     assert done.about("pruned") == "0 of 2 trials: none was worse than a cutoff."
 
 
@@ -182,23 +175,19 @@ def test_trials_that_all_reported_one_value_are_told():
 
 
 @pytest.mark.parametrize(
-    ("written", "outcome"),
-    [
-        ({"state": "failed", "refused": True}, "refused"),
-        ({"state": "finished", "reason": "the time budget of 30m is over", "out_of_time": True}, "out of time"),
-        ({"state": "failed", "refused": False}, "failed"),
-    ],
-)
-def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_path, written, outcome):
+    ("outcome", "written"),
+    [("refused", {"state": "failed", "refused": True}), ("failed", {"state": "failed", "refused": False}),
+     ("out of time", {"state": "finished", "reason": "the time budget of 30m is over", "out_of_time": True})],
+)  # fmt: skip
+def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_path, outcome, written):
     folder = tmp_path / "one"
     folder.mkdir()
     save_experiment(Experiment(space="x", name="one", results=str(tmp_path)), folder, {})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started")
     journal.write("report", "0", epoch=1, metrics={"loss": 1.0})
-    journal.write(
-        "trial_ended", "0", status="failed" if outcome != "out of time" else "completed", reason="it reports x"
-    )
+    ended = "completed" if outcome == "out of time" else "failed"
+    journal.write("trial_ended", "0", status=ended, reason="it reports x")
     journal.write("experiment_finished", **{"reason": "--metric: trial 0 reports x", **written})
     journal.close()
     read = load(folder)

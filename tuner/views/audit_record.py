@@ -85,11 +85,7 @@ class AuditResult:
 
 
 def result_of(record: ExperimentRecord) -> AuditResult | None:
-    """Returns the audit of an experiment so far; None if there is no audit or no winner.
-
-    Raises:
-        RequestError: audit.json is damaged.
-    """
+    """Returns the audit so far; None without an audit or a winner. A damaged audit.json raises a RequestError."""
     saved, winner, metric = read_audit(record.experiment.folder), record.best(), record.experiment.metric
     if saved is None or winner is None:
         return None
@@ -134,11 +130,7 @@ def prunable(record: ExperimentRecord) -> list[TrialRecord]:
 
 
 def read_audit(folder: Path) -> Audit | None:
-    """Returns the content of audit.json; None if the file does not exist.
-
-    Raises:
-        RequestError: the file is damaged.
-    """
+    """Returns the content of audit.json; None if the file does not exist. A damaged one raises a RequestError."""
     try:
         return TypeAdapter(Audit).validate_json(bytes_in(folder, FILE, MOST_BYTES), strict=True)
     except FileNotFoundError:

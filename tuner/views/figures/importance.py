@@ -1,8 +1,7 @@
 """Parameter importance: how much worse a random forest predicts the trials' ranking when one parameter is shuffled.
 
-This is the permutation importance of Breiman (2001), computed by scikit-learn. The reported
-uncertainty is the spread over REPEATS forests. Each forest is trained on another bootstrap sample of the trials and
-scored on the trials outside that sample.
+This is the permutation importance of Breiman (2001), computed by scikit-learn. Its uncertainty is the spread over
+REPEATS forests, each trained on another bootstrap sample of the trials and scored on the trials outside the sample.
 """
 
 from __future__ import annotations

@@ -319,8 +319,7 @@ def smoothed_grid(
 ) -> list[list[float | None]]:
     """Returns for each cell the mean of the values, weighted by a Gaussian of their distance; None beyond REACH.
 
-    `grid[row][column]` is at `xs[column]`, `ys[row]`. This is the kernel regression of Nadaraya (1964) and Watson
-    (1964).
+    `grid[row][column]` is at `xs[column]`, `ys[row]`. This is the regression of Nadaraya (1964) and Watson (1964).
     """
     wide, high = (max(ticks) - min(ticks) or 1.0 for ticks in (xs, ys))
     across = (np.array(xs)[None, :, None] - np.array(x)) / wide
