@@ -2,11 +2,11 @@
 
 import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tiers import further
 from torch import nn
 from torch.utils.data import (
@@ -103,12 +103,9 @@ def test_explicit_arrays_and_other_losses_keep_their_form():
 
 
 def test_images_become_channels_first():
-    from PIL import Image
-
-    gray, colours = (Items(lambda i, m=mode: (Image.new(m, (5, 4)), 1)) for mode in ("L", "RGB"))
-    assert sources.as_part(gray, classes=True).inputs.shape == (40, 1, 4, 5)
-    part = sources.as_part(colours, classes=True)
-    assert part.inputs.shape == (40, 3, 4, 5) and part.inputs.dtype == np.uint8
+    for mode, shape in (("L", (40, 1, 4, 5)), ("RGB", (40, 3, 4, 5))):
+        part = sources.as_part(Items(lambda i, m=mode: (Image.new(m, (5, 4)), 1)), classes=True)
+        assert part.inputs.shape == shape and part.inputs.dtype == np.uint8
 
 
 @pytest.mark.parametrize(
@@ -144,6 +141,7 @@ class Endless(IterableDataset):
         ((Items(plain),) * 3, ["tuple of 3", "Splits(train=..., validation=..., test=...)"]),
         (Endless(), ["iterable dataset Endless", "map-style"]),
         (Splits(train=None), ["Splits(train=...)", "it is None", "Arrays(inputs, targets)"]),
+        ((INPUTS, np.array(3)), ["targets is array(3)", "one row per example"]),
         (Splits(train=Endless()), ["iterable dataset Endless", "give a map-style dataset", "without streaming=True"]),
         (DataLoader(Endless()), ["iterable dataset Endless", "give a map-style dataset"]),
         ((each for each in INPUTS), ["returns a generator", "return a map-style dataset"]),
@@ -237,9 +235,6 @@ def test_files_keep_their_decode_and_get_class_numbers():
 
 
 def test_a_frame_and_a_series_are_arrays():
-    """pandas' types, by what they have."""
-    frame = SimpleNamespace(shape=(40, 6), __array__=None)
-    assert sources._is_array(frame)
     pandas = pytest.importorskip("pandas")
     part = sources.as_part((pandas.DataFrame(INPUTS), pandas.Series(TARGETS)), classes=True)
     assert np.array_equal(part.inputs, INPUTS) and part.targets.dtype == np.int64

@@ -19,7 +19,7 @@ class DataError(ValueError):
 @in_one_line()
 def _check_lengths(**parts: Any) -> None:
     for name, value in parts.items():
-        if not hasattr(value, "__len__"):
+        if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
             raise ValueError(f"{name} is {value!r}: give an array with one row per example")
     (name, inputs), (_, targets) = parts.items()
     if len(inputs) != len(targets):

@@ -118,13 +118,10 @@ def as_part(value: Any, classes: bool) -> DataSplit:
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
     """Returns inputs and targets in memory as Arrays; with `keep`, float64 stays float64; may raise a DataError."""
-    inputs, targets = array_of(inputs, keep), array_of(targets, keep)
-    for name, part in (("inputs", inputs), ("targets", targets)):
-        if part.ndim == 0:
-            raise DataError(f"its {name} are a single number; give an array with one entry per example")
-    if len(inputs) != len(targets):
-        raise DataError(f"{len(inputs)} inputs but {len(targets)} targets; give one target per input")
-    return Arrays(inputs, targets_of(targets, classes))
+    try:
+        return Arrays(array_of(inputs, keep), targets_of(array_of(targets, keep), classes))
+    except ValueError as error:
+        raise DataError(str(error)) from error.__cause__
 
 
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
