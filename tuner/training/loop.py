@@ -10,7 +10,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from numbers import Integral
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +24,7 @@ from tuner.training.devices.precision import Precision
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES
 from tuner.training.streams import reseed
-from tuner.training.task import Task, TrialSpec
+from tuner.training.task import Task, TrialSpec, whole_number
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,7 +65,7 @@ class Training:
         num_devices = 1 if spec.strategy in ("single", "ddp") else max(1, int(spec.gpus))
         devices = accelerator.here.devices(device or ("cuda" if spec.gpus else "cpu"), num_devices)
         self.device = devices[0]
-        self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
+        self.batch_size = whole_number("batch_size", config.get("batch_size", task.batch_size))
         self.precision = Precision(config.get("precision", spec.precision), self.device)
         self.generators = [torch.default_generator, *accelerator.here.generators(devices)]
         self.strategy = STRATEGIES[spec.strategy](task, config, devices, rank, spec.num_workers)
@@ -319,16 +318,6 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
         return torch.tensor(float(value), dtype=torch.float64, device=targets.device)
 
     return measure
-
-
-def checked_batch_size(value: object) -> int:
-    """The batch size as an int (searchers may propose numpy integers); raises ValueError unless an integer >= 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        kind = (
-            ", a float: tune.randint(8, 33) or tune.choice([8, 16]) gives integers" if isinstance(value, float) else ""
-        )
-        raise ValueError(f"batch_size is {value!r}{kind or ': give an integer of at least 1'}")
-    return int(value)
 
 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:

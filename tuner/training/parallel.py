@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tuner.training.batches import Batch, Examples
 from tuner.training.devices import accelerator
 from tuner.training.devices.compiler import compiled
-from tuner.training.task import Config, Task
+from tuner.training.task import Config, Task, whole_number
 
 Measure = Callable[[Any, Tensor], Tensor]
 
@@ -176,10 +176,7 @@ class Pipeline(ModelParallel):
     """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs work in parallel."""
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        size = self.config.get("split_size", self.task.split_size)
-        if isinstance(size, bool) or size != int(size) or size < 1:
-            raise ValueError(f"split_size is {size!r}: give an integer of at least 1")
-        self.split_size = int(size)
+        self.split_size = whole_number("split_size", self.config.get("split_size", self.task.split_size))
         return super().networks(model)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,3 +135,13 @@ def trial_seed(seed: int, trial_id: str) -> int:
     import numpy as np
 
     return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])
+
+
+def whole_number(name: str, value: object) -> int:
+    """The value of a parameter as an int (searchers may propose numpy's); raises ValueError unless an integer >= 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        kind = ", a float: tune.randint(8, 33) or tune.choice([8, 16]) gives integers"
+        raise ValueError(
+            f"{name} is {value!r}{kind if isinstance(value, float) else ': give an integer of at least 1'}"
+        )
+    return int(value)

@@ -21,7 +21,7 @@ ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
 def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path):
     """`test_every_cut.py` cuts in many places, without training; here it is real, in worker processes."""
     with in_this_process():  # the rest, in worker processes, must agree with it
-        whole = search("tiny.py", "--num-samples", "7", "--max-epochs", "4", *ONE_AT_A_TIME, name="whole")
+        whole = search("tiny.py:cosine", "--num-samples", "7", "--max-epochs", "4", *ONE_AT_A_TIME, name="whole")
     num_events = len(read(whole.folder / "journal.jsonl"))
     cut(whole.folder, tmp_path / "cut", num_events // 2)
     resumed = search("", "--resume", "cut", name="cut")
@@ -33,7 +33,7 @@ def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path):
 def kept(one_ray, tmp_path_factory):
     """A search of one trial at a time that has ended, with all of its checkpoints."""
     results = tmp_path_factory.mktemp("kept")
-    space = ["--space", str(SPACES / "tiny.py"), "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
+    space = ["--space", f"{SPACES}/tiny.py:cosine", "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
     with in_this_process(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
         options = [*space, *ONE_AT_A_TIME, "--wandb", "disabled", "--results", str(results), "--name", "whole"]

@@ -27,9 +27,9 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
-from tuner.training.loop import Training, checked_batch_size
+from tuner.training.loop import Training
 from tuner.training.sources import predicts_classes
-from tuner.training.task import Task, TrialSpec
+from tuner.training.task import Task, TrialSpec, whole_number
 from tuner.tuning.checks.advice import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ def try_setting(
     """
     merged = {**splits.constants, **config}
     try:
-        batch_size = checked_batch_size(merged.get("batch_size", task.batch_size))
+        batch_size = whole_number("batch_size", merged.get("batch_size", task.batch_size))
     except ValueError as error:
         raise CheckFailed("parameter 'batch_size':" if "batch_size" in merged else "Task:", str(error)) from error
     parts = {"train": splits.train, "validation": splits.validation}
