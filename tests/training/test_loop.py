@@ -45,7 +45,7 @@ def test_resume_after_any_epoch_gives_the_same_bits(batch_size, fused, precision
         assert resumed.epoch == epoch
         assert [figures(resumed.run_epoch()) for _ in range(epoch, 4)] == reports[epoch:]
         assert same(weights(whole), weights(resumed))
-        assert whole.state_dict()["precision"] == resumed.state_dict()["precision"]
+        assert whole.state_dict()["scaler"] == resumed.state_dict()["scaler"]
 
 
 def test_a_loaded_state_is_not_aliased():

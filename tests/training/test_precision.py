@@ -51,9 +51,9 @@ def test_lower_precision_learns_as_fp32_does(name):
 @pytest.mark.parametrize("fused", [False, True])
 def test_steps_that_overflow_are_left_out(fused):
     trial = training({"fused": fused}, precision="fp16", schedule=None)
-    trial.precision.load_state_dict({**trial.state_dict()["precision"], "scale": 2.0**30})
+    trial.precision.scaler.load_state_dict({**trial.state_dict()["scaler"], "scale": 2.0**30})
     report = trial.run_epoch()
-    assert np.isfinite(report["loss"]) and trial.state_dict()["precision"]["scale"] < 2.0**30
+    assert np.isfinite(report["loss"]) and trial.state_dict()["scaler"]["scale"] < 2.0**30
     assert all(parameter.isfinite().all() for parameter in trial.model.parameters())
 
 

@@ -215,7 +215,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "options": self.options,
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
-            "precision": self.precision.state_dict(),
+            "scaler": self.precision.scaler.state_dict(),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
 
@@ -257,7 +257,8 @@ class Training:
         keep_changes([self.optimizer], schedules, state["options"], self.options)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
             group["lr"] = rate
-        self.precision.load_state_dict(state["precision"])
+        if state["scaler"]:
+            self.precision.scaler.load_state_dict(state["scaler"])
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
 
 

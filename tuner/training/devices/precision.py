@@ -26,7 +26,8 @@ class Precision:
         if not isinstance(name, str) or name not in DTYPES:
             raise ValueError(f"precision is {name!r}: give one of {', '.join(DTYPES)}")
         self.device, self.dtype = device, DTYPES[name]
-        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")  # else it scales by 1
+        # Except with fp16, it scales by 1 and its state is empty.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
         """Returns the model's outputs; with bf16 and fp16 as float32."""
@@ -50,15 +51,6 @@ class Precision:
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
         self.scaler.update()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state that changes from step to step; empty except with fp16 (the scale of the loss)."""
-        return self.scaler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state of this precision; ignores one of another precision."""
-        if state:
-            self.scaler.load_state_dict(state)
 
 
 def widened(outputs: Any) -> Any:
