@@ -52,7 +52,7 @@ EACH["ddp"] = [*TWO, "ddp", "--workers-per-trial", "2"]
 @pytest.mark.parametrize("name", EACH)
 def test_each_strategy_and_precision_trains(tmp_path, name):
     if not name.startswith("single") and num_gpus() < 2:
-        pytest.skip(f"{name} needs two devices; test_parallel_cuda has it on one")
+        pytest.skip(f"{name} needs two devices; test_parallel has it on one")
     if SMALL and name not in ("single fp32", "model", "ddp"):
         pytest.skip("a pretended device has no numerics, and shows the others as it shows model")
     trials = search(tmp_path, "--max-epochs", "2", "--num-samples", "1", *EACH[name])
