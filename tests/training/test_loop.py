@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from trained import ConvNet, figures, images, same, sgd, training, weights
+from trained import figures, images, same, training, weights
 
-from tuner.space import Task
 from tuner.training import batches
 from tuner.training.data import Arrays, Splits
-from tuner.training.loop import Training
 from tuner.training.streams import reseed
-from tuner.training.task import TrialSpec
 
 NUM_EXAMPLES = 103
 
@@ -84,15 +81,6 @@ def test_a_schedule_over_all_epochs_continues_as_if_it_had_the_new_number_from_t
     assert rate(resumed) == pytest.approx(rates[-1]) and rate(short) == 0
     resumed.run_epoch(), long.run_epoch()
     assert rate(resumed) == pytest.approx(rate(long))
-
-
-@pytest.mark.parametrize(("strategy", "gpus", "num_devices"), [("single", 0.5, 1), ("dp", 2, 2), ("single", 0, 1)])
-def test_a_process_gets_the_devices_of_its_strategy(strategy, gpus, num_devices):
-    task = Task(data=lambda: None, model=lambda config: ConvNet(), optimizer=sgd)
-    part = Arrays(images().inputs.astype(np.float32), images().targets)
-    spec = TrialSpec({"batch_size": 4}, 3, 4, strategy=strategy, gpus=gpus)
-    trial = Training(task, Splits(part, part), spec, device="cpu")
-    assert trial.strategy.devices == [torch.device("cpu")] * num_devices and trial.device == torch.device("cpu")
 
 
 def test_a_report_has_the_named_figures():
