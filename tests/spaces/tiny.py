@@ -51,3 +51,11 @@ def unhurried(inputs):
 
 # An epoch takes half a second, so that a kill finds it in the middle of one.
 slow = dataclasses.replace(space, task=dataclasses.replace(space.task, augment=unhurried))
+
+
+def annealing(optimizer, config, max_epochs):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max_epochs)
+
+
+# With a schedule, whose rate a resumed trial must continue.
+cosine = dataclasses.replace(space, task=dataclasses.replace(space.task, schedule=annealing))
