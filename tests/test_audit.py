@@ -12,7 +12,11 @@ from scipy.stats import hypergeom
 from tuner.audit import drawn_trials, epochs_of, main
 from tuner.errors import RequestError
 from tuner.record.results import load
-from tuner.views.audit_record import false_prunes, result_of
+from tuner.views.audit_record import false_prunes, read_audit, result_of
+
+
+TRIAL = {"trial": "00001", "stopped": 1, "epochs": 4, "best": 0.5, "best_epoch": 2, "beats": False, "differs": "",
+         "seconds": 1.0}  # fmt: skip
 
 
 @pytest.mark.parametrize(("pruned", "audited"), [(8, 3), (1, 1), (30, 5), (31, 30), (40, 0), (200, 20)])
@@ -47,6 +51,25 @@ def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tm
     record, trial = SimpleNamespace(experiment=SimpleNamespace(folder=tmp_path)), SimpleNamespace(id="0", reports=())
     with pytest.raises(RequestError, match=wrong):
         next(epochs_of(record, trial))
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({"seed": "1"}, "seed: Input should be a valid integer"),
+        ({"sample": [1]}, "sample: 0: Input should be a valid string"),
+        ({"trials": [{"trial": "00001"}]}, "trials: 0: stopped: Field required"),
+        ({"trials": [TRIAL | {"best": float("nan")}]}, "trials: 0: best: Input should be a finite number"),
+        ({"trials": [TRIAL | {"beats": 1}]}, "trials: 0: beats: Input should be a valid boolean"),
+    ],
+)
+def test_an_audit_with_a_wrong_field_is_damaged(tmp_path, changed, wrong):
+    audit = {"winner": "00000", "seed": 0, "sample": ["00001"], "trials": [TRIAL]}
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    assert read_audit(tmp_path).trials[0].best == 0.5
+    (tmp_path / "audit.json").write_text(json.dumps(audit | changed))
+    with pytest.raises(RequestError, match=f"audit.json is damaged.*{wrong}"):
+        read_audit(tmp_path)
 
 
 def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_here, capsys):
