@@ -14,7 +14,6 @@ from tuner.errors import RequestError
 from tuner.record.results import load
 from tuner.views.audit_record import false_prunes, read_audit, result_of
 
-
 TRIAL = {"trial": "00001", "stopped": 1, "epochs": 4, "best": 0.5, "best_epoch": 2, "beats": False, "differs": "",
          "seconds": 1.0}  # fmt: skip
 
