@@ -134,7 +134,7 @@ def leave(code: int) -> NoReturn:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Prints log records as `say` prints lines; a record of several lines keeps its line ends."""
+    """Escapes unprintable characters of log records as `say` does, but keeps their line ends."""
 
     def format(self, record: logging.LogRecord) -> str:
         lines = map(printable, super().format(record).split("\n"))
@@ -146,7 +146,7 @@ if logging.lastResort:  # the handler that prints warnings: tuner's commands con
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near, as to a very long text."""
+    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near or `given` is very long."""
     names = [name for name in known if max(len(name), len(given)) <= MOST_NEAR]
     short = [name for name in names if given in _shortened(name) or name in _shortened(given)]
     close = difflib.get_close_matches(given, names, n=1) or short

@@ -172,7 +172,7 @@ class Size:
 
 
 def size_of(folder: OpenFolder) -> Size:
-    """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
+    """Counts the folder's files and bytes, for at most MOST_S seconds; follows no link."""
     size, until = Size(), time.monotonic() + MOST_S
     for below, folders, files in _walked(folder.place):
         is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)

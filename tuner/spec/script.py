@@ -59,7 +59,7 @@ class Trial:
     Attributes:
         config: its parameters.
         metric, mode: the metric that the search optimizes, and "min" or "max".
-        read: whether the script has read parameters from `script`, argparse, `wandb.init` or Optuna; not constants.
+        read: whether `script`, argparse, `wandb.init` or Optuna passed parameters; replaced literals do not count.
         reported: whether `tuner.integrations.wandb` has reported the metric.
         pid: the id of the trial's process; `wandb.log` does nothing in processes that the script starts.
         stack: callbacks that clean up at the trial's end.

@@ -94,7 +94,7 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
 
 
 def as_part(value: Any, classes: bool) -> DataSplit:
-    """One part of the data; raises a DataError if `Splits` does not document it, or its examples cannot be used."""
+    """Converts one part of the data; raises a DataError for a type that `Splits` does not list, or bad examples."""
     if isinstance(value, Mapped):
         return value
     if isinstance(value, Files):

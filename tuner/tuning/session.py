@@ -1,6 +1,6 @@
-"""A search on one page: `run_search` runs a session of a search, from what the caller asks for to the printed answer.
+"""Runs a search: `run_search` has all steps of a session in order, from the caller's request to the printed answer.
 
-The first run of a search is a session, and so is each `--resume`. The imports are in the steps: while Ray starts, this
+The first run of a search is a session, and so is each `--resume`. Steps import what they need: while Ray starts, this
 process and Ray's workers import torch, Ray Tune and the space.
 """
 

@@ -75,7 +75,7 @@ class Simulation:
         self._paused: set[int] = set()
         self._kept: dict[int, list[_Arrival]] = defaultdict(list)  # paused trial -> its arrivals until it resumes
         self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
-        self._leaving: set[int] = set()  # ended trials that the rule still counts, until their `trial_ended`
+        self._leaving: set[int] = set()  # ended trials; the rule counts each until its event `trial_ended`
 
     def fates(self) -> list[Fate]:
         """Replays all reports and returns one outcome per trial, in the order of the record."""

@@ -78,7 +78,7 @@ def visit(code: bytes, mark: str) -> str:
         cloudpickle.loads(code)
     except Exception as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return f"the space does not load ({what}); install what it imports on every node, or keep it in its own package"
+        return f"the space does not load ({what}); install its imports on every node, or put them into its package"
     results = os.path.dirname(mark)
     if not os.path.isdir(mark):
         return f"--results {results} is another folder there; give one that all nodes share"

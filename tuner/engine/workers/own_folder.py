@@ -208,7 +208,7 @@ class OwnFolder:
             for name in (*folders, *names):
                 path = Path(place, name)
                 if is_shared(name) and not path.is_symlink():
-                    with contextlib.suppress(OSError):  # no permission, or another trial has just moved its own
+                    with contextlib.suppress(OSError):  # no permission, or another trial moved its copy first
                         move(path, self._base / path.relative_to(self._root))
             folders[:] = [name for name in folders if not is_shared(name)]
 

@@ -204,8 +204,8 @@ class Uploader:
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
 
-    Files of OF_THIS_MACHINE are left out. The journal is measured first and comes last: the checkpoints that it names
-    up to this size are then among the files, and are uploaded before it.
+    Files of OF_THIS_MACHINE are left out. The journal's size is read first, so the list has each checkpoint that this
+    part names. The journal comes last, so these are uploaded before it.
     """
     journal = _mark(folder / JOURNAL)
     # `os.walk` passes over folders that a trial renames or deletes meanwhile.

@@ -62,7 +62,7 @@ class Cluster:
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
     def head(self) -> psutil.Process | None:
-        """Returns the cluster's head if it still runs: a process with its id, start time, user and command line."""
+        """Returns the head's process if it still runs; its id, start time, user and command line must match."""
         try:
             head = psutil.Process(self.pid)
             # The kernel counts from the boot, whose time moves with the clock.
