@@ -52,7 +52,7 @@ def test_each_strategy_puts_each_part_on_its_own_device_and_learns_as_on_a_cpu(g
     assert figures(restored.run_epoch()) == figures(on_gpus.run_epoch())
 
 
-def test_a_trial_beyond_its_share_gets_its_own_error_and_leaves_its_neighbours_memory(gpus):
+def test_a_trial_beyond_its_share_gets_its_own_error_and_the_device_works_on(gpus):
     gpus.limit(0.25)
     fits = training()
     assert fits.run_epoch()["micro_batch_size"] == 16
