@@ -155,7 +155,15 @@ def line(event):
     [
         *(line(REPORT | wrong) for wrong in (
             {"epoch": "1"}, {"epoch": 10**9}, {"metrics": []}, {"checkpoint": "../x"}, {"config": 5}, {"trial": None},
+            {"trial": "../../x"}, {"time": math.nan}, {"event": []}, {"copied": "/"}, {"refused": 1},
         )),
+        *(line({**REPORT, "event": "decision", **DECIDED} | wrong) for wrong in (
+            {"value": {}}, {"recorded": -1}, {"rung": math.inf}, {"action": None}, {"cutoff": "x"}, {"band": "0"},
+        )),
+        line({"time": 3, "event": "trial_ended", "trial": "0", "status": [], "reason": ""}),
+        line({"time": 3, "event": "trial_started", "trial": "0", "resources": {}}),
+        line({"time": 3, "event": "length_learned", "trial": "0", "epochs": 0, "rungs": [1]}),
+        line({"time": 3, "event": "experiment_finished", "state": "<script>"}),
         *(line(value) for value in (["nan"], "inf", [], 7, None)),
         b'{"time": 1, "event": "experiment_started"}\n',  # without a checksum
     ],

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
-from tuner.spec.experiment import Experiment
-from tuner.spec.facts import facts_of
-from tuner.spec.spaces import find_space
+from tests.serve.conftest import begin
 
 # root may write whatever a mode says: only the mount refuses, in a namespace of its own.
 MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
@@ -35,23 +31,16 @@ def mounted(tmp_path):
     probe = ["unshare", "--mount", "bash", "-c", MOUNT, str(tmp_path), "true"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("this user may not mount")
-    folder = tmp_path / "results" / "mine"
-    folder.mkdir(parents=True)
-    loaded_space = find_space("quadratic")
-    save_experiment(
-        Experiment(space="quadratic", name="mine", results=str(folder.parent)), folder, facts_of(loaded_space, [])
-    )
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name="mine", num_samples=10, max_epochs=10)
-    config = {"x": 1.0, "speed": 1.0, "noise": 0.0}
-    journal.write("trial_started", "00000", config=config, resources={"CPU": 1.0}, node="127.0.0.1")
-    journal.write("report", "00000", epoch=1, metrics={"loss": 1.0})
-    rung = {"rung": 1, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2}
-    journal.write("decision", "00000", epoch=1, action="stop", reason="slow", **rung)
-    journal.write("trial_ended", "00000", status="pruned", reason="slow")
-    journal.write("trial_started", "00001", config=config, resources={"CPU": 1.0}, node="127.0.0.1")
-    journal.write("report", "00001", epoch=10, metrics={"loss": 0.5})
-    journal.write("trial_ended", "00001", status="completed", reason="done")
+    (tmp_path / "results").mkdir()
+    journal = begin(tmp_path / "results", "mine")
+    for trial, epoch, loss, status in (("00000", 1, 1.0, "pruned"), ("00001", 10, 0.5, "completed")):
+        config = {"x": 1.0, "speed": 1.0, "noise": 0.0}
+        journal.write("trial_started", trial, config=config, resources={"CPU": 1.0}, node="127.0.0.1")
+        journal.write("report", trial, epoch=epoch, metrics={"loss": loss})
+        if status == "pruned":
+            rung = {"rung": 1, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2}
+            journal.write("decision", trial, epoch=epoch, action="stop", reason="slow", **rung)
+        journal.write("trial_ended", trial, status=status, reason="slow or done")
     journal.write("experiment_finished", state="finished", reason="")
     journal.close()
 

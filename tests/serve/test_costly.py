@@ -88,21 +88,6 @@ def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, m
     assert asked(worker, small)[0] == 200
 
 
-@pytest.mark.parametrize("cause", ["client", "service"])
-def test_it_ends_when_its_client_goes_away_or_the_service_ends(endless, cause):
-    before, worker, gone = children(), AnalysisWorker(most_s=60.0, most_memory=16 << 30), threading.Event()
-
-    def end_when_started():
-        while not children() - before:
-            time.sleep(0.01)
-        gone.set()
-
-    threading.Thread(target=end_when_started).start()
-    ending = {"gone": gone} if cause == "client" else {"stopping": gone.is_set}
-    status, answer = asked(worker, endless, **ending)
-    assert status == 503 and "disconnected" in answer["error"] and children() <= before
-
-
 def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
     worker, gone = AnalysisWorker(most_s=600.0, most_memory=16 << 30), threading.Event()
 

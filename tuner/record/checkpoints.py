@@ -17,10 +17,9 @@ STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip wi
 
 
 class SavedCheckpoints:
-    """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
+    """The checkpoints of an experiment that exist on disk, by their names in the journal, and the one of `best/`.
 
-    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy. Others count as
-    missing after MOST_LOOKS: a journal may name a million, and the dashboard looks them up after each new line.
+    After MOST_LOOKS, others count as missing: a journal may name a million, and each update of the page looks for them.
     """
 
     def __init__(self, experiment: Path) -> None:

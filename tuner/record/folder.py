@@ -158,12 +158,9 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
         raise RequestError(f"{folder.path / name} cannot be written: {error.strerror}") from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Size:
-    """The regular files below a folder: their number, their bytes, and whether all of them were counted.
-
-    `checkpoints` counts folders of checkpoints.
-    """
+    """The number and bytes of the regular files below a folder, whether all were counted, and the checkpoints there."""
 
     files: int = 0
     size_bytes: int = 0
@@ -175,10 +172,13 @@ def size_of(folder: OpenFolder) -> Size:
     """Counts the folder's files and bytes, for at most MOST_S seconds; follows no link."""
     size, until = Size(), time.monotonic() + MOST_S
     for below, folders, files in _walked(folder.place):
-        is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
-        checkpoints = size.checkpoints + sum(name.startswith("checkpoint_") for name in folders)
-        size = Size(size.files + len(files), size.size_bytes + sum(files.values()), is_whole, checkpoints)
-        if time.monotonic() > until:
+        size.files += len(files)
+        size.size_bytes += sum(files.values())
+        size.checkpoints += sum(name.startswith("checkpoint_") for name in folders)
+        is_late = time.monotonic() > until
+        if is_late or (folders and len(below.parts) >= MOST_LEVELS):
+            size.is_whole = False
+        if is_late:
             break
     return size
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -56,15 +55,9 @@ def ray_files_in(folder: Path) -> list[Path]:
             if _is_state_file(entry.name):
                 paths += [folder / entry.name]
             elif entry.is_dir(follow_symlinks=False):
-                paths += [path for name in OF_A_TRIAL if stat.S_ISREG(_mode(path := folder / entry.name / name))]
+                inside = (folder / entry.name / name for name in OF_A_TRIAL)
+                paths += [path for path in inside if os.path.isfile(path) and not os.path.islink(path)]
     return sorted(paths)
-
-
-def _mode(path: Path) -> int:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return 0
 
 
 def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], Folding]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tuner.errors import RequestError
 from tuner.record.events import Event, event_of
@@ -29,7 +28,7 @@ def unbounded(weight: int) -> None:
 
 
 class Lines:
-    """Reads the events of a journal's lines, each line once; has read `number` lines of `size` bytes so far."""
+    """Reads the events of a journal, each line once; it has read `number` lines of `size` bytes so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -65,12 +64,10 @@ class Lines:
         return RequestError(f"{self._path} is damaged at {where}; --resume goes on from the lines before it")
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The readable part of a journal: its events before the first damaged line, and their number of bytes.
+class Scan(NamedTuple):
+    """A journal's events before its first damaged line, their bytes, and which line is damaged and how; empty = none.
 
-    `damage` names the damaged line and what is wrong with it. It is empty if no line is damaged, or if only the last
-    line is incomplete.
+    An incomplete last line is no damage.
     """
 
     events: list[Event]

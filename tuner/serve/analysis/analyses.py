@@ -27,7 +27,6 @@ from tuner.views.figures.whatif import draw_whatif
 from tuner.views.whatif import WhatIf, what_if
 
 MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
-MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page requests only one
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,22 @@ ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoot
 
 
 class Analyser:
-    """Computes responses about experiments' folders and keeps the records of the last MOST_FOLLOWED experiments."""
+    """Computes responses about experiments' folders; keeps the records of the last folder.
+
+    It also keeps the last importance, because its forests take seconds and a page requests it again.
+    """
 
     def __init__(self) -> None:
-        self._followed: dict[str, Following] = {}
-        # The last importance, because its forests take seconds and a page requests it again.
+        self._folder, self._following = "", Following(Path())
         self._weighed: tuple[ExperimentRecord | None, dict[str, Any], bytes] = None, {}, b""
 
     def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, bytes]:
         """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
         try:
-            record = self._record(folder)
+            if folder != self._folder:
+                share(Path(folder).parent)
+                self._folder, self._following = folder, Following(Path(folder), MOST_JOURNAL_BYTES)
+            record = self._following.load()
             # Two records share the objects of unchanged trials, so the comparison is fast.
             if analysis == "importance" and self._weighed[1] == choices and self._weighed[0] == record:
                 return 200, self._weighed[2]
@@ -96,15 +100,6 @@ class Analyser:
             raise
         except Exception as error:  # any other error counts as caused by the folder's content
             return 422, _error_text(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
-
-    def _record(self, folder: str) -> ExperimentRecord:
-        share(Path(folder).parent)
-        following = self._followed.pop(folder, None) or Following(Path(folder), MOST_JOURNAL_BYTES)
-        record = following.load()
-        self._followed[folder] = following
-        while len(self._followed) > MOST_FOLLOWED:
-            del self._followed[next(iter(self._followed))]
-        return record
 
 
 def _error_text(message: str) -> bytes:
