@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.record.journal import Journal, JournalWriter
+from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.replay import Replay
@@ -45,7 +45,7 @@ class Search:
 
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
-        self.path, self.journal, self.stopper = path, JournalWriter(Journal(path)), SearchStopper()
+        self.path, self.journal, self.stopper = path, Journal(path), SearchStopper()
         self.scheduler = SearchScheduler(self.experiment, self.journal, self.stopper)
         self.searcher_heard = []
         self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))

@@ -14,7 +14,7 @@ from tuner.record.saved_experiment import digest
 from tuner.serve import comparison
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
-from tuner.serve.reading import experiment_reader as budget
+from tuner.serve.reading import results_reader as budget
 from tuner.views.compare import MOST_COMPARED
 
 

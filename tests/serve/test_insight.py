@@ -6,11 +6,10 @@ import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.record.journal import Journal
+from tests.serve.conftest import begin
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.serve.analysis import analyses
 from tuner.serve.app import create_app
-from tuner.spec.experiment import Experiment
 
 NAME = "asked"
 FACTS = {"created": 1000.0, "space": {"params": {}}}
@@ -19,12 +18,10 @@ FACTS = {"created": 1000.0, "space": {"params": {}}}
 @pytest.fixture
 def results(tmp_path):
     """12 trials of 4 epochs whose loss is x + 1 / epoch; the worse half is pruned at epoch 2; one never reports."""
-    folder = tmp_path / NAME
-    folder.mkdir()
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
-    save_experiment(Experiment(name=NAME, results=str(tmp_path), **options), folder, {**FACTS, "data": {"source": ""}})
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name=NAME)
+    journal = begin(tmp_path, NAME, **options, reduction_factor=2)
+    folder = tmp_path / NAME
+    save_experiment(load_experiment(folder)[0], folder, {**FACTS, "data": {"source": ""}})
     for number in range(13):
         trial = f"{number:05}"
         config = {"x": number / 10, "y": (number * 5) % 13, "act": "<b>relu</b>"}
@@ -133,5 +130,5 @@ def test_an_audit_is_none_until_there_was_one_and_its_command_is_said(ask):
 def test_figures_are_drawn_once_a_record(ask, monkeypatch):
     first = ask("/figures")
     assert set(first) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
-    monkeypatch.setattr("tuner.serve.reading.experiment_reader.FIGURES", {})
+    monkeypatch.setattr("tuner.serve.reading.results_reader.FIGURES", {})
     assert ask("/figures") == first

@@ -12,8 +12,7 @@ from tuner.record.reading import NotYet
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import abandoned
 from tuner.serve.analysis.analyses import Analyser
-from tuner.serve.reading import experiment_reader
-from tuner.serve.reading.experiment_reader import drop_first
+from tuner.serve.reading import results_reader
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.serve.reading.stream import event_frames
 
@@ -29,16 +28,19 @@ def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatc
     journals(tmp_path, 6)
     monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)
     monkeypatch.setattr("tuner.serve.reading.results_reader.TURN_S", 0.0)  # they take turns after each chunk
-    reader, read, totals = ResultsReader(tmp_path), set(), []
+    read, totals, make_room = set(), [], ResultsReader._make_room
+
+    def watched(self, kept):
+        make_room(self, kept)
+        totals.append(sum(each.weight for each in self._experiments.values()))
+
+    monkeypatch.setattr(ResultsReader, "_make_room", watched)
+    reader = ResultsReader(tmp_path)
     reader.view("e0")
     most = int(2.5 * reader._experiments["e0"].weight)
 
-    def watched(readers, kept):
-        drop_first(readers, kept)
-        totals.append(sum(each.weight for each in readers))
-
-    monkeypatch.setattr(experiment_reader, "MOST_MEMORY", most)
-    monkeypatch.setattr("tuner.serve.reading.results_reader.drop_first", watched)
+    monkeypatch.setattr(results_reader, "MOST_MEMORY", most)
+    totals.clear()
 
     def asking(name):
         while name not in read:
@@ -64,7 +66,7 @@ def test_what_was_not_asked_for_longest_is_dropped_first_and_figures_count_too(t
         return "".join(name[-1] for name in sorted(reader._experiments) if reader._experiments[name].last.view)
 
     reader.view("e0")
-    monkeypatch.setattr(experiment_reader, "MOST_MEMORY", int(2.5 * reader._experiments["e0"].weight))
+    monkeypatch.setattr(results_reader, "MOST_MEMORY", int(2.5 * reader._experiments["e0"].weight))
     for name in ("e1", "e0", "e2"):
         view = reader.view(name)
     assert held() == "02"

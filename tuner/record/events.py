@@ -61,10 +61,7 @@ def event_of(line: bytes) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: a numpy or torch array of one element to a number, other types to a text.
-
-    An integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
-    """
+    """Converts a value to JSON's types: an array of one element to a number, too large an integer to infinity."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

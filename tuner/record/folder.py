@@ -14,7 +14,9 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import COPY
@@ -29,8 +31,7 @@ MOST_LEVELS = 40  # of folders within folders; each takes a file descriptor whil
 MOST_NAMED = 100  # files of a subfolder that are named
 
 
-@dataclass(frozen=True)
-class OpenFolder:
+class OpenFolder(NamedTuple):
     """An open experiment folder: `place` is its file descriptor, and `results` is that of its parent folder."""
 
     path: Path
@@ -51,10 +52,8 @@ def opened(path: Path) -> Iterator[OpenFolder]:
     """Opens an experiment's folder; raises RequestError if it is missing, a link, or cannot be opened."""
     with contextlib.ExitStack() as stack:
         try:
-            results = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, results)
-            place = os.open(path.name, _FOLDER, dir_fd=results)
-            stack.callback(os.close, place)
+            stack.callback(os.close, results := os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+            stack.callback(os.close, place := os.open(path.name, _FOLDER, dir_fd=results))
         except OSError as error:
             raise RequestError(f"{path} cannot be opened: {error.strerror}") from None
         yield OpenFolder(path, results, place)
@@ -98,9 +97,9 @@ def rename(folder: OpenFolder, new: str) -> None:
 
 
 def set_aside(folder: OpenFolder) -> str:
-    """Begins to delete the folder: it gets a name that no list shows, and loses the files that make it an experiment.
+    """Begins to delete the folder: it gets a name that no list shows, which is returned, and is no experiment any more.
 
-    Returns the name; `remove` deletes the rest. Raises RequestError if the folder cannot be deleted.
+    `remove` deletes the rest. Raises RequestError if the folder cannot be deleted.
     """
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
@@ -184,23 +183,16 @@ def size_of(folder: OpenFolder) -> Size:
 
 
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
-    """Returns path and bytes of the first MOST_NAMED regular files below a subfolder; none if it is missing or a link.
-
-    The paths start below the subfolder.
-    """
-    found: list[tuple[str, int]] = []
+    """Returns path and bytes of the first MOST_NAMED files below a folder; none if that is missing or a link."""
     try:
         place = os.open(name, _FOLDER, dir_fd=folder.place)
     except OSError:
-        return found
+        return []
     try:
-        for below, _, files in _walked(place):
-            found += [(str(below / each), size) for each, size in files.items()]
-            if len(found) >= MOST_NAMED:
-                break
+        found = ((str(below / each), size) for below, _, files in _walked(place) for each, size in files.items())
+        return list(islice(found, MOST_NAMED))
     finally:
         os.close(place)
-    return found[:MOST_NAMED]
 
 
 def _walked(place: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:

@@ -23,24 +23,17 @@ from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
 
-class _Unpickled:
-    """Ray pickles its Tuner with all that it refers to, but tuner never reads that file."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-
-class Journal(_Unpickled):
+class Journal:
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening the journal cuts off what `scan` cannot read: an incomplete last line, or everything from a damaged line
-    on. In the second case it first copies the whole journal to another file.
+    Opening the journal cuts off what `scan` cannot read; if a line is damaged, it first copies the whole journal.
 
     Attributes:
-        blocked: called when a write fails, for example on a full disk; waits and returns whether to retry the write.
-            Without it the caller gets the OSError.
+        blocked: called when a write fails (a full disk); waits and returns whether to retry. Else OSError is raised.
         lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
         listener: called with each event before it is written, also when the journal is lost.
+        repeated: how many events of a name, trial and epoch not to write, because the journal has them and a replay
+            produces them again; None = write no event at all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,6 +41,7 @@ class Journal(_Unpickled):
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
         self.listener: Callable[[Event], None] | None = None
+        self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
         self._file = _appended(path)
         scanned = scan(path)
         if scanned.damage:
@@ -58,8 +52,17 @@ class Journal(_Unpickled):
             self._file.truncate(scanned.size)
         self._size = scanned.size
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file
+
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """Appends one event with the current time; `trial` is the id of the trial that the event concerns, if any."""
+        """Appends one event with the current time, unless it is in `repeated`; `trial` is the id of its trial."""
+        key = event, trial, fields.get("epoch")
+        if self.repeated is None:
+            return
+        if self.repeated[key]:
+            self.repeated[key] -= 1
+            return
         line: Event = {"time": round(time.time(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial
@@ -113,11 +116,7 @@ def _appended(path: Path) -> io.FileIO:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns a report's fields with notes in place of its long metrics.
-
-    Raises:
-        RequestError: the event is no report; a resume needs all other events whole.
-    """
+    """Returns a report's fields with notes in place of its long metrics; a resume needs all other events whole."""
     if event != "report":
         raise RequestError(
             f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; in the space's "
@@ -126,38 +125,3 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
     kept = {name: value if len(str(value)) < LONG else f"left out: {type(value).__name__} of {len(str(value)):,} "
             f"characters" for name, value in fields["metrics"].items()}  # fmt: skip
     return {**fields, "metrics": kept}
-
-
-class JournalWriter(_Unpickled):
-    """Writes events to a journal, except those that the journal already has (the same name, trial and epoch).
-
-    A resumed search replays its journal. The replay produces the recorded events again.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._muted = False
-        self._has: Counter[tuple[str, str | None, Any]] = Counter()
-
-    def mute(self) -> None:
-        """Drops all events until `unmute`, because the journal already has them."""
-        self._muted = True
-
-    def unmute(self, recorded: list[Event]) -> None:
-        """Ends `mute`: writes events again, but skips the first repetition of each event in `recorded`.
-
-        Args:
-            recorded: the journal's events from its last report on.
-        """
-        self._muted = False
-        self._has = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in recorded)
-
-    def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """Writes an event as `Journal.write` does, unless muted or the journal already has it."""
-        if self._muted:
-            return
-        key = (event, trial, fields.get("epoch"))
-        if self._has[key]:
-            self._has[key] -= 1
-            return
-        self._journal.write(event, trial, **fields)

@@ -47,11 +47,7 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Notes:
-    """Reads an experiment's notes.json; a missing file has no tags and no notes.
-
-    Raises:
-        RequestError: the file is damaged, too long, a link, or has a value that `Notes` refuses.
-    """
+    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged."""
     try:
         fields: Any = parsed(bytes_in(folder, FILE, MOST_FILE))
         tags = fields.get("tags", [])

@@ -17,7 +17,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.events import MOST_ID, MOST_TIME, Event, is_trial_id
-from tuner.record.reading import Hold, unbounded
+from tuner.record.reading import Hold
 from tuner.record.records import Folding, TrialRecord, finite
 from tuner.record.report_keys import RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
@@ -60,7 +60,7 @@ def ray_files_in(folder: Path) -> list[Path]:
     return sorted(paths)
 
 
-def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], Folding]:
+def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment, dict[str, Any], Folding]:
     """Returns the experiment, its facts, and its trials; raises RequestError if files are too large or damaged.
 
     A damaged or huge snapshot (experiment_state-*.json) is ignored. Metric and mode are guesses by name (`guessed`).

@@ -23,10 +23,6 @@ class NotYet(RequestError):
     """Reading took too long and stopped inside the journal; the next reading continues from there."""
 
 
-def unbounded(weight: int) -> None:
-    """A `Hold` that forbids nothing."""
-
-
 class Lines:
     """Reads the events of a journal, each line once; it has read `number` lines of `size` bytes so far."""
 
@@ -35,17 +31,10 @@ class Lines:
         self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
-        """Yields the events of the complete lines that were not read yet; leaves out an incomplete last line.
+        """Yields the events of the complete lines that were not read yet; calls `prepare` before it parses lines.
 
-        An event counts as read when the next one is requested. So after an error here or in the caller, line
-        `number + 1` is the faulty one.
-
-        Args:
-            prepare: called with the lines of each read before they are parsed.
-
-        Raises:
-            OtherFormat: the journal has another format.
-            ValueError, KeyError, TypeError: a line is damaged.
+        An event counts as read when the next one is requested: after an error, line `number + 1` is the faulty one.
+        Raises OtherFormat for a journal of another format, and ValueError, KeyError or TypeError for a damaged line.
         """
         file.seek(self.size)
         for lines in lines_of(file):
@@ -76,12 +65,7 @@ class Scan(NamedTuple):
 
 
 def scan(path: Path) -> Scan:
-    """Reads a journal up to its first damaged line.
-
-    Raises:
-        OtherFormat: the journal has another format.
-        OSError: the journal is missing or not a regular file.
-    """
+    """Reads a journal up to its first damaged line; raises OtherFormat, or OSError if it is no readable file."""
     lines, events, damage = Lines(path), [], ""
     with open_in(path.parent, path.name) as file:
         try:
@@ -101,11 +85,7 @@ def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambd
     """Yields events as they are appended, until the last one is `experiment_finished`.
 
     If the search's process may be killed, pass `gone`: once it returns True, the file is read to its end a last time.
-    An incomplete last line is read again at the next poll. It polls every `pause_s` seconds, because inotify does not
-    see what another host writes to a shared file system.
-
-    Raises:
-        RequestError: the journal is damaged or cannot be read.
+    It polls, because inotify does not see what another host writes. Raises RequestError if the journal is damaged.
     """
     lines = Lines(path)
     try:
@@ -126,11 +106,7 @@ def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambd
 
 
 class Reading:
-    """Reads one journal as it grows.
-
-    Args:
-        most_bytes: the maximum size of the journal; None = no limit.
-    """
+    """Reads one journal as it grows, up to a size of `most_bytes`."""
 
     def __init__(self, path: Path, most_bytes: int | None = None) -> None:
         self._path, self._most_bytes = path, most_bytes
@@ -140,18 +116,17 @@ class Reading:
         self._folding, self._weight = Folding(), 0  # the weight estimates the bytes of memory that the events take
         self._lines, self._inode = Lines(self._path), 0
 
-    def read_on(self, until: float | None = None, hold: Hold = unbounded) -> Folding:
+    def read_on(self, until: float | None = None, hold: Hold = lambda weight: None) -> Folding:
         """Reads the lines appended since the last call; returns what all lines tell of the search and its trials.
 
         An incomplete last line is left for the next call. A journal that has shrunk or was replaced is read from its
         first line. Without a journal there are no records.
 
         Args:
-            until: the time (`time.monotonic`) after which to stop, once a chunk of lines was read; None = read all.
+            until: the time (`time.monotonic`) after which it raises NotYet between two chunks of lines.
             hold: called with the memory of all events before more of them are parsed.
 
         Raises:
-            NotYet: the time was over; the next call continues from there.
             RequestError: a line is damaged, or the journal is too long, unreadable or not a regular file.
         """
         try:

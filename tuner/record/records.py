@@ -41,10 +41,7 @@ class Session(NamedTuple):
 
 
 class Report(NamedTuple):
-    """A trial's metrics after `epoch` epochs; `checkpoint` is a path relative to the experiment's folder.
-
-    `order` numbers the search's reports by arrival (in a journal: the event's number).
-    """
+    """A trial's metrics after `epoch` epochs; `checkpoint` is a path in the experiment's folder, `order` its line."""
 
     epoch: int
     metrics: dict[str, Any]

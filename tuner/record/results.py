@@ -11,7 +11,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.ray_folder import is_ray_folder, read_ray
-from tuner.record.reading import Hold, Reading, unbounded
+from tuner.record.reading import Hold, Reading
 from tuner.record.records import Folding, Report, Session, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.search_stats import SearchStats
@@ -79,10 +79,7 @@ class ExperimentRecord:
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """Returns the best trial by `experiment.BEST_RULE` and its best report; None if there is none.
-
-        A report whose checkpoint is gone counts only if all are gone.
-        """
+        """The best trial by `experiment.BEST_RULE` and its best report; without a checkpoint only if all are gone."""
         return self.stats.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @property
@@ -92,35 +89,22 @@ class ExperimentRecord:
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads an experiment's folder, also one of plain Ray Tune.
-
-    Raises:
-        RequestError: the folder has no experiment, is damaged, or cannot be read.
-    """
+    """Reads an experiment's folder, also one of plain Ray Tune; raises RequestError if it cannot."""
     if not folder.is_dir():
         raise RequestError(no_experiment(folder))
     return Following(folder).load()
 
 
 class Following:
-    """Reads one experiment's folder repeatedly: each time only the new lines of its journal, a Ray folder whole.
-
-    Args:
-        most_bytes: the maximum size of the journal; None = no limit.
-    """
+    """Reads one experiment's folder repeatedly: the new lines of its journal, of at most `most_bytes`; Ray's whole."""
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
         self._reading = Reading(folder / "journal.jsonl", most_bytes)
         self._stats: SearchStats | None = None
 
-    def load(self, until: float | None = None, hold: Hold = unbounded) -> ExperimentRecord:
-        """Returns the experiment as the folder now has it; the arguments are those of `Reading.read_on`.
-
-        Raises:
-            NotYet: the time was over before the journal was read.
-            RequestError: the folder has no experiment, is damaged, or cannot be read.
-        """
+    def load(self, until: float | None = None, hold: Hold = lambda weight: None) -> ExperimentRecord:
+        """Returns the experiment as the folder now has it; arguments and errors are those of `Reading.read_on`."""
         try:
             return self._load(until, hold)
         except OSError as error:

@@ -36,12 +36,7 @@ def damaged_experiment(folder: Path, error: Exception) -> RequestError:
 
 
 def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
-    """Reads experiment.json and returns the experiment and its facts; falls back to the copy.
-
-    Raises:
-        OtherFormat: it has another format.
-        RequestError: there is no experiment, or both the file and its copy are damaged.
-    """
+    """Returns the experiment and its facts of experiment.json, or of its copy; raises RequestError or OtherFormat."""
     path, copy = folder / FILE, folder / COPY
     other: OtherFormat | None = None
     try:

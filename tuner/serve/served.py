@@ -16,8 +16,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.options import Resume, resume_arguments
 from tuner.serve.jobs.searches import WAITS_OR_RUNS, Search, Searches
-from tuner.serve.reading.experiment_reader import View
-from tuner.serve.reading.results_reader import NotThere, ResultsReader
+from tuner.serve.reading.results_reader import NotThere, ResultsReader, View
 from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
 from tuner.spec.experiment import fixed_epochs
 from tuner.views.figures import values as value_choices

@@ -20,7 +20,7 @@ from tuner.engine.controller.changes import Watch, installed
 from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.workers.trainable import trainable_of
-from tuner.record.journal import Journal, JournalWriter
+from tuner.record.journal import Journal
 from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
@@ -63,8 +63,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     searcher = build_searcher(experiment, loaded_space.space, history)
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
-    writer = JournalWriter(journal)
-    common = experiment, writer, stopper, metric_option(loaded_space, experiment.metric), bool(history)
+    common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)
     scheduler = (
         PopulationScheduler(*common, space=loaded_space.space) if pbt else SearchScheduler(*common, nodes.concurrent)
     )
@@ -72,10 +71,10 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     proposals = Proposals(
         searcher,
         experiment,
-        writer,
+        journal,
         concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places(nodes.concurrent())),
         keep=keep,
-        replayed=lambda own: Replay(own, scheduler, writer, experiment, history, loaded_space.sha256).run(),
+        replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
     )
     files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
     retries = Retries(experiment.max_failures, history, here=here)

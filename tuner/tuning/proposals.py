@@ -17,7 +17,7 @@ from ray.tune.search import SearchAlgorithm
 from tuner.engine.controller.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
-from tuner.record.journal import JournalWriter
+from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
 from tuner.tuning.searchers.sampling import SeededSearcher
 
@@ -43,7 +43,7 @@ class Proposals(SearchAlgorithm):
         self,
         searcher: SeededSearcher,
         experiment: Experiment,
-        journal: JournalWriter,
+        journal: Journal,
         *,
         concurrent: Callable[[], int],
         keep: CheckpointConfig,

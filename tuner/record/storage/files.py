@@ -19,9 +19,7 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-# Maximum bytes of a journal's line (200 are usual); default maximum of a file that is read whole, such as
-# experiment.json (5 kB).
-MOST_BYTES = 16 << 20
+MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (200 are usual), and of a file that is read whole (5 kB)
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays threads and deadlines by 40 ms
 SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal's take 4 to 6, `[],` 43
 MOST_DEPTH = 320  # maximum levels of nesting in JSON; code that recurses meets Python's limit of 1,000 frames at 450
@@ -33,21 +31,15 @@ _shared: set[Path] = set()  # folders in which other users may rename files
 
 
 def share(root: Path) -> None:
-    """Makes `open_in` refuse any folder directly below `root` that is a link.
-
-    A check before a file is opened is not enough, because another user may replace the folder in between.
-    """
+    """Makes `open_in` refuse a link directly below `root`; another user may put one there after any earlier check."""
     _shared.add(root)
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
-    """Opens a regular file in a folder for reading; never waits for another process, even if the file is a pipe.
-
-    Links are followed in the folder's own path (see `share`), but not below it.
+    """Opens a regular file in a folder for reading; waits for no other process, and follows no link below the folder.
 
     Raises:
-        OSError: the file is missing, unreadable, a link, or not regular; or its name is empty, has `..` or begins
-            with `/`.
+        OSError: the file is missing, unreadable or not regular; or its name is empty, has `..` or begins with `/`.
         ValueError: the name contains a zero byte.
     """
     *folders, last = PurePosixPath(name).parts or ("",)
@@ -113,13 +105,9 @@ def weight(text: bytes) -> int:
 def parsed(text: bytes) -> Any:
     """Parses JSON from an untrusted file; NaN and Infinity become floats.
 
-    pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. But pydantic's refuses 202 or more
-    levels of nesting, and halves of surrogate pairs, which file names may contain.
-
-    Raises:
-        ValueError: the text is not JSON, is nested more than MOST_DEPTH levels, or has an integer above MOST_NUMBER.
+    Raises ValueError if it is not JSON, has more than MOST_DEPTH levels, or an integer above MOST_NUMBER.
     """
-    try:
+    try:  # takes 1 us per line, `json` 5 us; but refuses 202 levels, and halves of surrogate pairs, as in file names
         value = from_json(text, cache_strings="keys")
     except ValueError:
         try:
@@ -153,10 +141,7 @@ def _check(value: Any) -> None:
 def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
     """Yields the complete lines from a file's current position, without newlines, as one list per read.
 
-    A last line without a newline is left out.
-
-    Raises:
-        ValueError: an unfinished line is longer than MOST_BYTES; the lines before it were already yielded.
+    Raises ValueError if an unfinished line is longer than MOST_BYTES, after it has yielded the lines before.
     """
     parts: list[bytes] = []  # pieces of a line that spans several reads; they are joined only once
     length = 0
@@ -182,11 +167,8 @@ def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None
 def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which replaces `path` when the `with` block ends without an error.
 
-    At any time `path` has the old content or the new content, never a part, also after a power failure. If the block
-    or the rename fails, `path` keeps the old content. A link is replaced itself.
-
-    Args:
-        dir_fd: an open folder, in which `path` is the name of the file; None = `path` is a path.
+    At any time `path` has the old or the new content, also after an error or a power failure. A link is replaced
+    itself. With `dir_fd`, an open folder, `path` is a name in it.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -211,9 +193,8 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
-    The two change places in one step, so `path` has all of the old content or all of the new. A file system that
-    cannot do this (NFS) takes two renames. A crash between them leaves no `path`; the next call moves the old folder
-    back. Only one process at a time may call it.
+    The two change places in one step. NFS takes two renames; a crash between them leaves no `path`, and the next call
+    moves the old folder back. Only one process at a time may call it.
     """
     new, old = asides_of(path)
     _tidy(path)

@@ -24,16 +24,10 @@ LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a
 
 @contextmanager
 def only_driver(folder: Path, what: str = "") -> Iterator[None]:
-    """Locks the experiment's existing folder for this driver while the `with` block runs.
+    """Locks the experiment's existing folder for this driver, or with AUDIT for an audit, while the `with` block runs.
 
-    The lock (flock) is released when the process ends, even if it is killed. It works between hosts if the shared file
-    system's flock does (NFS 4, and Lustre mounted with flock).
-
-    Args:
-        what: AUDIT for an audit, else empty.
-
-    Raises:
-        RequestError: another driver has the lock, or the folder cannot be written to.
+    The lock (flock) ends with the process, even if it is killed. It works between hosts if the file system's flock does
+    (NFS 4, and Lustre mounted with flock). Raises RequestError if another driver has it, or the folder is read-only.
     """
     with ExitStack() as stack:
         try:
@@ -53,8 +47,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
 def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
     """Creates and locks a file while the `with` block runs; yields False if another process keeps it for LOOK_S.
 
-    Raises:
-        OSError: the file cannot be opened, or is a link.
+    Raises OSError if the file cannot be opened, or is a link.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     is_free = False
@@ -74,8 +67,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
 def driver_of(folder: Path) -> str:
     """Returns a text that names the process which runs an experiment; empty if none does. Writes nothing.
 
-    Raises:
-        RequestError: the lock cannot be read, or is not a regular file.
+    Raises RequestError if the lock cannot be read, or is not a regular file.
     """
     try:
         with open_in(folder, LOCK) as lock:

@@ -26,21 +26,14 @@ logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-# Files and folders that are not uploaded: they lock the experiment on this machine, or become its `best/`.
+# Not uploaded: they lock the experiment on this machine, or become its `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
-# Bytes per read and write; pyarrow sends files to S3 in parts of this size.
-PART_BYTES = 10 << 20
-# Parts of a file that pyarrow holds in memory at once. Without a limit, a file of 500 MB takes 900 MB of memory, and
-# 450 MB with pyarrow's own `copy_files`.
-MOST_PARTS = 8
+PART_BYTES = 10 << 20  # per read and write; pyarrow sends files to S3 in parts of this size
+MOST_PARTS = 8  # that pyarrow holds at once; a file of 500 MB would take 900 MB, by pyarrow's `copy_files` 450 MB
 
 
 class ObjectStore:
-    """A folder of experiments in an object store.
-
-    Raises:
-        RequestError: pyarrow cannot open the URI.
-    """
+    """A folder of experiments in an object store; raises RequestError if pyarrow cannot open the URI."""
 
     def __init__(self, uri: str) -> None:
         from pyarrow.fs import FileSystem
@@ -75,9 +68,7 @@ class ObjectStore:
     def bring(self, name: str, folder: Path) -> None:
         """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal.
 
-        Raises:
-            RequestError: the folder and the store each have events that the other lacks, or the store fails or names
-                a file outside the folder.
+        Raises RequestError if each has events that the other lacks, or the store fails or names a file elsewhere.
         """
         try:
             remote, journal = self.read(name, JOURNAL), folder / JOURNAL

@@ -15,12 +15,7 @@ MOST_KEPT_BYTES = 1 << 20  # maximum size of a file of a trial that can no longe
 
 
 class TrialFiles:
-    """Deletes the large files of trials that ended behind the best value so far, at each trial's end.
-
-    Args:
-        folder: the experiment's folder.
-        best: returns the best value so far and its trial; None if no value is finite.
-    """
+    """Deletes large files of trials that ended behind the best value so far, which `best` returns with its trial."""
 
     def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None]) -> None:
         self._folder, self._best = folder, best

@@ -1,7 +1,6 @@
 """The expensive analyses, and the child process that computes them: `python -m tuner.serve.analysis.analyses`.
 
-The service (`tuner.serve.analysis.insight`) kills it if a response takes too long or its client disconnects. It exits
-by itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
+It exits by itself if the service ends, its memory is used up, or a response takes twice the time limit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
-from tuner.serve.reading.experiment_reader import MOST_JOURNAL_BYTES
+from tuner.serve.reading.results_reader import MOST_JOURNAL_BYTES
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour
 from tuner.views.figures.whatif import draw_whatif
@@ -107,10 +106,9 @@ def _error_text(message: str) -> bytes:
 
 
 def main(argv: list[str]) -> int:
-    """Answers the requests from a pipe until it is closed; returns the exit code: 0, or 1 if the memory is used up.
+    """Answers requests from a pipe until it is closed (exit code 0), or until the memory is used up (1).
 
-    Args:
-        argv: the pipe's file descriptor, and the limits: seconds per response, bytes of memory.
+    `argv`: the pipe's file descriptor, and the limits: seconds per response, bytes of memory.
     """
     pipe, most_s, most_memory = Connection(int(argv[0])), float(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))

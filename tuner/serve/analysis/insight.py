@@ -1,8 +1,7 @@
 """Read-only routes that analyse one experiment: what-if (a replay), one trial, contour, importance, and the audit.
 
-Expensive ones run in one child process, one at a time, with limits on time and memory: it can be killed together with
-its memory; a thread cannot. The first request starts the process. It keeps the records that it has read until a request
-exceeds the limits or its client disconnects; then the service kills it.
+Expensive ones run in one child process, one at a time, with limits on time and memory: unlike a thread, it can be
+killed. The first request starts it. It keeps the records that it has read until it is killed.
 """
 
 from __future__ import annotations
@@ -75,9 +74,8 @@ class AnalysisWorker:
     def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
         """Sends a request to the process and returns the status and text of its response.
 
-        Raises:
-            TimeoutError: the client has gone, or the time is over. The process is killed; the next request starts one.
-            EOFError, OSError: the process has crashed.
+        If it raises TimeoutError (the client has gone, or the time is over), EOFError or OSError (a crash), the process
+        is ended; the next request starts one.
         """
         until = time.monotonic() + self._most_s
         if self._process is None or self._process.poll() is not None:

@@ -1,4 +1,4 @@
-"""Reads the experiments of a results folder: the list of them, and the current record of each."""
+"""Reads the experiments of a results folder: the list of them, and the current record and figures of each."""
 
 from __future__ import annotations
 
@@ -9,20 +9,133 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
-from tuner.errors import RequestError
-from tuner.record.ray_folder import is_ray_folder
+from tuner.errors import RequestError, blamed
+from tuner.record.notes import FILE as NOTES
+from tuner.record.ray_folder import is_ray_folder, ray_files_in
 from tuner.record.reading import NotYet
-from tuner.record.saved_experiment import FILE
+from tuner.record.results import ExperimentRecord, Following
+from tuner.record.saved_experiment import FILE, latest_experiment
 from tuner.record.storage.files import share
-from tuner.serve.reading.experiment_reader import ExperimentReader, Last, View, drop_first
-from tuner.serve.reading.summary import Summary
+from tuner.record.storage.lock import abandoned
+from tuner.serve.answers import figure_text
+from tuner.serve.reading.summary import Summary, summary_of, with_notes
 from tuner.spec.experiment import NAMES
+from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
+from tuner.views.figures.values import chosen, offered
 
+MOST_JOURNAL_BYTES = 512 << 20  # bytes of one journal; enough for a million trials of three reports
+AGAIN_S = 5.0  # seconds before a folder that could not be read is read again, or 20 times as long as reading it took
+MOST_MEMORY = 2 << 30  # bytes by `files.weight`; 230,000 trials of three reports and decisions reach it with 1.5 GB
+LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment, before the request gets "try again"
 TURN_S, WAIT_S = 0.5, 2.0  # seconds for which a request reads before others may, and for which one waits for its turn
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
+
+
+@dataclass(frozen=True)
+class View:
+    """An experiment's record and summary. Each figure is drawn once and reused until the record changes."""
+
+    record: ExperimentRecord
+    summary: Summary
+    drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def figure(self, name: FigureName, values: str = "") -> bytes:
+        """Returns a figure as JSON, empty if it has no data; `values` is the choice of a figure of COMPARING."""
+        with blamed(self.summary.name):
+            choice = chosen(self.record, values) if name in COMPARING else ""
+            text = self.drawn.get((name, choice))
+            if text is None:
+                text = figure_text(FIGURES[name](self.record, *([choice] if choice else [])))
+                if not choice or choice in offered(self.record):  # a client may choose any of many epochs
+                    self.drawn[name, choice] = text
+        return text
+
+
+@dataclass(frozen=True)
+class Last:
+    """The result of the last read, of the files' state `stamp`; its `view` may have been dropped.
+
+    It is reused until `until` (`time.monotonic`) while the files do not change: an error may be gone later.
+    """
+
+    stamp: object
+    summary: Summary
+    view: View | None
+    until: float = inf
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it can answer every request for the experiment: it has the record, or an error to report."""
+        return self.view is not None or bool(self.summary.error)
+
+
+class ExperimentReader:
+    """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
+
+    Args:
+        make_room: called with this reader after its `weight` has grown, before the memory is used.
+    """
+
+    def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
+        self.folder = folder
+        self.last: Last | None = None
+        self._make_room = make_room
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops the records, but keeps the summary."""
+        if self.last:
+            self.last = replace(self.last, view=None)
+        self._followed, self._held = Following(self.folder, MOST_JOURNAL_BYTES), 0
+
+    @property
+    def weight(self) -> int:
+        """Estimated bytes of memory that the records and figures take."""
+        view = self.last.view if self.last else None
+        return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
+
+    def known(self) -> Last | None:
+        """Returns the last result if the files have not changed since; None otherwise."""
+        last = self.last
+        if last is None or time.monotonic() >= last.until or last.stamp != _stamp(self.folder):
+            return None
+        # The end of a search's process changes no file.
+        return None if last.summary.state == "running" and abandoned(self.folder) else last
+
+    def read(self, until: float) -> Last:
+        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
+        last = self.known()
+        if last and last.is_enough:
+            return last
+        began, stamp = time.monotonic(), _stamp(self.folder)
+        try:
+            with blamed(self.folder.name):
+                record = self._followed.load(until, self._reserve)
+                summary = with_notes(summary_of(record), self.folder)
+            self.last = Last(stamp, summary, View(record, summary))
+        except NotYet:
+            raise
+        except RequestError as error:
+            self.forget()
+            summary = with_notes(Summary(self.folder.name, state="damaged", error=str(error)), self.folder)
+            now = time.monotonic()
+            self.last = Last(stamp, summary, None, now + max(AGAIN_S, 20 * (now - began)))
+        return self.last
+
+    def _reserve(self, weight: int) -> None:
+        if weight > MOST_MEMORY:
+            raise RequestError(
+                f"{self.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
+                f"MiB of memory; run python -m tuner.report, which accepts more"
+            )
+        self._held = max(weight, LEAST_WEIGHT)
+        self._make_room(self)
 
 
 class NotThere(RequestError):
@@ -45,8 +158,7 @@ class ResultsReader:
         """Returns the summaries of all experiments, the most recently started one first.
 
         An experiment that cannot be read has an `error`. One that takes long to read keeps its previous summary or has
-        the state `reading`; the next call continues to read it. Requests that arrive while a list is built all share
-        the next list.
+        the state `reading`; the next call continues to read it. Requests that wait for a list all share the next one.
         """
         asked = time.monotonic()
         with self._listing:
@@ -72,15 +184,11 @@ class ResultsReader:
 
     def read_newest(self) -> None:
         """Reads the experiment that was written last, so that the first page of it need not wait for its journal."""
-        with contextlib.suppress(RequestError, OSError, ValueError):  # ValueError: there is none
-            newest = max(self.root.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
-            self.view(newest.parent.name)
+        with contextlib.suppress(RequestError, OSError):
+            self.view(latest_experiment(self.root))
 
     def unchanged(self, name: str) -> Summary | None:
-        """Returns the last summary if the experiment's files have not changed since; None if they must be read.
-
-        It is the same object as long as they do not change, also after the record was dropped.
-        """
+        """Returns the last summary, the same object while the experiment's files do not change; else None."""
         self.folder(name)
         reader = self._experiments.get(name)
         last = reader.known() if reader else None
@@ -89,10 +197,7 @@ class ResultsReader:
     def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; stops reading at `until` (`time.monotonic`), or after VIEW_S.
 
-        Raises:
-            NotThere: there is no experiment of that name.
-            NotYet: reading takes longer, or other experiments are being read.
-            RequestError: the experiment's files are damaged or too large.
+        Raises NotThere, NotYet if reading takes longer, or RequestError if its files are damaged or too large.
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
@@ -100,10 +205,7 @@ class ResultsReader:
         return last.view
 
     def folder(self, name: str) -> Path:
-        """Returns a folder; raises NotThere if there is no such experiment, or it or one of its two files is a link.
-
-        A link that is created after this check is not followed either, because `files.share` makes readers refuse it.
-        """
+        """Returns a folder; raises NotThere if there is no such experiment, or it or one of its two files is a link."""
         folder = self.root / name if _is_name(name) else None
         if folder is None or not _is_experiment(folder):
             raise NotThere(f"no experiment of that name in {self.root}")
@@ -135,10 +237,14 @@ class ResultsReader:
             time.sleep(0.001)  # else this thread would get the lock again before those that wait for it
 
     def _make_room(self, reader: ExperimentReader) -> None:
-        """Drops the records of the experiments that were not requested for the longest time, if memory is short."""
+        """Drops records of other experiments, the least recently requested first, until all fit into MOST_MEMORY."""
         with self._lock:
             readers = list(self._experiments.values())
-        drop_first(readers, reader)
+        total = sum(each.weight for each in readers)
+        for each in readers:
+            if total > MOST_MEMORY and each is not reader:
+                total -= each.weight
+                each.forget()
 
     def _summary(self, name: str, until: float) -> Summary | None:
         """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""
@@ -153,6 +259,24 @@ class ResultsReader:
             return None
         except NotYet as error:
             return reader.last.summary if reader and reader.last else Summary(name, state="reading", notice=str(error))
+
+
+def _stamp(folder: Path) -> object:
+    """Returns a value that changes whenever a file changes that a view depends on."""
+    files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
+    try:
+        own = files if os.path.lexists(files[0]) else ray_files_in(folder)
+        return [_stat(path) for path in (*own, folder / NOTES)]
+    except (OSError, RequestError):
+        return [_stat(folder), _stat(folder / NOTES)]
+
+
+def _stat(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.lstat()
+        return status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode
+    except OSError as error:
+        return (error.errno or 0,)
 
 
 def _is_name(name: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tuner.engine.controller.trials import count_checkpoints_from, note_checkpoi
 from tuner.errors import RequestError
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
-from tuner.record.journal import JournalWriter
+from tuner.record.journal import Journal
 from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
@@ -44,13 +45,13 @@ class Replay(ReplayController):
         self,
         proposals: Proposals,
         scheduler: SearchScheduler,
-        writer: JournalWriter,
+        journal: Journal,
         experiment: Experiment,
         history: list[Event],
         sha256: str = "",
     ) -> None:
         super().__init__(proposals)
-        self._proposals, self._scheduler, self._writer, self._experiment = proposals, scheduler, writer, experiment
+        self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
         self._checkpoints = JournalCheckpoints(experiment)
@@ -69,14 +70,17 @@ class Replay(ReplayController):
         those that had a worker when the search stopped will run first.
         """
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
-        self._writer.mute()
-        for number, event in enumerate(self._history):
-            if number == last:
-                self._writer.unmute(self._history[number:])
-            step = getattr(self, f"_on_{event['event']}", None)
-            if step is not None:
-                step(number, event)
-        self._writer.unmute([])
+        self._journal.repeated = None
+        try:
+            for number, event in enumerate(self._history):
+                if number == last:
+                    rest = self._history[number:]
+                    self._journal.repeated = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in rest)
+                step = getattr(self, f"_on_{event['event']}", None)
+                if step is not None:
+                    step(number, event)
+        finally:
+            self._journal.repeated = Counter()
         self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
         self._scheduler.first([self.trials[trial_id] for trial_id in self._started])
         for trial in self.get_trials():

@@ -17,7 +17,7 @@ from tuner.engine.controller.scheduling import ReplayController
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, plain
-from tuner.record.journal import JournalWriter
+from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.rules.own_length import of_length, rule_of
@@ -63,7 +63,7 @@ class SearchScheduler(TrialScheduler):
     def __init__(
         self,
         experiment: Experiment,
-        journal: JournalWriter,
+        journal: Journal,
         stopper: SearchStopper,
         metric_option: str = "",
         resumed: bool = False,
