@@ -14,9 +14,16 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
-DAMAGE = (ValueError, KeyError, TypeError)  # what `event_of` raises for a damaged line
 # Called with all bytes of memory that a reader will use, before it uses them; raises a RequestError to forbid it.
 Hold = Callable[[int], None]
+
+
+class Damaged(RequestError):
+    """A journal has a damaged line; `where` says which one, and what is wrong with it."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        super().__init__(f"{path} is damaged at {where}; --resume goes on from the lines before it")
+        self.where = where
 
 
 class NotYet(RequestError):
@@ -33,24 +40,21 @@ class Lines:
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
         """Yields the events of the complete lines that were not read yet; calls `prepare` before it parses lines.
 
-        An event counts as read when the next one is requested: after an error, line `number + 1` is the faulty one.
-        Raises OtherFormat for a journal of another format, and ValueError, KeyError or TypeError for a damaged line.
+        An event counts as read when the next one is requested. Raises OtherFormat and Damaged.
         """
         file.seek(self.size)
-        for lines in lines_of(file):
-            prepare(lines)
-            for line in lines:  # takes 6 us per line; a search of 10,000 trials has 170,000 lines
-                event = event_of(line)
-                if self.number == 0:
-                    check_format(event.pop(FIELD, None), self._path)
-                yield event
-                self.number += 1
-                self.size += len(line) + 1
-
-    def damaged(self, error: Exception) -> RequestError:
-        """Returns the error for a journal whose next line cannot be read."""
-        where = f"line {self.number + 1} ({error})"
-        return RequestError(f"{self._path} is damaged at {where}; --resume goes on from the lines before it")
+        try:
+            for lines in lines_of(file):
+                prepare(lines)
+                for line in lines:  # takes 6 us per line; a search of 10,000 trials has 170,000 lines
+                    event = event_of(line)
+                    if self.number == 0:
+                        check_format(event.pop(FIELD, None), self._path)
+                    yield event
+                    self.number += 1
+                    self.size += len(line) + 1
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(self._path, f"line {self.number + 1} ({error})") from None
 
 
 class Scan(NamedTuple):
@@ -71,8 +75,8 @@ def scan(path: Path) -> Scan:
         try:
             for event in lines.events(file):
                 events.append(event)
-        except DAMAGE as error:
-            damage = f"line {lines.number + 1} ({error})"
+        except Damaged as error:
+            damage = error.where
     return Scan(events, lines.size, damage)
 
 
@@ -95,11 +99,8 @@ def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambd
     with file:
         while True:
             is_last, event = gone(), {}
-            try:
-                for event in lines.events(file):
-                    yield event
-            except DAMAGE as error:
-                raise lines.damaged(error) from None
+            for event in lines.events(file):
+                yield event
             if is_last or event.get("event") == "experiment_finished":
                 return  # only if it is the last event: an earlier experiment_finished ended an earlier session
             time.sleep(pause_s)
@@ -153,10 +154,9 @@ class Reading:
                     self._folding.add(event)
         except FileNotFoundError:
             self._begin_anew()
-        except DAMAGE as error:
-            damaged = self._lines.damaged(error)
-            self._begin_anew()  # the records may already contain half of the damaged event
-            raise damaged from None
+        except Damaged:
+            self._begin_anew()
+            raise
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
         return self._folding

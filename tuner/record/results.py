@@ -105,16 +105,13 @@ class Following:
 
     def load(self, until: float | None = None, hold: Hold = lambda weight: None) -> ExperimentRecord:
         """Returns the experiment as the folder now has it; arguments and errors are those of `Reading.read_on`."""
-        try:
-            return self._load(until, hold)
-        except OSError as error:
-            raise RequestError(f"{self.folder} cannot be read: {error.strerror or error}") from None
-
-    def _load(self, until: float | None, hold: Hold) -> ExperimentRecord:
         folder = self.folder
-        if not (folder / FILE).exists() and is_ray_folder(folder):
-            return _record(*read_ray(folder, hold))
-        size = (folder / FILE).lstat().st_size if os.path.lexists(folder / FILE) else 0
+        try:
+            if not (folder / FILE).exists() and is_ray_folder(folder):
+                return _record(*read_ray(folder, hold))
+            size = (folder / FILE).lstat().st_size if os.path.lexists(folder / FILE) else 0
+        except OSError as error:
+            raise RequestError(f"{folder} cannot be read: {error.strerror or error}") from None
         facts_weight = SWELL * min(size, MOST_BYTES)  # `json_in` refuses longer files
         hold(facts_weight)
         experiment, facts = load_experiment(folder)

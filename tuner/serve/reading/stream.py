@@ -72,10 +72,7 @@ def read_on(journal: Path, place: Place, after: int = 0) -> tuple[bytes, Place] 
     if len(rest) == CHUNK_BYTES:
         return None
     numbered = enumerate(lines, place.number + 1)
-    frames = b"".join(_event(number, line) for number, line in numbered if number > after)
-    return frames, Place(place.offset + len(data) - len(rest), place.number + len(lines))
-
-
-def _event(number: int, line: bytes) -> bytes:
     # A carriage return, which only a damaged journal contains, would split the event's data.
-    return format_sse_event(data_str=line.decode(errors="replace").replace("\r", " "), id=str(number))
+    texts = ((number, line.decode(errors="replace").replace("\r", " ")) for number, line in numbered if number > after)
+    frames = b"".join(format_sse_event(data_str=text, id=str(number)) for number, text in texts)
+    return frames, Place(place.offset + len(data) - len(rest), place.number + len(lines))
