@@ -61,7 +61,7 @@ def event_of(line: bytes) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: an array of one element to a number, too large an integer to infinity."""
+    """Converts a value to JSON's types: an array of one element to a number, a huge integer to inf, others to text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

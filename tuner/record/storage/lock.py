@@ -27,7 +27,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
     """Locks the experiment's existing folder for this driver, or with AUDIT for an audit, while the `with` block runs.
 
     The lock (flock) ends with the process, even if it is killed. It works between hosts if the file system's flock does
-    (NFS 4, and Lustre mounted with flock). Raises RequestError if another driver has it, or the folder is read-only.
+    (NFS 4, and Lustre mounted with flock). Raises RequestError if another driver has it, or the disk takes nothing.
     """
     with ExitStack() as stack:
         try:
