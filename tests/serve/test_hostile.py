@@ -253,7 +253,7 @@ def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_p
     assert states[0] == "reading" and states[-1] == "running" and row.epochs == 39
     assert states.count("reading") < 10
     monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", -1.0)
-    service = TestClient(create_app(tmp_path), base_url=HERE)
+    service = client_of(create_app(tmp_path))
     answer = service.get("/api/experiments/long")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]
     while answer.status_code == 503:

@@ -157,7 +157,7 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
         raise RequestError(f"{folder.path / name} cannot be written: {error.strerror}") from None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Size:
     """The number and bytes of the regular files below a folder, whether all were counted, and the checkpoints there."""
 
@@ -168,16 +168,13 @@ class Size:
 
 
 def size_of(folder: OpenFolder) -> Size:
-    """Counts the folder's files and bytes, for at most MOST_S seconds; follows no link."""
+    """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
     size, until = Size(), time.monotonic() + MOST_S
     for below, folders, files in _walked(folder.place):
-        size.files += len(files)
-        size.size_bytes += sum(files.values())
-        size.checkpoints += sum(name.startswith("checkpoint_") for name in folders)
-        is_late = time.monotonic() > until
-        if is_late or (folders and len(below.parts) >= MOST_LEVELS):
-            size.is_whole = False
-        if is_late:
+        is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
+        checkpoints = size.checkpoints + sum(name.startswith("checkpoint_") for name in folders)
+        size = Size(size.files + len(files), size.size_bytes + sum(files.values()), is_whole, checkpoints)
+        if time.monotonic() > until:
             break
     return size
 
