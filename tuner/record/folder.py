@@ -28,7 +28,7 @@ JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MOST_S = 5.0  # seconds for which a folder is measured; listing 100,000 entries takes 0.5 s
 MOST_LEVELS = 40  # of folders within folders; each takes a file descriptor while it is measured
-MOST_NAMED = 100  # files of a subfolder that are named
+MOST_NAMED = 100  # most files that `files_in` returns
 
 
 class OpenFolder(NamedTuple):

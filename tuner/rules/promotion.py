@@ -80,7 +80,7 @@ class Promotion(Rule):
     def _closing(self, trial: int, rung: PromotionRung) -> RuleDecision:
         """Stops a trial that waited to the end of the search."""
         if rung.cutoff is None:
-            why = f"where too few trials came to promote {self._best} of them"
+            why = f"with too few trials there to promote {self._best} of them"
         else:
             why = f"not among {self._best} of the trials there"
         end = f"waited at rung {rung.epoch:g} to the end of the search"

@@ -1,7 +1,7 @@
 """Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
 
 A longer response says what it leaves out: the last rows of a list (`left_out` counts them), the ends of a row's long
-values, and figures, in whose places empty ones show the reason.
+values, and whole figures: an empty one shows the reason.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Client:
         return self._get(_path(name, "/rungs"))
 
     def compare(self, *names: str) -> Row:
-        """Compares experiments: costs, figures, differences of options and parameters; waits until all are read."""
+        """Compares experiments by costs, Plotly figures, options and parameters; waits until all are read."""
         query = urlencode({"name": names}, doseq=True)
         while True:
             found = self._get(f"/api/compare?{query}")

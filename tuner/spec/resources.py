@@ -108,7 +108,7 @@ def _refusal(experiment: Options, trial: Resources, nodes: Sequence[Mapping[str,
         return f"{flag}: {are} {name}{s} on this machine{why}; {less}"
     if not trial.split:
         flag = f"--gpus-per-trial {trial.gpus:g}"
-        return f"{flag}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"
+        return f"{flag}: no node with that many GPUs has {trial.cpus:g} CPUs; ask for fewer CPUs or GPUs"
     return (
         f"--workers-per-trial {n}: each of the {n} workers of a trial needs {trial.each()} on one node; only "
         f"{trial.num_bundles(nodes)} fit; ask for fewer workers, or for less for each"

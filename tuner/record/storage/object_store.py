@@ -185,7 +185,7 @@ class Uploader:
                 del self._uploaded[relative]
         except OSError as error:
             if not self._failing:
-                logger.warning("%s does not take %s: %s; trying on", self._store.uri, self._name, _first_line(error))
+                logger.warning("%s: cannot upload %s: %s; retrying", self._store.uri, self._name, _first_line(error))
             self._failing = _first_line(error)
             return False
         self._failing = ""

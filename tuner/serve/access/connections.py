@@ -37,7 +37,7 @@ class Connection(H11Protocol):
 
     A client has `timeout_keep_alive` seconds for a whole request head; uvicorn itself stops that timer at the first
     byte. Above half of `limit_concurrency` connections, a new one closes the oldest one whose client does not wait for
-    a response. If all wait, uvicorn's own limit answers 503; it also counts tasks, which end with their threads.
+    a response. If all wait, uvicorn's own limit answers 503; it also counts tasks whose thread still runs.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

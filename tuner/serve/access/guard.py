@@ -118,7 +118,7 @@ class Guard:
             try:  # Starlette decodes headers as latin-1, but the token may have other characters: bytes are compared
                 by_token = self._keys.is_token(token.strip().encode("latin-1"), client_of(asked))
             except Wait:
-                if not public:  # else a program may send an outdated token, which this request does not need
+                if not public:  # a public request needs no token; a program may send an outdated one
                     raise
         key, sent = self._keys.key_of(asked.state.session), asked.headers.get(KEY, "")
         acts = bool(key) and hmac.compare_digest(sent.encode("latin-1"), key.encode())

@@ -226,7 +226,7 @@ class Searches:
             self._remove(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Gives a search that has ended another name, so that its last state and message are kept."""
+        """Renames a search that has ended, and keeps its last state and message."""
         with self._lock:
             if search := self._searches.get(old):
                 self._put(replace(search, name=new, options={**search.options, "name": new}))

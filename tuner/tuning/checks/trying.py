@@ -48,7 +48,7 @@ def _is_mean(value: Any) -> bool:
 
 
 def _steps(value: Any) -> bool:
-    """Whether a value has what the training calls of an optimizer or a schedule."""
+    """Whether training can use a value as an optimizer or a schedule."""
     fits = hasattr(value, "step") and hasattr(value, "state_dict") and not isinstance(value, type)
     return fits and not isinstance(value, ReduceLROnPlateau)
 

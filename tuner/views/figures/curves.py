@@ -16,7 +16,7 @@ from tuner.views.figures import plot
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
 MAX_CURVES = 400  # more curves cannot be told apart
 FEW_CURVES = 60  # with more curves, lines are lighter and without dots
-# MOST_SVG: points of all curves up to which they are drawn as SVG. A first drawing by WebGL takes 1 s without a GPU;
+# MOST_SVG: maximum points of all curves that are drawn as SVG. A first drawing by WebGL takes 1 s without a GPU;
 # lines of 4,400 points take 0.15 s as SVG, and with a dot at each point 0.5 s.
 MOST_SVG = 10_000
 MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
@@ -232,7 +232,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
         meta="best", line={"color": plot.BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
         hovertemplate="%{text}<br>best value: %{y:.5g}<extra></extra>",
     )  # fmt: skip
-    # Each value counts as long as it was the best one: a bad first trial then stands out as an outlier.
+    # Each value is weighted by its epochs as the best one: a bad first trial stands out as an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
     within = plot.clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
