@@ -20,7 +20,7 @@ FEW = [
     "test_gpus.py",
     "record/test_records.py",
     "training/test_memory.py",
-    "views/test_parameters.py",
+    "views/test_parameter_figures.py",
 ]
 WITH_RAY = "tuning/resume/test_resume.py"  # skipped as a whole: it imports Ray itself
 

@@ -54,7 +54,7 @@ DDP = {"strategy": "ddp", "workers_per_trial": 2}
         ({"gpus": 2}, [{"CPU": 1, "GPU": 1}], "--gpus-per-trial 2: there is 1 GPU on this machine; ask for 1 or less"),
         (CLUSTER | {"cpus": 3}, NODES, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that"),
         (CLUSTER | {"gpus": 2}, NODES, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that"),
-        (CLUSTER | {"cpus": 2, "gpus": 1}, NODES, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it;"),
+        (CLUSTER | {"cpus": 2, "gpus": 1}, NODES, "--gpus-per-trial 1: no node with that many GPUs has 2 CPUs;"),
         (
             DDP | {"workers_per_trial": 4},
             [{"CPU": 2}],
