@@ -120,7 +120,7 @@ def test_earlier_reports_count_at_the_new_rungs():
                 known.judge(trial, epoch, value)
         own.ended(trial, 8, value)
         known.ended(trial, 8, value)
-    assert own.learn(8, set()) == [] and own.learn(5, set()) == [] and own.rules == at_length(rules, 8)
+    assert own.learn_length(8, set()) == [] and own.learn_length(5, set()) == [] and own.in_force == at_length(rules, 8)
     for epoch in range(1, 8):
         assert own.judge(3, epoch, 0.5) == known.judge(3, epoch, 0.5)
     assert own.judge(4, 1, 9.0) == known.judge(4, 1, 9.0) and known.judge(5, 1, 9.0)[0].action == "stop"

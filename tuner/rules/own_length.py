@@ -1,4 +1,4 @@
-"""The rule of each scheduler; the rungs of ASHA for trials that end by themselves."""
+"""The rungs of asha and asha-promotion for trials that end by themselves, before max_epochs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Set
 from dataclasses import replace
 
 from tuner.rules.asha import Asha
-from tuner.rules.hyperband import HyperBand
-from tuner.rules.median import Median
 from tuner.rules.promotion import Promotion
 from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
@@ -82,19 +80,19 @@ class OwnLength(Rule):
     def idle(self) -> Decisions:
         return self._rule.idle()
 
-    def learn(self, epochs: int, paused: Set[int]) -> Decisions:
+    def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
         if epochs <= self._length:
             return []
         self._length = epochs
         return self._replace_rule(paused)[1]
 
     def _new_rule(self) -> Asha | Promotion:
-        kind = Promotion if self.rules.scheduler == "asha-promotion" else Asha
-        return kind(self.rules, min(self._brackets, _num_rungs(self.rules)))
+        kind = Promotion if self.in_force.scheduler == "asha-promotion" else Asha
+        return kind(self.in_force, min(self._brackets, _num_rungs(self.in_force)))
 
     def _replace_rule(self, paused: Set[int]) -> tuple[RuleDecision, Decisions]:
         """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
-        self.rules = at_length(self._experiment, self._length)
+        self.in_force = at_length(self._experiment, self._length)
         self._rule = self._new_rule()
         judged, waiting, decided = RuleDecision(), set[int](), dict[int, RuleDecision]()
         for trial, epoch, value, saved in self._calls:
@@ -110,20 +108,3 @@ class OwnLength(Rule):
         for trial in waiting - paused:
             self._rule.ended(trial, 0, None)  # it trains on, and waits for no promotion
         return judged, [(trial, decided.get(trial, MOVED)) for trial in sorted(paused - waiting)]
-
-
-def rule_of(experiment: Experiment, brackets: int) -> Rule:
-    """Returns a new rule for an experiment's scheduler; for pbt, which changes settings instead, the rule of fifo.
-
-    Args:
-        brackets: the number of brackets of asha and asha-promotion.
-    """
-    match experiment.scheduler:
-        case "asha" | "asha-promotion":
-            return OwnLength(experiment, brackets)
-        case "median":
-            return Median(experiment)
-        case "hyperband" | "bohb":
-            return HyperBand(experiment, for_bohb=experiment.scheduler == "bohb")
-        case _:
-            return Rule(experiment)

@@ -44,11 +44,11 @@ class Rule:
     Trials are numbered 0, 1, ... in the order in which they were suggested. Values have the metric's own sign.
 
     Attributes:
-        rules: the rules in force; those of asha and asha-promotion may change during a search.
+        in_force: the rules in force; those of asha and asha-promotion may change during a search.
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self.rules = experiment
+        self.in_force = experiment
         self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
@@ -76,7 +76,7 @@ class Rule:
         """The decisions on paused trials when no trial runs and no setting is left; empty if none is paused."""
         return []
 
-    def learn(self, epochs: int, paused: Set[int]) -> Decisions:
+    def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
         """Notes that a trial has ended by itself after fewer than max_epochs epochs.
 
         Returns the decisions on those of the paused trials that continue because of it.

@@ -62,7 +62,7 @@ def code_digest(space: Space) -> str:
 
 
 def saves_checkpoints(space: Space) -> bool:
-    """Whether the trials of a space seem to save checkpoints: a Task does; of a function, the source text tells.
+    """Whether the trials of a space seem to save checkpoints: a Task does; the source text of a function tells.
 
     A text that only mentions checkpoints does no harm: without one at the first rung, asha-promotion becomes asha.
     """

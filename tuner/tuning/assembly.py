@@ -72,7 +72,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         searcher,
         experiment,
         journal,
-        concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places(nodes.concurrent())),
+        concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places_for_new(nodes.concurrent())),
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
     )

@@ -58,6 +58,7 @@ class Proposals(SearchAlgorithm):
         return True  # the searcher was built with the metric, the mode and the space
 
     def add_configurations(self, experiments: Any) -> None:
+        """Takes what Ray runs, and replays the journal of a resumed search; Ray calls it once, when `fit` begins."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 

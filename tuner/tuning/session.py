@@ -52,12 +52,12 @@ def run_search(call: SearchCall) -> SearchResult | None:
             name = resumed.space if resumed else options.space
             stack.enter_context(driver.ray_here(options, imports_of(call, name)))
         from tuner.tuning.checks import preflight
-        from tuner.tuning.checks import request as requested
+        from tuner.tuning.checks.request import checked, load_data
         from tuner.tuning.output import console
 
         # Find the space and check the request: it names the searcher, the scheduler and a trial's resources.
         try:
-            request = requested.checked(call, resumed)
+            request = checked(call, resumed)
             call.begun = request.experiment
             if call.dry_run:
                 plan = console.plan(request)
@@ -65,7 +65,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
                 say(*plan, *([f"preflight   {preflight.rehearse(request)}"] if tried else []))
                 return None
             with patience("reading the space's data"):
-                request = requested.load_data(request)
+                request = load_data(request)
             if not resumed and call.preflight:
                 preflight.check(request)
         except KeyboardInterrupt as error:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from tuner.record.events import RETURNED
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.rules.own_length import rule_of
+from tuner.rules.named import rule_of
 from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 
@@ -65,7 +65,7 @@ class Simulation:
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
-        self._record, self._trials, self._rules, self._length = record, record.trials, rules, record.rules
+        self._record, self._trials, self._rules, self._recorded_rules = record, record.trials, rules, record.rules
         self._most = max(record.rules.max_epochs, *(trial.last_epoch for trial in record.trials), 1)
         self._rule = rule_of(rules, brackets)
         self._is_own = _same_rule(record.experiment, rules, brackets)
@@ -149,9 +149,9 @@ class Simulation:
 
     def _learn(self, place: int) -> None:
         """Tells rules that do not know it the length of a trial that ended by itself, if the search's rungs moved."""
-        trial, unknown = self._trials[place], self._rules.max_epochs > self._length.max_epochs
+        trial, unknown = self._trials[place], self._rules.max_epochs > self._recorded_rules.max_epochs
         if unknown and trial.reason == RETURNED and self._ended[place] is None:
-            self._settle(self._rule.learn(trial.last_epoch, self._paused))
+            self._settle(self._rule.learn_length(trial.last_epoch, self._paused))
 
     def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
         """Ends a trial, unless it has ended; the rule counts it until its recorded end if it ends as recorded."""
@@ -181,7 +181,7 @@ class Simulation:
                 self._queue.extend(self._kept.pop(place, ()))
 
     def _fate(self, place: int) -> Fate:
-        """Returns a trial's outcome; of a trial left open, "ended" if it completed, failed or never reported."""
+        """Returns a trial's outcome; "ended" if the trial was left open and completed, failed or never reported."""
         trial, last, stopped = self._trials[place], self._last.get(place), self._ended.get(place)
         epochs = last.epoch if last else 0
         if last and stopped:
@@ -200,7 +200,7 @@ class Simulation:
             return [_Arrival(trial.changed_at, place, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
         if last.value is not None:
-            beyond = range(last.epoch + 1, last.epoch + 1 + epochs_beyond(trial, self._length))
+            beyond = range(last.epoch + 1, last.epoch + 1 + epochs_beyond(trial, self._recorded_rules))
             arrivals += [last._replace(epoch=epoch, value=value) for value in self._beyond for epoch in beyond]
         end = last._replace(order=max(trial.changed_at, last.order), is_end=True)
         return [*arrivals, end] if trial.status in ENDED else arrivals

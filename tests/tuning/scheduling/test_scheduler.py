@@ -177,7 +177,7 @@ def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
 def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
     search = Search(tmp_path / "j")
     others, again = StandIn("00000", status="PENDING"), [StandIn(f"{n:05d}", status="PENDING") for n in (3, 1, 2)]
-    search.scheduler.first(list(again))
+    search.scheduler.run_first(list(again))
     assert search.scheduler.choose_trial_to_run(None) is None  # Ray has received none of them
     for trial in (others, *again):
         search.scheduler.on_trial_add(None, trial)

@@ -227,7 +227,7 @@ def _move_used(source: Path, target: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Moves a file or folder to where the trials share it; of what is there already, the trial's own is deleted."""
+    """Moves a file or folder to where the trials share it; if that exists already, deletes the trial's copy."""
     if not os.path.lexists(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -82,7 +82,7 @@ class Replay(ReplayController):
         finally:
             self._journal.repeated = Counter()
         self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
-        self._scheduler.first([self.trials[trial_id] for trial_id in self._started])
+        self._scheduler.run_first([self.trials[trial_id] for trial_id in self._started])
         for trial in self.get_trials():
             if not trial.is_finished():
                 self._checkpoints.register(trial)
@@ -152,10 +152,10 @@ class Replay(ReplayController):
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._scheduler.close(self, trial)  # if the rule made this decision when nothing was left to run
+            self._scheduler.repeat_idle(self, trial)  # if the rule made this decision when nothing was left to run
 
     def _on_length_learned(self, number: int, event: Event) -> None:
-        self._scheduler.learn(self, event["trial"], event["epochs"])
+        self._scheduler.learn_length(self, event["trial"], event["epochs"])
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
@@ -257,7 +257,7 @@ class JournalCheckpoints:
         """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
         for path, metrics in self._named.pop(trial.trial_id, ()):
             if not path.exists():
-                continue  # Ray has deleted it: of a Task it keeps the best and the latest, except with pbt
+                continue  # Ray has deleted it: it keeps the best and the latest of a Task, except with pbt
             why = damage(path)
             if why:
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)

@@ -20,7 +20,8 @@ from tuner.record.events import RETURNED, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
-from tuner.rules.own_length import of_length, rule_of
+from tuner.rules.named import rule_of
+from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 
@@ -91,24 +92,24 @@ class SearchScheduler(TrialScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         return True  # the constructor took the metric and the mode
 
-    def first(self, trials: list[Trial]) -> None:
+    def run_first(self, trials: list[Trial]) -> None:
         """Makes Ray run these trials before all others; they ran when the resumed search stopped."""
         self._first = trials
 
-    def places(self, concurrent: int) -> int:
-        """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
+    def places_for_new(self, concurrent: int) -> int:
+        """Returns how many new trials may run, if `concurrent` may run at once: promoted ones take precedence."""
         num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._promoted.values())
         return concurrent - num_promoted
 
-    def close(self, stage: ReplayController, trial: Trial) -> None:
-        """Repeats the recorded decision on a paused trial that the rule made when nothing was left to run."""
+    def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
+        """Repeats the decision on a trial that still waits: the rule made it when nothing was left to run."""
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 
-    def learn(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
+    def learn_length(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
         """Moves the rungs of ASHA to the length of a trial that has ended by itself, and journals it if they move."""
-        before = self._rule.rules
-        decided, now = self._rule.learn(epochs, set(map(int, self._waiting))), self._rule.rules
+        before = self._rule.in_force
+        decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
             rungs = [rung for rung in now.rungs() if rung < now.max_epochs]
             self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
@@ -154,7 +155,7 @@ class SearchScheduler(TrialScheduler):
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped ends its trials in the same way.
         elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not self._stopper.reason:
-            self.learn(tune_controller, trial.trial_id, epochs)
+            self.learn_length(tune_controller, trial.trial_id, epochs)
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -214,10 +215,10 @@ class SearchScheduler(TrialScheduler):
 
         Returns the decision on the report as Ray's action.
         """
-        trial_id, scheduler, saved = trial.trial_id, self._rule.rules.scheduler, trial.trial_id in self._saved
+        trial_id, scheduler, saved = trial.trial_id, self._rule.in_force.scheduler, trial.trial_id in self._saved
         decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
-        if self._rule.rules.scheduler != scheduler:
-            self._journal.write("scheduler_changed", scheduler=self._rule.rules.scheduler, reason=STOPS)
+        if self._rule.in_force.scheduler != scheduler:
+            self._journal.write("scheduler_changed", scheduler=self._rule.in_force.scheduler, reason=STOPS)
         self._move(trial, self._waiting if decision.action == "pause" else self._active)
         if decision.action == "pause" and not saved:
             return self._refuse_pause(trial_id, decision)
@@ -248,7 +249,7 @@ class SearchScheduler(TrialScheduler):
         return paused and tune_controller.search_alg.is_exhausted()
 
     def _apply(self, tune_controller: Any, decided: Decisions) -> None:
-        """Stops the waiting trials that the rule stops, and lets the others continue when a place is free."""
+        """Stops the waiting trials that the rule stops; Ray runs the others when it asks `choose_trial_to_run`."""
         for number, decision in decided:
             trial = self._waiting[f"{number:05d}"]
             if decision.action == "stop":
