@@ -28,7 +28,7 @@ WITH_RAY = "tuning/resume/test_resume.py"  # skipped as a whole: it imports Ray 
 @pytest.mark.parametrize(
     ("paths", "least"),
     [
-        pytest.param([*FEW, WITH_RAY], 100, id="few"),
+        pytest.param([*FEW, WITH_RAY], 100, id="few", marks=pytest.mark.slow),
         pytest.param([""], 1000, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
     ],
 )

@@ -64,6 +64,7 @@ def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_t
     assert regrets == pytest.approx([1, 2, 2, 0.5, 0.5, 0, 0])  # best 1, median of the settings' best values 3
 
 
+@pytest.mark.slow
 def test_an_experiments_completed_trials_become_a_table(search_here, tmp_path):
     options = ("--searcher", "random", "--scheduler", "fifo", "--num-samples", "4")
     folder = search_here("saving.py", *options).folder

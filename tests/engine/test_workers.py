@@ -44,7 +44,7 @@ def curves(record):
     return [(t.id, t.status, [report.metrics["loss"] for report in t.reports]) for t in record.trials]
 
 
-@pytest.mark.parametrize("number", [2, *further([4])])
+@pytest.mark.parametrize("number", further([2, 4], 1))
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys, number):
     size = ["--num-samples", str(number), "--max-epochs", str(number)]
     ran = search("tiny.py", *size, *DDP, name="ddp")

@@ -85,6 +85,7 @@ def test_a_warp_is_torchvisions_steps_one_after_the_other():
         assert difference.max() <= 1 if once else (difference > 25).float().mean() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strengths", [(0.0, 0.0, 0.0, 0.0), (0.4, 0.4, 0.4, 0.5)])
 def test_the_cpus_kernel_makes_of_the_same_draws_what_the_batches_make(strengths, monkeypatch, caplog):
     images, made = pixels(60), []  # enough for all 24 orders of the changes

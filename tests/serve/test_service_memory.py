@@ -24,6 +24,7 @@ def journals(results, count):
         begin(results, f"e{number}", [STARTED, *({**REPORT, "epoch": n} for n in range(1, SIZE + 1))])
 
 
+@pytest.mark.slow
 def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch):
     journals(tmp_path, 6)
     monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)

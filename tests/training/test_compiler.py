@@ -52,6 +52,7 @@ def ran(before, use):
     return *json.loads(done.stdout.splitlines()[0]), json.loads(done.stdout.splitlines()[1])
 
 
+@pytest.mark.slow
 def test_optimizers_step_without_the_compiler_to_the_same_weights():
     usual, loaded_by_torch, _ = ran("", "")
     weights, loaded, after = ran(LATE, NO_USES)  # nor do torchvision and what goes through all modules load it
@@ -59,6 +60,6 @@ def test_optimizers_step_without_the_compiler_to_the_same_weights():
     assert loaded_by_torch and not loaded and not after
 
 
-@pytest.mark.parametrize("use", [USES[0], *further(USES[1:], 1)])
+@pytest.mark.parametrize("use", further(USES, 2))
 def test_whoever_uses_the_compiler_gets_it(use):
     assert ran(LATE, use)[1:] == (False, True)
