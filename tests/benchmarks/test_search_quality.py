@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -117,6 +118,10 @@ def test_the_command_prints_ranks_and_continues_a_cut_run(path, tmp_path, capsys
     assert "64 workers need tables of 1280 settings; left out: tiny" in printed.err
     for text in ("1 worker, tables: 1, repeats: 2", "3 workers", "share of `ray:asha+random`", "`random` not the best"):
         assert text in printed.out
+    cells = re.findall(r"([\d.]+)\** \(([\d.]+)\)", printed.out)
+    rank, regret = np.array(cells, float).reshape(2, 4, 5, 2).transpose(3, 0, 1, 2)  # workers, methods, budgets
+    better = regret[:, :, None] < regret[:, None]
+    assert better.any() and (rank[:, :, None] < rank[:, None])[better].all() and (rank.sum(1) == 10).all()
     lines = out.read_bytes().splitlines(keepends=True)
     assert len(lines) == 4 * 2 * 2
     out.write_bytes(b"".join(lines[:9]) + lines[9][:20])

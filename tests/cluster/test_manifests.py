@@ -62,7 +62,7 @@ def test_workers_scale_from_zero_on_spot_and_the_head_is_on_demand(launched, pat
     kinds = launched(path)["available_node_types"]
     assert kinds["worker"]["min_workers"] == 0 < kinds["worker"]["max_workers"]
     worker, head = str(kinds["worker"]["node_config"]).lower(), str(kinds["head"]["node_config"]).lower()
-    assert "spot" in worker or "preemptible" in worker
+    assert "'markettype': 'spot'" in worker or "'preemptible': true" in worker
     assert "spot" not in head and "preemptible" not in head
 
 

@@ -77,14 +77,18 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
 
 def test_a_working_copy_that_is_gone_or_behind_is_brought_back_and_one_that_is_ahead_stays(uri, folder, tmp_path):
     store = ObjectStore(uri)
+    (folder / JOURNAL).write_text("one\ntwo\n")
     Uploader(store, "mine", folder).pushed()
     elsewhere = tmp_path / "elsewhere"
-    for before, after in ((None, "one\n"), ("", "one\n"), ("one\ntwo\n", "one\ntwo\n")):
+    state, longer = elsewhere / "ray/00000/checkpoint_000000/state.pt", "one\ntwo\nthree\n"
+    for before, after in ((None, "one\ntwo\n"), ("", "one\ntwo\n"), ("one\n", "one\ntwo\n"), (longer, longer)):
         if before is not None:
             (elsewhere / JOURNAL).write_text(before)
+            state.write_bytes(b"own")
         store.bring("mine", elsewhere)
         assert files_of(elsewhere).keys() == files_of(tmp_path / "store" / "mine").keys()
         assert (elsewhere / JOURNAL).read_text() == after
+        assert state.read_bytes() == (b"own" if before == after else b"weights")
     (elsewhere / JOURNAL).write_text("other\n")
     with pytest.raises(RequestError, match="went different ways"):
         store.bring("mine", elsewhere)

@@ -31,6 +31,8 @@ def test_curves_hover_filter_a_zoom_that_updates_keep_and_a_setting_that_is_text
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
     page.mouse.move(*place(page, 3, 2.0))  # trial 0 reports 2.0 at epoch 3
     expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
+    buttons = page.locator("#curves .modebar-btn")
+    assert buttons.count() > 0 == page.locator("#curves .modebar-btn[data-title^='Share']").count()  # Plotly's upload
     expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
     assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
     page.focus("#trial-filter")
