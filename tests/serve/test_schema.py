@@ -54,6 +54,7 @@ def asking(service, name):
     return ask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_answer_is_one_that_the_schema_describes(schema, service, tier):
     operations = [operation.ok() for operation in schema.get_all_operations()]

@@ -2,13 +2,14 @@
 
 import pytest
 from killing import SPACES
+from tiers import further
 
 from tuner.record.texts import formatted
 
 OPTIONS = ("--max-concurrent-trials", "1")
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "hyperband", "median"])
+@pytest.mark.parametrize("scheduler", ["asha", *further(["hyperband", "median"], 2)])
 def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_correction(
     search_here, tmp_path, scheduler
 ):

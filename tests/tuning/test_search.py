@@ -118,6 +118,7 @@ def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
 
 
+@pytest.mark.slow
 def test_workers_are_reused(search):
     ran = search("tiny.py", "--num-samples", "6", "--scheduler", "fifo", "--max-epochs", "2")
     pids = set()
