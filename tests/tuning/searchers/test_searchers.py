@@ -147,7 +147,8 @@ def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed
         trial = f"{number:05d}"
         x = built.suggest(trial)["x"]
         proposed.append(x)
-        if x > 0.5:
+        if x > 0.5:  # the best of all, until it fails
+            built.report(trial, {"training_iteration": 1, "loss": -1.0})
             built.complete(trial, error=True)
         else:
             built.report(trial, {"training_iteration": 1 + number % 3, "loss": x})
