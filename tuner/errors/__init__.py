@@ -77,9 +77,12 @@ class Parser(argparse.ArgumentParser):
 class Once(argparse.Action):
     """Stores an option's value; refuses a second one, where argparse would silently use the last."""
 
+    given: Any  # the option's value, once it has one
+
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if (before := vars(self).setdefault("given", values)) is not values:
-            raise RequestError(f"{option_string} is given twice, with {before} and with {values}: give it once")
+        if hasattr(self, "given"):
+            raise RequestError(f"{option_string} is given twice, with {self.given} and with {values}: give it once")
+        self.given = values
         setattr(namespace, self.dest, values)
 
 

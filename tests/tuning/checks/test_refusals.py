@@ -32,6 +32,7 @@ HEAD = "from ray import tune\nfrom tuner.space import Space\ntrain = print\n"
         (report, [], "give name (see --help)"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
         (audit, ["x", "--trials", "3", "--trials=4"], "--trials is given twice, with 3 and with 4: give it once"),
+        (audit, ["x", "--trials", "3", "--trials", "3"], "--trials is given twice, with 3 and with 3: give it once"),
         (serve, ["--port", "1", "--port", "2"], "--port is given twice, with 1 and with 2: give it once"),
         (gpus, ["--wach"], "--wach: is no option; did you mean '--watch'? (see --help)"),
     ],
