@@ -15,6 +15,7 @@ from ray.tune.trainable import FunctionTrainable
 from tuner.engine.workers import own_folder as module
 from tuner.engine.workers.own_folder import own_folder, share_data
 from tuner.engine.workers.trainable import trainable_of
+from tuner.record.storage import trial_files
 from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
 
 
@@ -206,7 +207,8 @@ def test_large_files_of_trials_that_cannot_win_are_deleted(around):
     assert left("00001") == [False, False, True] and (trial(around, 0) / "files" / "log.txt").exists()
 
 
-def test_the_files_of_a_killed_trial_are_copied_without_links(around):
+def test_the_files_of_a_killed_trial_are_copied_without_links(around, monkeypatch):
+    monkeypatch.setattr(trial_files, "CLOSES_S", 0)
     killed = module.OwnFolder(trial(around))
     killed.open(True)
     (killed.here / "weights.pt").write_text("own")
@@ -216,6 +218,17 @@ def test_the_files_of_a_killed_trial_are_copied_without_links(around):
     assert not (killed.here / "config.yaml").is_symlink() and (killed.here / "weights.pt").exists()
     copy_files(trial(around, 1), around / "none")
     assert not (around / "none").exists()
+
+
+def test_the_copy_waits_for_a_worker_that_still_removes_links(around):
+    worker = module.OwnFolder(trial(around))
+    worker.open(True)
+    (worker.here / "weights.pt").write_text("own")
+    closing = threading.Timer(0.2, worker.close, kwargs={"share": True})
+    closing.start()
+    copy_files(trial(around), around / "copy")
+    closing.join()
+    assert contents(around / "copy") == {"weights.pt": "own"}
 
 
 def test_a_link_that_a_killed_trial_left_is_not_followed(around, tmp_path):

@@ -195,10 +195,11 @@ class OwnFolder:
 
     def _remove_links(self) -> None:
         """Removes links that lead out of the folder, also the trial's own, and empty folders."""
+        root = f"{self._root}{os.sep}"
         for place, folders, names in os.walk(self._root, topdown=False):
-            for path in (Path(place, name) for name in (*folders, *names)):
-                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(self._root):
-                    path.unlink()
+            for path in (os.path.join(place, name) for name in (*folders, *names)):  # 25 us a link; a Path doubles it
+                if os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(root):
+                    os.unlink(path)
             with contextlib.suppress(OSError):
                 os.rmdir(place)  # if it is empty
 
@@ -206,8 +207,7 @@ class OwnFolder:
         """Calls `move` with each new file or folder of data, and with its place outside."""
         for place, folders, names in os.walk(self._root):
             for name in (*folders, *names):
-                path = Path(place, name)
-                if is_shared(name) and not path.is_symlink():
+                if is_shared(name) and not (path := Path(place, name)).is_symlink():
                     with contextlib.suppress(OSError):  # no permission, or another trial moved its copy first
                         move(path, self._base / path.relative_to(self._root))
             folders[:] = [name for name in folders if not is_shared(name)]

@@ -6,12 +6,16 @@ import contextlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # In a trial's folder: the folder in which the trial runs, and the same folder once the trial has ended.
 RUNNING, FILES = "running", "files"
 MOST_KEPT_BYTES = 1 << 20  # maximum size of a file of a trial that can no longer win
+CLOSES_S = (
+    10.0  # how long an answer waits for a worker to rename RUNNING; on a busy machine Ray kills it after 2 to 5 s
+)
 
 
 class TrialFiles:
@@ -44,12 +48,18 @@ def thin(trial: Path) -> None:
 
 
 def copy_files(trial: Path, target: Path) -> None:
-    """Copies the files that a trial wrote to a new folder `target`, without links; creates none if there is no file."""
+    """Copies the files that a trial wrote to a new folder `target`, without links; creates none if there is no file.
+
+    A worker whose trial has just ended may still remove links from RUNNING before it renames the folder to FILES.
+    """
+    until = time.monotonic() + CLOSES_S
+    while (trial / RUNNING).exists() and time.monotonic() < until:
+        time.sleep(0.05)
     source = next((trial / name for name in (FILES, RUNNING) if (trial / name).is_dir()), None)
     if source is None:
         return
     for path in _below(source):
-        if stat.S_ISREG(path.lstat().st_mode):
+        if not path.is_symlink() and path.is_file():
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copy)

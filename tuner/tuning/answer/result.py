@@ -143,7 +143,7 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
         write_report(record)
         return record, best
     except OSError as error:
-        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes them"
+        again = f"the search itself is saved: when this is corrected, --resume {experiment.name} writes them"
         if record.state != "interrupted":
             raise RequestError(f"{folder}: the result files cannot be written ({error}); {again}") from None
         logger.warning("%s: the result files cannot be written (%s); %s", folder, error, again)
