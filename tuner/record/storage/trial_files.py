@@ -13,9 +13,7 @@ from pathlib import Path
 # In a trial's folder: the folder in which the trial runs, and the same folder once the trial has ended.
 RUNNING, FILES = "running", "files"
 MOST_KEPT_BYTES = 1 << 20  # maximum size of a file of a trial that can no longer win
-CLOSES_S = (
-    10.0  # how long an answer waits for a worker to rename RUNNING; on a busy machine Ray kills it after 2 to 5 s
-)
+CLOSES_S = 10.0  # how long an answer waits for a worker to close its trial's folder; it takes seconds on a busy machine
 
 
 class TrialFiles:
