@@ -22,7 +22,7 @@ from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve.actions import Archive, NewName, Note
 from tuner.serve.app import create_app
-from tuner.serve.jobs.options import Resume, Start
+from tuner.serve.jobs.requests import Resume, Start
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, Experiment, option
 from tuner.spec.facts import facts_of

@@ -12,7 +12,7 @@ import tuner
 ROOT = Path(__file__).parents[1]
 WAYS_IN = [
     "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__",
-    "tuner.serve.jobs.check", "tuner.tuning.driver", "tuner.tuning.session", "tuner.tuning.searchers.sampling",
+    "tuner.serve.jobs.requests", "tuner.tuning.driver", "tuner.tuning.session", "tuner.tuning.searchers.sampling",
     "tuner.space",
 ]  # fmt: skip
 

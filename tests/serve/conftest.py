@@ -1,13 +1,8 @@
-"""A service that acts, over jobs that run nothing, and the real one as its users start it."""
+"""A service that acts, over jobs that run nothing, one that only reads, and experiments that they have."""
 
 import contextlib
 import dataclasses
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -25,9 +20,8 @@ from tuner.serve.__main__ import listen
 from tuner.serve.access.connections import Connection
 from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
-from tuner.serve.client import BUSY, Client, ServiceError
-from tuner.serve.jobs.check import experiment_of
-from tuner.serve.jobs.ray_jobs import JobState, find_cluster
+from tuner.serve.jobs.ray_jobs import JobState
+from tuner.serve.jobs.requests import experiment_of
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
@@ -119,6 +113,31 @@ def begin(results, name="demo", **options):
     return journal
 
 
+def train(journal, trial, config, losses, *decisions, status="completed", reason="trained its 4 epochs"):
+    """Writes a whole trial, which reports these losses; a decision has at least its epoch, value, action and reason."""
+    journal.write("trial_started", trial, config=config, resources={"CPU": 2}, node="n")
+    for epoch, loss in enumerate(losses, 1):
+        journal.write("report", trial, epoch=epoch, metrics={"loss": loss, "train_s": 0.5})
+    for decision in decisions:
+        journal.write("decision", trial, **{"rung": None, "bracket": None, "cutoff": None, "recorded": 0} | decision)
+    journal.write("trial_ended", trial, status=status, reason=reason)
+
+
+def ended(service, name="demo", **options):
+    """A search that has ended, with a best model; its folder."""
+    journal = service.begin(name, **options)
+    train(journal, "00000", {"x": 1.0}, [1.0, 0.5])
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    folder = service.results / name
+    best = {"config.json": b"{}", "model.pt": b"m" * 700_000, "checkpoint/own file.bin": b"own"}
+    files = {f"best/{path}": content for path, content in best.items()}
+    for path, content in {**files, "ray/00000/checkpoint_000001/state.pt": b"s" * 1000}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
 @pytest.fixture
 def service(tmp_path, monkeypatch):
     """The app with its parts; `service.reopened()` is the same folder after a restart."""
@@ -155,48 +174,6 @@ def service(tmp_path, monkeypatch):
     opened.pop().close()
 
 
-def until_gone(client, name):
-    """Waits until a search has ended; one that left the queue is gone at once."""
-    try:
-        client.wait(name, 120)
-    except ServiceError as error:
-        assert error.status == 404
-
-
-@pytest.fixture
-def real(tmp_path):
-    """`python -m tuner.serve` over an empty folder: its address, its sign-in link and a client with its token."""
-    results = tmp_path / "results"
-    results.mkdir()
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"TUNER_TOKEN": TOKEN}
-    state = state_folder(results)
-    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-    try:
-        url = process.stdout.readline().split(" at ")[1].split()[0]
-        link = process.stdout.readline().split()[-1]
-        client = Client(url, TOKEN)
-        yield SimpleNamespace(
-            url=url, link=link, client=client, results=results, state=state, process=process, command=command
-        )
-        if process.poll() is None:
-            ours = [
-                row["name"] for row in client.experiments() if row["state"] in BUSY and row["actions"] != ["resume"]
-            ]
-            for row in map(client.get, ours):
-                if "stop" in row["actions"]:
-                    client.stop(row["name"])
-            for name in ours:
-                until_gone(client, name)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=90)
-        cluster = find_cluster(state)
-        if cluster:
-            cluster.end()  # of a test that failed half way
-
-
 @contextlib.contextmanager
 def serving(app, most=None, **options):
     """Serves the app in a thread, by uvicorn as the service has it; `most` connections may be open."""
@@ -230,37 +207,3 @@ def viewer(tmp_path):
     results.mkdir()
     with serving(create_app(results)) as served:
         yield SimpleNamespace(url=served.url, results=results, begin=partial(begin, results))
-
-
-@pytest.fixture
-def acting(service):
-    """A service that starts searches as noted jobs; `link` signs in."""
-    with serving(service.app) as served:
-        link = f"{served.url}signin?code={service.app.state.keys.code}"
-        yield SimpleNamespace(**vars(service), url=served.url, link=link)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """Debian's chromium."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
-    from playwright import sync_api
-
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium):
-    """A page of a session of its own; an error of its scripts fails the test."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
-    assert not errors, errors

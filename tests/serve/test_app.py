@@ -1,5 +1,6 @@
 """The dashboard's API over journals written here: what it answers, and whom it refuses."""
 
+import itertools
 import json
 import re
 import signal
@@ -13,7 +14,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.serve.conftest import TOKEN, begin, client_of, serving
+from tests.serve.conftest import TOKEN, begin, client_of, train
 from tuner.record.journal import Journal
 from tuner.record.results import Following, load
 from tuner.record.storage.lock import only_driver
@@ -21,19 +22,6 @@ from tuner.serve import answers
 from tuner.serve.__main__ import main
 from tuner.serve.app import create_app
 from tuner.serve.page import HERE as SCRIPTS
-from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, read_on
-
-NONE = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
-
-
-def start(journal, trial, **config):
-    journal.write("trial_suggested", trial, config=config)
-    journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")
-
-
-def end(journal, trial, epoch, value, status, reason, action="stop", **decision):
-    journal.write("decision", trial, epoch=epoch, value=value, action=action, reason=reason, **{**NONE, **decision})
-    journal.write("trial_ended", trial, status=status, reason=reason)
 
 
 @pytest.fixture
@@ -42,14 +30,14 @@ def results(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
     journal = begin(folder, max_epochs=4, num_samples=3)
-    for trial, values in {"0": [3.0, 2.0, 1.5, 1.0], "1": [4.0], "2": [float("nan")]}.items():
-        start(journal, trial, lr=0.1 * (1 + int(trial)), act="<script>alert(1)</script>")
-        for epoch, value in enumerate(values, 1):
-            journal.write("report", trial, epoch=epoch, metrics={"loss": value})
-    journal.write("decision", "0", epoch=1, value=3.0, action="continue", reason="first", **{**NONE, "rung": 1})
-    end(journal, "1", 1, 4.0, "pruned", "worse", rung=1, bracket=None, cutoff=3.5, recorded=1)
-    end(journal, "2", 1, float("nan"), "pruned", "the training diverged")
-    end(journal, "0", 4, 1.0, "completed", "trained its 4 epochs")
+    configs = [{"lr": 0.1 * number, "act": "<script>alert(1)</script>"} for number in (1, 2, 3)]
+    first = {"epoch": 1, "rung": 1, "value": 3.0, "action": "continue", "reason": "first"}
+    last = {"epoch": 4, "value": 1.0, "action": "stop", "reason": "trained its 4 epochs"}
+    train(journal, "0", configs[0], [3.0, 2.0, 1.5, 1.0], first, last)
+    worse = {"epoch": 1, "rung": 1, "value": 4.0, "cutoff": 3.5, "recorded": 1, "action": "stop", "reason": "worse"}
+    train(journal, "1", configs[1], [4.0], worse, status="pruned", reason="worse")
+    diverged = {"epoch": 1, "value": float("nan"), "action": "stop", "reason": "the training diverged"}
+    train(journal, "2", configs[2], [float("nan")], diverged, status="pruned", reason="the training diverged")
     journal.write("experiment_finished", state="finished", reason="")
     journal.close()
     return folder
@@ -113,14 +101,11 @@ def test_one_without_a_journal_is_shown_as_just_begun_and_one_whose_trials_faile
     (results / "new" / "journal.jsonl").unlink()
     assert get(client, "/new")["lines"] == 0 and get(client, "/new/figures") == {}
     journal = begin(results, "broken")
-    start(journal, "0", lr=0.1)
+    journal.write("trial_started", "0", config={"lr": 0.1}, resources={"CPU": 1}, node="n")
     journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
     journal.write("trial_ended", "0", status="failed", reason="boom")
     assert get(client, "/broken")["best"] is None and set(get(client, "/broken/figures")) == {"timeline"}
     assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
-
-
-# --- changes --------------------------------------------------------------------------------------------------------
 
 
 def test_all_rows_of_changes_are_those_of_the_other_routes(client):
@@ -147,7 +132,8 @@ def test_only_trials_with_news_are_sent_again_and_their_decisions(client, result
     assert {row["trial"] for row in changes["decisions"]} == {"0"}
     assert (changes["since"], changes["num_trials"], changes["num_decisions"]) == (lines, 3, 4)
     assert changes["summary"]["lines"] == lines + 1
-    journal.write("decision", "1", epoch=1, value=4.0, action="stop", reason="late", **{**NONE, "rung": 2})
+    late = {"rung": 2, "bracket": None, "cutoff": None, "recorded": 0, "reason": "late"}
+    journal.write("decision", "1", epoch=1, value=4.0, action="stop", **late)
     journal.close()
     assert [row["trial"] for row in get(client, f"/demo/trials?since={lines + 1}")["trials"]] == ["1"]
     answer = get(client, f"/demo/rungs?since={lines + 1}")
@@ -169,9 +155,6 @@ def test_rows_and_figures_together_stay_below_the_largest_answer(client, monkeyp
     figures = get(client, "/demo/changes?figures=curves&figures=history")["figures"]
     texts = json.dumps([figure["layout"] for figure in figures.values()])
     assert "left out" in texts and not all(figure["data"] for figure in figures.values())
-
-
-# --- the page -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_loads_nothing_from_elsewhere(client):
@@ -218,54 +201,48 @@ def test_the_page_writes_texts_as_texts():
     assert not any(way in code for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
 
 
-# --- attacks --------------------------------------------------------------------------------------------------------
-
 NAMES = [
     "..", "../secret", "..%2fsecret", "%2e%2e%2fsecret", "..%5csecret", "%2fetc%2fpasswd", "demo%00", "%00",
     "demo%2f..%2fdemo", ".hidden", "-rf", "demo%0a", "demo%20", "a" * 101, "%ff", "link", "*", quote("démo"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["", "/trials", "/rungs", "/figures", "/events"])
-def test_a_name_cannot_leave_the_results(client, results, part):
+def test_a_name_cannot_leave_the_results(client, results):
     begin(results.parent, "secret").close()
     (results / "link").symlink_to(results.parent / "secret")
     begin(results, "hidden").close()
     (results / "hidden").rename(results / ".hidden")
-    for name in NAMES:
+    for name, part in itertools.product(NAMES, ("", "/trials", "/rungs", "/figures", "/events")):
         answer = client.get(f"/api/experiments/{name}{part}")
         assert answer.status_code == 404 and list(answer.json()) == ["error"], name
     assert [row["name"] for row in get(client, "")["experiments"]] == ["demo"]
 
 
-@pytest.mark.parametrize("file", ["experiment.json", "journal.jsonl"])
-def test_a_linked_file_is_not_followed(client, results, file):
+def test_a_linked_file_is_not_followed(client, results):
     begin(results.parent, "secret").close()
-    begin(results, "half").close()
-    (results / "half" / file).unlink()
-    (results / "half" / file).symlink_to(results.parent / "secret" / file)
-    assert client.get("/api/experiments/half").status_code == 404
+    for name, file in (("a", "experiment.json"), ("b", "journal.jsonl")):
+        begin(results, name).close()
+        (results / name / file).unlink()
+        (results / name / file).symlink_to(results.parent / "secret" / file)
+        assert client.get(f"/api/experiments/{name}").status_code == 404
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.com", "evil.com:8800", "127.0.0.1.evil.com", "localhost.evil.com", "192.0.2.2", "0.0.0.0", "", "::",
-             "127.0.0.1@evil.com", "evil.com#127.0.0.1", "localhost:evil", "localhost.", "127.1"]
-)  # fmt: skip
-def test_a_rebound_name_is_refused(client, host):
-    for path in ("/", "/page.js", "/api/health", "/api/experiments/demo/events"):
+REBOUND = ["evil.com", "evil.com:8800", "127.0.0.1.evil.com", "localhost.evil.com", "192.0.2.2", "0.0.0.0", "", "::",
+           "127.0.0.1@evil.com", "evil.com#127.0.0.1", "localhost:evil", "localhost.", "127.1"]  # fmt: skip
+
+
+def test_a_rebound_name_is_refused_and_names_of_loopback_are_let_in(client):
+    for host, path in itertools.product(REBOUND, ("/", "/page.js", "/api/health", "/api/experiments/demo/events")):
         answer = client.get(path, headers={"Host": host})
-        assert answer.status_code == 403 and list(answer.json()) == ["error"]
-
-
-def test_names_of_loopback_are_let_in(client):
+        assert answer.status_code == 403 and list(answer.json()) == ["error"], host
     for host in ("127.0.0.1", "localhost:9", "[::1]:8800", "LOCALHOST", "127.9.9.9", "[::1]", "::1"):
         assert client.get("/api/health", headers={"Host": host}).status_code == (200 if host != "::1" else 403)
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_other_methods_are_not_known(results, method):
+def test_other_methods_are_not_known(results):
     client = client_of(create_app(results, token=TOKEN), TOKEN)
-    for path in ("/", "/api/experiments", "/api/experiments/demo"):
+    methods = ("PUT", "PATCH", "OPTIONS", "TRACE", "BREW")
+    for path, method in itertools.product(("/", "/api/experiments", "/api/experiments/demo"), methods):
         answer = client.request(method, path)
         assert answer.status_code == 405 and list(answer.json()) == ["error"]
         assert "access-control-allow-origin" not in answer.headers
@@ -277,127 +254,54 @@ def test_no_other_file_is_served(client):
         assert answer.status_code == 404 and list(answer.json()) == ["error"]
 
 
-# --- the token ------------------------------------------------------------------------------------------------------
+OUTSIDERS = [
+    {}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
+    {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner="}, {"Cookie": f"tuner={TOKEN}"},
+    {"Host": "127.0.0.1"}, {"X-Forwarded-For": "127.0.0.1"}, {"Authorization": b"Bearer \xff\xfe"},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
-     {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner="}, {"Cookie": f"tuner={TOKEN}"},
-     {"Host": "127.0.0.1"}, {"X-Forwarded-For": "127.0.0.1"}, {"Authorization": b"Bearer \xff\xfe"}],
-)  # fmt: skip
-def test_without_the_token_nothing_is_told(results, headers):
+def test_without_the_token_nothing_is_told(results):
     far = TestClient(create_app(results, host="0.0.0.0", token=TOKEN), base_url="http://box:8800")
     paths = ["/", "/page.js", "/plotly.min.js", "/api/health", "/api/docs", "/api/openapi.json", "/api/experiments"]
-    for path in (*paths, "/api/experiments/demo/events", "/nothing"):
-        answer = far.get(path, headers=headers)
-        assert answer.status_code == 401 and list(answer.json()) == ["error"]
+    for headers in OUTSIDERS:
+        far.app.state.keys._wrong.clear()  # else it would answer 429
+        for path in (*paths, "/api/experiments/demo/events", "/nothing"):
+            answer = far.get(path, headers=headers)
+            assert answer.status_code == 401 and list(answer.json()) == ["error"], headers
     assert far.get("/api/health", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.2", "box", ""])
-def test_beyond_loopback_without_a_token_is_refused(results, host, monkeypatch, capsys):
+def test_beyond_loopback_without_a_token_is_refused(results, monkeypatch, capsys):
     monkeypatch.delenv("TUNER_TOKEN", raising=False)
-    assert main(["--results", str(results), f"--host={host}", "--port=0"]) == 2
-    assert "set TUNER_TOKEN to a secret of 32 characters" in capsys.readouterr().err
+    for host in ("0.0.0.0", "::", "192.0.2.2", "box", ""):
+        assert main(["--results", str(results), f"--host={host}", "--port=0"]) == 2
+        assert "set TUNER_TOKEN to a secret of 32 characters" in capsys.readouterr().err
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served(results):
-    """The app on a real port: a stream does not end, and a test client waits for the end."""
-    with serving(create_app(results)) as served:
-        yield served.url.rstrip("/")
-
-
-def ids(lines, number):
-    """The ids of the next `number` events."""
-    numbers = []
-    for line in lines:
-        numbers += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
-        if len(numbers) == number:
-            return numbers
-
-
-def test_events_are_the_journals_lines_and_go_on(served, results):
-    path = results / "demo" / "journal.jsonl"
-    written = path.read_text().splitlines()
-    with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10) as stream:
-        lines = stream.iter_lines()
-        assert ids(lines, len(written) - 1) == list(range(1, len(written)))
-        assert [next(lines) for _ in range(3)] == ["", f"data: {written[-1]}", f"id: {len(written)}"]
-        journal = Journal(path)
-        journal.write("experiment_resumed")
-        assert ids(lines, 1) == [len(written) + 1]
-        journal.close()
-
-
-@pytest.mark.parametrize("how", [{"params": {"after": 3}}, {"headers": {"Last-Event-ID": "3"}}])
-def test_a_reconnect_goes_on_after_the_last_event(served, how):
-    with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10, **how) as stream:
-        assert ids(stream.iter_lines(), 2) == [4, 5]
-
-
-def test_half_a_line_waits_for_its_other_half(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    one, two = b"data: one\nid: 1\n\n", b"data: two\nid: 2\n\n"
-    assert read_on(path, Place()) == (b"", Place())
-    path.write_bytes(b"one\ntw")
-    assert read_on(path, Place()) == (one, Place(4, 1)) and read_on(path, Place(4, 1)) == (b"", Place(4, 1))
-    path.write_bytes(b"one\ntwo\n")
-    assert read_on(path, Place(4, 1)) == (two, Place(8, 2)) == read_on(path, Place(), after=1)
-    path.write_bytes(b"")
-    assert read_on(path, Place(4, 1)) is None
-
-
-def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(b"\n" * (CHUNK_BYTES + 5))
-    frames, place = read_on(path, Place(), after=MOST_LINES - 1)
-    assert frames == b"data: \nid: %d\n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
-
-
-# --- the command ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--host", "no.such.host.invalid"], ["--port", "x"], ["--port", "70000"], ["--nonsense"]],
-)
-def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, capsys):
-    monkeypatch.setenv("TUNER_TOKEN", TOKEN)
-    assert main(["--results", str(results), *options]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("tuner: error: ") and output.err.count("\n") == 1 and not output.out
-
-
-def test_a_port_in_use_and_a_folder_that_cannot_be_created_are_one_line(results, tmp_path, capsys):
+def test_a_wrong_request_is_one_line_and_exit_2(results, monkeypatch, capsys):
+    (results / "file").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["--results", str(results), "--port", str(taken.getsockname()[1])]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    (tmp_path / "file").write_text("")
-    assert main(["--results", str(tmp_path / "file" / "results")]) == 2
-    err = capsys.readouterr().err
-    assert f"{tmp_path}/file/results cannot be created (Not a directory); give a folder" in err and err.count("\n") == 1
-
-
-def test_the_command_prints_its_address_answers_and_ends(results):
-    command = [sys.executable, "-m", "tuner.serve", "--results", str(results / "new" / "results"), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        output = process.stdout.readline()
-        url = output.split(" at ")[1].split()[0]
-        assert httpx.get(f"{url}api/health", trust_env=False).json()["status"] == "ok"
-    finally:
-        process.terminate()
-    assert process.communicate(timeout=10)[1] == ""
+        cases = {
+            "--host no.such.host.invalid": "--host no.such.host.invalid --port 8800",
+            f"--port {taken.getsockname()[1]}": "or end what uses the port",
+            "--port x": "--port",
+            "--port 70000": "--port 70000: must be 0..65535",
+            "--nonsense": "--nonsense",
+            f"--results {results}/file/new": f"{results}/file/new cannot be created (Not a directory); give a folder",
+        }
+        monkeypatch.chdir(results)
+        for options, says in cases.items():
+            monkeypatch.setenv("TUNER_TOKEN", TOKEN)
+            assert main(options.split()) == 2
+            output = capsys.readouterr()
+            assert output.err.startswith("tuner: error: ") and output.err.count("\n") == 1 and not output.out
+            assert says in output.err
 
 
 def test_a_search_whose_process_was_killed_is_shown_as_interrupted(results, client):
     journal = begin(results, "killed")
-    start(journal, "0", lr=0.1)
+    journal.write("trial_started", "0", config={"lr": 0.1}, resources={"CPU": 1}, node="n")
     journal.close()
 
     def shown():

@@ -15,7 +15,6 @@ from tuner.record.format import FORMAT
 from tuner.record.results import Following
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.record.storage.lock import driver_of
-from tuner.serve.analysis.insight import AnalysisWorker
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.reading.results_reader import ResultsReader
@@ -42,22 +41,16 @@ def begin(results, name, events=(), facts=None, **options):
     return folder
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_worker():
-    """All services here share one process for expensive analyses: its start takes 0.4 s of a CPU."""
-    worker = AnalysisWorker()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tuner.serve.analysis.insight.AnalysisWorker", lambda: worker)
-        yield
+# Each of these returns a function that makes a folder of a name.
 
 
 def journal(*events):
-    return lambda results: begin(results, "bad", [STARTED, *events])
+    return lambda results, name: begin(results, name, [STARTED, *events])
 
 
 def raw(content):
-    def make(results):
-        with open(begin(results, "bad", [STARTED]) / "journal.jsonl", "ab") as file:
+    def make(results, name):
+        with open(begin(results, name, [STARTED]) / "journal.jsonl", "ab") as file:
             file.write(content)
 
     return make
@@ -66,8 +59,8 @@ def raw(content):
 def options(**changed):
     """An experiment.json that agrees with its checksum, and holds these options."""
 
-    def make(results):
-        folder = begin(results, "bad", [STARTED, REPORT])
+    def make(results, name):
+        folder = begin(results, name, [STARTED, REPORT])
         document = json.loads((folder / FILE).read_text())
         del document["sha256"]
         document["options"] |= changed
@@ -80,24 +73,24 @@ def options(**changed):
 def ray(**files):
     """A folder as plain Ray Tune leaves it, with these files of one trial."""
 
-    def make(results):
-        trial = results / "bad" / "trial_0"
+    def make(results, name):
+        trial = results / name / "trial_0"
         trial.mkdir(parents=True)
-        (results / "bad" / "experiment_state-1.json").write_text("{}")
-        for name, content in files.items():
-            (trial / name.replace("__", ".")).write_bytes(content)
+        (results / name / "experiment_state-1.json").write_text("{}")
+        for file, content in files.items():
+            (trial / file.replace("__", ".")).write_bytes(content)
 
     return make
 
 
-def instead(name, make_other):
+def instead(file, make_other):
     """Something else, or other bytes, where a file is expected."""
 
-    def make(results):
-        folder = begin(results, "bad", [STARTED, REPORT])
-        for path in [folder / name, *([folder / COPY] if name == FILE else [])]:
+    def make(results, name):
+        folder = begin(results, name, [STARTED, REPORT])
+        for path in [folder / file, *([folder / COPY] if file == FILE else [])]:
             path.unlink(missing_ok=True)
-        make_other(folder / name) if callable(make_other) else (folder / name).write_bytes(make_other)
+        make_other(folder / file) if callable(make_other) else (folder / file).write_bytes(make_other)
 
     return make
 
@@ -115,7 +108,7 @@ DAMAGED = {
     "an epoch of 10^9": journal({**REPORT, "epoch": 10**9}),
     "a checkpoint elsewhere": journal({**REPORT, "checkpoint": "../../../etc"}),
     "a trial that is a path": journal({**REPORT, "trial": "../../x"}),
-    "created is a text": lambda r: begin(r, "bad", facts={"created": "now"}),
+    "created is a text": lambda results, name: begin(results, name, facts={"created": "now"}),
     "rungs without an end": options(reduction_factor=1.0000001),
     "metric is long": options(metric="x" * 10_000),
     "a budget of 400 digits": options(time_budget="9" * 400 + "s"),
@@ -129,8 +122,8 @@ READABLE = {
     "half a pair of surrogates": journal({**STARTED, "config": {"\udcff": "\udcff"}}, REPORT),
     "a setting of 300 levels": journal({**STARTED, "config": {"a": json.loads("[" * 300 + "NaN" + "]" * 300)}}, REPORT),
     "another name than its folder's": options(name="elsewhere", results="/etc"),
-    "a log scale beyond floats": lambda r: begin(
-        r, "bad",
+    "a log scale beyond floats": lambda results, name: begin(
+        results, name,
         [{**e, "trial": str(i), "config": {"lr": 1.7e308 / 10**i}} for i in range(3) for e in (STARTED, REPORT)],
         facts={"space": {"params": {"lr": {"kind": "loguniform"}, "b": 5}}},
     ),
@@ -171,26 +164,37 @@ def rows(client):
     return {row["name"]: row for row in answer.json()["experiments"]}
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_folder_is_a_row_that_says_so(service, kind):
-    DAMAGED[kind](service.results)
+@pytest.fixture
+def patient(monkeypatch):
+    """The list waits for all folders."""
+    for limit in ("LIST_S", "EACH_S"):
+        monkeypatch.setattr(f"tuner.serve.reading.results_reader.{limit}", 60.0)
+
+
+def test_a_damaged_folder_is_a_row_that_says_so(service, patient):
+    names = {f"bad{number}": kind for number, kind in enumerate(DAMAGED)}
+    for name, kind in names.items():
+        DAMAGED[kind](service.results, name)
     for _ in range(2):  # the second time from what is kept
         listed = rows(service)
         assert listed["good"]["error"] == "" and listed["good"]["epochs"] == 1
-        assert listed["bad"]["state"] == "damaged" and listed["bad"]["error"]
-    assert shown(service, "bad")["/trials"] == 422
+        for name, kind in names.items():
+            assert listed[name]["state"] == "damaged" and listed[name]["error"], kind
+    for name, kind in names.items():
+        assert shown(service, name)["/trials"] == 422, kind
+        shutil.rmtree(service.results / name)
+        begin(service.results, name, [STARTED, REPORT])  # it is repaired
     good = shown(service, "good")
     assert {good[view] for view in ("", "/trials", "/rungs", "/figures", "/what-if", "/trials/0")} == {200}
-    shutil.rmtree(service.results / "bad")
-    begin(service.results, "bad", [STARTED, REPORT])  # it is repaired
-    assert rows(service)["bad"]["error"] == ""
-
-
-@pytest.mark.parametrize("kind", READABLE)
-def test_what_is_odd_is_shown(service, kind):
-    READABLE[kind](service.results)
     assert {row["error"] for row in rows(service).values()} == {""}
-    assert {shown(service, "bad")[view] for view in ("", "/trials", "/rungs", "/figures")} == {200}
+
+
+def test_what_is_odd_is_shown(service, patient):
+    for number, kind in enumerate(READABLE):
+        READABLE[kind](service.results, f"odd{number}")
+        statuses = shown(service, f"odd{number}")
+        assert {statuses[view] for view in ("", "/trials", "/rungs", "/figures")} == {200}, kind
+    assert {row["error"] for row in rows(service).values()} == {""}
 
 
 def test_a_folder_that_may_not_be_entered_is_a_row(service, monkeypatch):
@@ -271,7 +275,7 @@ def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_p
     monkeypatch.setattr("tuner.serve.reading.results_reader.MOST_MEMORY", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
-    ray(result__json=rows)(tmp_path)
+    ray(result__json=rows)(tmp_path, "rays")
     assert all("too many values" in summary.error for summary in ResultsReader(tmp_path).summaries())
 
 

@@ -1,7 +1,9 @@
 """Searches as Ray jobs, for real: `python -m tuner.serve` and its client, on the cluster that it starts."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +12,34 @@ import psutil
 import pytest
 
 from tests.serve.conftest import TOKEN
+from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client
 from tuner.serve.jobs.ray_jobs import find_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def served(tmp_path):
+    """Starts `python -m tuner.serve` over an empty folder; ends it and its cluster if the test fails."""
+    results, started = tmp_path / "results", []
+    results.mkdir()
+
+    def start(token):
+        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        env |= {"TUNER_TOKEN": token} if token else {}
+        command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        started.append(process)
+        url = process.stdout.readline().split(" at ")[1].split()[0]
+        return process, Client(url, token or (state_folder(results) / "token").read_text())
+
+    yield results, start
+    for process in started:
+        process.kill()
+        process.communicate()
+    if cluster := find_cluster(state_folder(results)):
+        cluster.end()
 
 
 def until(true, timeout_s=120):
@@ -39,24 +65,24 @@ def events(folder, kind):
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_is_resumed(real):
-    client, folder = real.client, real.results / "long"
+def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_is_resumed(served):
+    results, start = served
+    process, client = start(TOKEN)
+    folder = results / "long"
     client.start("cifar", name="long", num_samples=30)
     client.start("quadratic", name="short", num_samples=2)
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
-    cluster = find_cluster(real.state)
+    cluster = find_cluster(state_folder(results))
     addresses, environments = watched(cluster.pid)
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert len(environments) > 5 and not [pid for pid, text in environments.items() if TOKEN in text]
     assert any("RAY_AUTH_TOKEN_PATH" in text for text in environments.values())
 
-    real.process.terminate()
-    output, _ = real.process.communicate(timeout=60)
-    assert real.process.returncode == 0 and "long: still running" in output and cluster.head()
-    again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
-    url = again.stdout.readline().split(" at ")[1].split()[0]
-    client = Client(url, (real.state / "token").read_text())
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0 and "long: still running" in output and cluster.head()
+    process, client = start("")
     assert client.get("long")["state"] == "running" and client.get("short")["state"] == "queued"
 
     client.stop("long")
@@ -75,6 +101,6 @@ def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_
     epochs = [(e["trial"], e["epoch"]) for e in events(folder, "report")]
     assert len(epochs) == len(set(epochs))  # what was trained was not trained again
 
-    again.terminate()
-    again.communicate(timeout=90)
+    process.terminate()
+    process.communicate(timeout=90)
     until(lambda: not cluster.head() and not Path(cluster.folder).exists())

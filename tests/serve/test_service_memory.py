@@ -11,7 +11,7 @@ from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import abandoned
-from tuner.serve.analysis.analyses import Analyser
+from tuner.serve.analysis import Analyser
 from tuner.serve.reading import results_reader
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.serve.reading.stream import event_frames
@@ -74,9 +74,6 @@ def test_what_was_not_asked_for_longest_is_dropped_first_and_figures_count_too(t
     view.drawn["curves", ""] = b"x" * reader._experiments["e0"].weight
     reader.view("e2")  # from memory
     assert held() == "2" and reader.unchanged("e0").epochs == SIZE
-
-
-# --- a folder that is put in the place of another --------------------------------------------------------------------
 
 
 def swapped(results):

@@ -20,9 +20,8 @@ from tuner.serve.__main__ import parse, starter
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
 from tuner.serve.jobs import ray_jobs
-from tuner.serve.jobs.check import experiment_of
-from tuner.serve.jobs.options import Resume, resume_arguments
 from tuner.serve.jobs.ray_jobs import Cluster, find_cluster
+from tuner.serve.jobs.requests import Resume, experiment_of, resume_arguments
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -53,10 +52,7 @@ def evil(tmp_path):
     return space, marker
 
 
-# --- the state's folder ---------------------------------------------------------------------------------------------
-
-
-def test_each_results_folder_has_a_state_of_its_own_however_it_is_called(tmp_path):
+def test_each_results_folder_has_a_state_of_its_own_however_it_is_called(tmp_path, monkeypatch):
     one, other, link = tmp_path / "a" / "results", tmp_path / "b" / "results", tmp_path / "link"
     one.mkdir(parents=True)
     other.mkdir(parents=True)
@@ -65,11 +61,8 @@ def test_each_results_folder_has_a_state_of_its_own_however_it_is_called(tmp_pat
     assert state_folder(one).name.startswith("results-") and state_folder(one).parent == tmp_path / "state" / "services"
     assert [path.stat().st_mode & 0o777 for path in (state_folder(one), state_folder(one).parent)] == [0o700, 0o700]
     assert not list(one.iterdir())
-
-
-def test_without_a_choice_it_is_the_users_state_folder(tmp_path, monkeypatch):
     monkeypatch.delenv(BASE)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))  # without a choice, it is in the user's state folder
     assert state_folder(tmp_path).is_relative_to(tmp_path / "xdg" / "tuner")
 
 
@@ -91,11 +84,8 @@ def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
         state_folder(tmp_path)
 
 
-# --- a hostile folder -----------------------------------------------------------------------------------------------
-
-
 def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precious, evil):
-    results, (space, marker) = tmp_path / "results", evil
+    results, (space, marker) = tmp_path / "new" / "results", evil
     old = results / ".service"
     (old / "queue").mkdir(parents=True)
     (old / "cluster.json").write_text(json.dumps(dataclasses.asdict(cluster_of(victim, precious))))
@@ -140,9 +130,6 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
     assert all(map(str.isprintable, output.splitlines()))
 
 
-# --- processes ------------------------------------------------------------------------------------------------------
-
-
 def cluster_of(process, folder):
     return Cluster(process.pid, psutil.Process(process.pid).create_time(), 9, str(folder), "/etc/passwd")
 
@@ -180,18 +167,6 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path, prec
         assert process.poll() is not None and not precious.exists() and find_cluster(tmp_path) is None
     finally:
         process.kill()
-
-
-@pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": "1"}])
-def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
-    row = dataclasses.asdict(cluster_of(victim, "/tmp/tuner-x"))
-    for content in (json.dumps({**row, **change}).encode(), b"\xff{"):
-        (tmp_path / "cluster.json").write_bytes(content)
-        assert find_cluster(tmp_path) is None and victim.poll() is None
-        assert "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
-
-
-# --- code -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
@@ -247,9 +222,6 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
         assert searches.resume("a", Resume()).options["data_dir"] == "/data/now"
     finally:
         searches.close()
-
-
-# --- secrets --------------------------------------------------------------------------------------------------------
 
 
 def test_the_token_is_taken_out_of_the_environment_that_child_processes_inherit(monkeypatch):

@@ -132,7 +132,6 @@ class Server(uvicorn.Server):
 
 
 def starter(args: argparse.Namespace, state: Path) -> Searches:
-    """Creates what starts searches for this service; raises the errors of `Searches`."""
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
     return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
@@ -157,7 +156,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
-    """Returns the text printed at the start: the page's address, the sign-in link and the file with the token."""
+    """Returns the text printed at the start: the page's address, the sign-in link, the token's file."""
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     what = "to tag, rename and delete experiments" if problem else "to start and stop searches"
     sign_in = f"{what}, sign in once with {url}signin?code={code}"

@@ -1,7 +1,4 @@
-"""Routes that change something, and those that their forms need. The guard checks the token.
-
-A folder is changed through file descriptors, so that no link is followed (`tuner.record.folder`).
-"""
+"""Routes that change something, and those that their forms need. The guard checks the token."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 from fastapi import Body, FastAPI, Request
@@ -29,7 +25,7 @@ from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
 from tuner.serve.answers import Refused, answer, at_most
 from tuner.serve.client import BUSY
-from tuner.serve.jobs.options import Resume, Start, defaults_of
+from tuner.serve.jobs.requests import Resume, Start, defaults_of
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import REFUSED_AGAIN, ServedExperiments, with_job
@@ -46,7 +42,7 @@ _saving = threading.Lock()  # notes.json is read, changed and written by one req
 
 @dataclass(frozen=True)
 class SpaceChoice:
-    """A search space, the first line of its docstring, and the default of each option that it does not compute."""
+    """A search space, the first line of its docstring, and the defaults that its file does not compute."""
 
     name: str
     about: str
@@ -55,7 +51,7 @@ class SpaceChoice:
 
 @dataclass(frozen=True)
 class SpaceChoices:
-    """All search spaces of `search_spaces/`."""
+    """The search spaces of `search_spaces/`."""
 
     spaces: list[SpaceChoice]
 
@@ -93,7 +89,7 @@ class NewName(_Body):
 
 @dataclass(frozen=True)
 class BestFile:
-    """A file of the experiment's folder `best/`: its path below that folder, and its size."""
+    """A file of the best model: its path below the folder `best/`, and its size."""
 
     path: str
     size_bytes: int
@@ -108,11 +104,10 @@ class BestFiles:
 
 @dataclass(frozen=True)
 class Contents(folders.Size):
-    """What an experiment's folder holds, and a deletion would lose.
+    """What an experiment's folder holds; `kept` says why it cannot be renamed or deleted now.
 
-    `files` and `size_bytes` count regular files; `is_whole` is False if the folder has too many to count. `checkpoints`
-    counts saved checkpoints. `best` lists the files of the best model, at most 100. `kept` says why the experiment
-    cannot be renamed or deleted now.
+    `files` and `size_bytes` count regular files; `is_whole` is False if the folder has too many to count. `best` lists
+    at most 100 files of the best model.
     """
 
     trials: int = 0
@@ -130,7 +125,13 @@ class Deleted:
 
 
 def add_actions(app: FastAPI, served: ServedExperiments) -> None:
-    """Adds the routes to the app."""
+    _add_searches(app, served)
+    _add_changes(app, served)
+    _add_downloads(app, served)
+
+
+def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
+    checks = at_most(MOST_CHECKS, "requests are being checked")
 
     @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:
@@ -142,8 +143,6 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
         """Lists the search spaces that a search can use."""
         return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
 
-    checks = at_most(MOST_CHECKS, "requests are being checked")
-
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
         """Starts a search: it is queued, and runs as soon as it is its turn and a trial fits the free resources."""
@@ -152,8 +151,7 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
     @app.post(f"{ONE}/stop", status_code=202, responses={202: {"model": Summary}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: it keeps its files and can be resumed. A queued search leaves the queue."""
-        view = served.view(name)
-        return answer(with_job(view.summary, served.searches.stop(name)), 202)
+        return answer(with_job(served.view(name).summary, served.searches.stop(name)), 202)
 
     @app.post(f"{ONE}/resume", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
@@ -165,6 +163,8 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
         served.searches.resume(name, asked)
         return answer(served.one(name), 202)
 
+
+def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
     def save(name: str, **changed: Any) -> Response:
         path = served.reader.folder(name)
         with _saving, folders.opened(path) as opened:
@@ -242,7 +242,7 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
         dependencies=[at_most(MOST_COUNTED, "folders are being counted")],
     )
     def contents(name: str) -> Response:
-        """What the experiment's folder holds, and what a deletion would lose."""
+        """Returns what the experiment's folder holds, and what a deletion would lose."""
         path = served.folder(name)
         if path is None:
             return answer(Contents())
@@ -252,21 +252,21 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
             kept = kept or (f"{name} is run by {driver}; stop it first" if driver else "")
         except RequestError as error:
             kept = str(error)
-        with folders.opened(path) as opened:
-            size = folders.size_of(opened)
         trials, epochs = (sum(summary.counts.values()), summary.epochs) if summary else (0, 0)
-        return answer(Contents(**vars(size), trials=trials, epochs=epochs, best=files_of_best(path), kept=kept))
-
-    def files_of_best(path: Path | None) -> tuple[BestFile, ...]:
-        if path is None:
-            return ()
         with folders.opened(path) as opened:
-            return tuple(BestFile(*each) for each in folders.files_in(opened, "best"))
+            size = vars(folders.size_of(opened))
+            return answer(Contents(**size, trials=trials, epochs=epochs, best=_best_files(opened), kept=kept))
 
+
+def _add_downloads(app: FastAPI, served: ServedExperiments) -> None:
     @app.get(f"{ONE}/best", responses={200: {"model": BestFiles}})
     def best_files(name: str) -> Response:
-        """The files of the best model, which can be downloaded."""
-        return answer(BestFiles(files_of_best(served.folder(name))))
+        """Lists the files of the best model, which can be downloaded."""
+        path = served.folder(name)
+        if path is None:
+            return answer(BestFiles(()))
+        with folders.opened(path) as opened:
+            return answer(BestFiles(_best_files(opened)))
 
     @app.get(
         ONE + "/best/{path:path}",
@@ -283,6 +283,10 @@ def add_actions(app: FastAPI, served: ServedExperiments) -> None:
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{path}")[-150:].lstrip(".-") or "best"
         headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{safe}"'}
         return StreamingResponse(chunks(file, size), headers=headers, media_type="application/octet-stream")
+
+
+def _best_files(opened: folders.OpenFolder) -> tuple[BestFile, ...]:
+    return tuple(BestFile(*each) for each in folders.files_in(opened, "best"))
 
 
 def chunks(file: BinaryIO, size: int) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
 
-A longer response says what it leaves out: the last rows of a list (`left_out` counts them), the ends of a row's long
-values, and whole figures: an empty one shows the reason.
+A longer response leaves out the last rows of a list (`left_out` counts them), the ends of a row's long values, and
+figures, in whose place an empty one shows the reason.
 """
 
 from __future__ import annotations
@@ -86,12 +86,11 @@ def at_most(most: int, what: str) -> Any:
 
 
 def answer(row: Any, status: int = 200, **more: Any) -> BoundedResponse:
-    """Returns a response with the JSON that `text_of` writes; `more` are its figures and rows."""
     return BoundedResponse(text_of(row, **more), status)
 
 
 def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
-    """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
+    """Returns an error response of the API; `more` are additional headers."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return JSONResponse({"error": message}, status, headers | dict(more or {}))
 
@@ -115,9 +114,8 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
     """Encodes a dataclass as JSON; nan and infinity become the strings that the journal uses.
 
     Args:
-        figures: replaces the field `figures`: the texts that `figure_text` wrote, by name.
-        rows: name of a field -> its rows, an iterable that may be lazy; it replaces the field's value. The dataclass
-            must have a field `left_out` if rows may be left out.
+        figures: name -> text of `figure_text`; replaces the field `figures`.
+        rows: name of a field -> rows that replace its value, maybe lazy. The field `left_out` counts those left out.
     """
     with _writing:
         fields = {name: _field_text(value) for name, value in vars(row).items() if name not in rows}
@@ -146,7 +144,7 @@ def figure_text(figure: dict[str, Any] | None) -> bytes:
 
 
 def figures_text(figures: Mapping[str, bytes], most: int) -> bytes:
-    """Returns a JSON object with the figures by name, of at most about `most` bytes; leaves out empty texts."""
+    """Returns a JSON object of at most about `most` bytes; leaves out empty texts."""
     texts = {}
     for name, text in figures.items():
         if text:
@@ -160,7 +158,7 @@ def _object(texts: Mapping[str, bytes]) -> bytes:
 
 
 def _within(text: bytes, most: int) -> bytes:
-    """Returns a figure's text, or that of an empty figure which says why, if it has more than `most` bytes."""
+    """Returns a figure's text, or an empty figure that says why if the text has more than `most` bytes."""
     if len(text) <= most:
         return text
     reason = f"left out: this figure has {len(text):,} bytes; a response has at most {MOST_BYTES:,}"
@@ -176,7 +174,7 @@ def _field_text(value: Any) -> bytes:
 
 
 def _short_text(value: Any, most: int) -> bytes:
-    """Encodes a value; if its text has more than `most` bytes, its long texts and lists are cut and say so."""
+    """Encodes a value; cuts its long texts and lists if its text has more than `most` bytes."""
     text = _json_text(value)
     for cut in CUTS:
         if len(text) <= most:
@@ -197,7 +195,7 @@ def _json_text(value: Any) -> bytes:
 
 
 def _cut(value: Any, most: int, levels: int = MOST_LEVELS) -> Any:
-    """Returns a copy with at most `most` characters of each text and `most` items of each list or dict."""
+    """Returns a copy with at most `most` characters of each text and `most` items of each list."""
     if isinstance(value, str) and len(value) > most:
         return f"{value[:most]}... ({len(value):,} characters)"
     if dataclasses.is_dataclass(value):

@@ -18,10 +18,9 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.reading import NotYet
-from tuner.serve.access.guard import HEADERS, Guard, add_signin, is_loopback
-from tuner.serve.access.keys import Keys
+from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
-from tuner.serve.analysis.insight import add_insight
+from tuner.serve.analysis import add_analyses
 from tuner.serve.answers import (
     MOST_BYTES,
     BoundedResponse,
@@ -80,9 +79,9 @@ class Health:
 
 @dataclass(frozen=True)
 class Experiments:
-    """The requested experiments: queued ones, then the newest first. `total` counts all of the results folder.
+    """The requested experiments of `total`: queued ones, then the newest first.
 
-    `left_out` counts requested experiments that did not fit into the response: request them with a larger offset.
+    `left_out` counts requested ones that did not fit into the response: request them with a larger offset.
     """
 
     results: str
@@ -93,7 +92,7 @@ class Experiments:
 
 @dataclass(frozen=True)
 class Trials:
-    """The requested trials; `total` counts all trials of the experiment; `left_out` counts those that did not fit."""
+    """The requested trials of `total`; `left_out` counts those that did not fit."""
 
     total: int
     trials: list[tables.TrialRow] = field(default_factory=list)
@@ -102,7 +101,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the requested decisions, of which `total` counts all; `left_out` counts rows that did not fit."""
+    """The rungs, and the requested decisions of `total`; `left_out` counts rows that did not fit."""
 
     rungs: list[tables.RungRow]
     total: int
@@ -112,13 +111,12 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows that changed after line `since` of the journal, all from the same state of the experiment, and figures.
+    """The rows that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
 
-    `since` is 0 if the request named no line, or one beyond the journal's end. `num_trials` and `num_decisions` count
-    all of the experiment. `parameters` are the axes of the parallel coordinates. `value_choices` are what figures can
-    compare trials by; they use `value_default` without a choice. `rungs` are all rungs. With `since` 0, decisions start
-    with the smallest margin, else they are in the order of the trials. `left_out` counts rows that did not fit. The
-    requested `figures` have Plotly's schema; those without data are left out.
+    `since` is 0 if the request named no line, or one beyond the journal's end: decisions then start with the smallest
+    margin, else they are in the order of the trials. `rungs` has all rungs, and `num_trials` and `num_decisions` count
+    all rows. `parameters` are the axes of the parallel coordinates. `value_choices` are what figures can compare trials
+    by; without a choice they use `value_default`. `left_out` counts rows that did not fit.
     """
 
     summary: Summary
@@ -164,7 +162,7 @@ def create_app(
     add_signin(app, keys)
     app.state.reader = reader = ResultsReader(results)
     served = ServedExperiments(reader, searches, "" if searches else problem)
-    for add_routes in (_add_readings, add_insight, add_actions, add_compare):
+    for add_routes in (_add_readings, add_analyses, add_actions, add_compare):
         add_routes(app, served)
     return app
 

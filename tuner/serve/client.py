@@ -22,7 +22,7 @@ MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-A
 
 
 class ServiceError(Exception):
-    """Raised in the service's words if it refuses a request; `again_s`: seconds after which to retry, or 0."""
+    """The service's refusal of a request; `again_s`: seconds after which to retry, or 0."""
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
         super().__init__(message)
@@ -35,8 +35,8 @@ class Client:
     Args:
         url: the address that `tuner.serve` prints.
         token: needed to change something, and for every request beyond loopback; by default TUNER_TOKEN. A service
-            started without a token generates one and prints the path of its file.
-        timeout_s: how long to wait for the service's next bytes; it imports torch to check a search.
+            that was started without one prints the path of its file.
+        timeout_s: seconds to wait for the service's next bytes; it imports torch to check a search.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -132,7 +132,7 @@ class Client:
         return row
 
     def _get(self, path: str) -> Row:
-        """Sends a GET request; retries it if the service asks for that, for example while it reads a long journal."""
+        """Sends a GET request; retries it if the service asks for that, as while it reads a long journal."""
         for _ in range(MOST_TRIES):
             try:
                 return self._json("GET", path)
@@ -151,12 +151,10 @@ class Client:
 
     @contextmanager
     def _ask(self, method: str, path: str, body: str | None = None) -> Iterator[http.client.HTTPResponse]:
-        """Sends a request and yields the response, whose body is not read yet; raises ServiceError if it is refused.
-
-        http.client follows no redirects, so the token reaches no other server.
-        """
+        """Yields the response, whose body is not read yet; raises ServiceError if the request is refused."""
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        # http.client follows no redirects, so the token reaches no other server.
         with closing(kind(self._host, self._port, timeout=self._timeout_s)) as connection:
             connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
             answer = connection.getresponse()

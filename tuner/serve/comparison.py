@@ -44,7 +44,7 @@ Names = Annotated[
 
 @dataclass(frozen=True)
 class MetricGroup:
-    """The experiments that optimise the same metric in the same direction, so that their values can be compared."""
+    """Experiments that optimise the same metric in the same direction."""
 
     metric: str
     mode: str
@@ -55,10 +55,10 @@ class MetricGroup:
 class Comparison:
     """The requested experiments, and how their options and parameters differ.
 
-    The figures, of Plotly's schema, show the experiments of `groups[group]`: epochs, seconds and trials are clocks of
-    the best value so far, `values` has the distributions of the value that `values` names, one of `value_choices`.
-    `columns` are the experiments of `options` and `parameters`, in the order of a row's `values`. `left_out` counts
-    rows that did not fit into the response.
+    The figures, in Plotly's schema, show the experiments of `groups[group]`: the best value so far over epochs, seconds
+    and trials, and the distributions of the value that `values` names, one of `value_choices`. `columns` are the
+    experiments in the order of the `values` of a row of `options` and `parameters`. `left_out` counts rows that did not
+    fit.
     """
 
     groups: list[MetricGroup]
@@ -74,7 +74,7 @@ class Comparison:
 
 
 class Comparisons:
-    """Reads what is compared of experiments, and keeps it for the MOST_KEPT that were requested last; thread-safe."""
+    """Reads what is compared of experiments; keeps it for the MOST_KEPT requested last; thread-safe."""
 
     def __init__(self, served: ServedExperiments) -> None:
         self._served = served
@@ -82,10 +82,7 @@ class Comparisons:
         self._kept: OrderedDict[str, tuple[Summary, Compared]] = OrderedDict()
 
     def of(self, name: str, until: float) -> tuple[Summary, Compared]:
-        """Returns an experiment's summary and what is compared of it; reads the record only if its files changed.
-
-        Raises the errors of `ServedExperiments.view`; NotYet also if the time `until` is over.
-        """
+        """Returns what is compared of an experiment; raises NotYet after `until`, and the errors of `view`."""
         unchanged = self._served.reader.unchanged(name) if self._served.folder(name) else None
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:
@@ -103,7 +100,6 @@ class Comparisons:
 
 
 def add_compare(app: FastAPI, served: ServedExperiments) -> None:
-    """Adds the route to the app."""
     comparisons = Comparisons(served)
 
     @app.get("/api/compare", responses={200: {"model": Comparison}})

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import Refused
-from tuner.serve.jobs.options import Resume, resume_arguments
+from tuner.serve.jobs.requests import Resume, resume_arguments
 from tuner.serve.jobs.searches import WAITS_OR_RUNS, Search, Searches
 from tuner.serve.reading.results_reader import NotThere, ResultsReader, View
 from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
@@ -28,9 +28,7 @@ REFUSED_AGAIN = "the search would be refused again; start a new one"
 class ServedExperiments:
     """All experiments of the service.
 
-    Args:
-        asked: the searches that this service was asked to run; None if it cannot start any.
-        problem: why it cannot, if `asked` is None.
+    `asked` has the searches that it was asked to run; if it is None, `problem` says why it cannot start any.
     """
 
     def __init__(self, reader: ResultsReader, asked: Searches | None, problem: str = "") -> None:
@@ -38,17 +36,16 @@ class ServedExperiments:
 
     @property
     def searches(self) -> Searches:
-        """The object that starts searches; raises Refused if the service cannot start any."""
+        """Starts searches; raises Refused if the service cannot start any."""
         if self.asked is None:
             raise Refused(503, self.problem)
         return self.asked
 
     def search(self, name: str) -> Search | None:
-        """Returns the search of that name that this service was asked to run; None if there is none."""
         return self.asked.get(name) if self.asked else None
 
     def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Summary]]:
-        """Returns the number of experiments, and lazily rows of them: first those that wait, then the newest."""
+        """Returns the number of experiments, and rows of them, lazily: those that wait, then the newest first."""
         asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
         there = self.reader.summaries()
         names = {summary.name for summary in there}
@@ -57,7 +54,7 @@ class ServedExperiments:
         return len(waiting) + len(there), (with_job(row, asked.get(row.name)) for row in rows)
 
     def folder(self, name: str) -> Path | None:
-        """Returns an experiment's folder; None if its search was requested and has none yet; else raises NotThere."""
+        """Returns an experiment's folder, or None if its search has none yet; raises NotThere for other names."""
         try:
             return self.reader.folder(name)
         except NotThere:
@@ -66,7 +63,7 @@ class ServedExperiments:
             return None
 
     def view(self, name: str, until: float | None = None) -> View:
-        """Returns a view as `ResultsReader.view` does; its record is empty if a requested search has no folder yet."""
+        """Returns a view as `ResultsReader.view` does; the record is empty if the search has no folder yet."""
         search = self.search(name)
         if search is None or self.folder(name):
             return self.reader.view(name, until)
@@ -78,12 +75,11 @@ class ServedExperiments:
         return with_job(self.view(name).summary, self.search(name))
 
     def idle(self, *names: str) -> AbstractContextManager[None]:
-        """Reserves names in the `with` block; raises Refused if a search of one of them waits or runs."""
         return self.asked.reserved(*names) if self.asked else nullcontext()
 
 
 def with_job(summary: Summary, search: Search | None) -> Summary:
-    """Returns an experiment's summary, with its state corrected by the state of its job."""
+    """Corrects an experiment's summary by the state of its job."""
     state, message, waits_for, waits_since = summary.state, "", "", None
     phase = search.phase if search else ""
     if search and phase == "queued":
@@ -107,14 +103,19 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         actions = ["stop"] if state != "stopping" else []
     else:
         actions = ["resume"] if there and summary.outcome != "refused" else []
-    waits = {"waits_for": waits_for, "waits_since": waits_since}
-    limits = {"same_epochs": fixed_epochs(summary.scheduler, summary.max_epochs)}
-    changed: dict[str, Any] = {"not_resumed": _not_resumed(summary) if there else "", **waits, **limits}
-    return replace(summary, state=state, message=message, actions=actions, **changed)
+    return replace(
+        summary,
+        state=state,
+        message=message,
+        actions=actions,
+        waits_for=waits_for,
+        waits_since=waits_since,
+        not_resumed=_not_resumed(summary) if there else "",
+        same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
+    )
 
 
 def _not_resumed(summary: Summary) -> str:
-    """Returns why the service does not resume a search; empty if it does."""
     if summary.space == UNRECORDED["space"]:
         return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
     if summary.outcome == "refused":
@@ -127,5 +128,4 @@ def _not_resumed(summary: Summary) -> str:
 
 
 def _pending(search: Search) -> Summary:
-    """Returns the summary of a search that has no folder yet."""
     return replace(options_summary(search.experiment), name=search.name, state="queued")

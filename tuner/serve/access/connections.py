@@ -18,8 +18,6 @@ MOST_PARTS = 500
 
 
 class RequestParser(h11.Connection):
-    """h11's parser of requests, which also refuses a body in more than MOST_PARTS chunks."""
-
     _parts = 0
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
@@ -33,11 +31,11 @@ class RequestParser(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """An HTTP connection with a time limit for the head of a request, which is closed if it is idle and others wait.
+    """An HTTP connection that is closed if a request's head takes too long, or if it is idle and others wait.
 
-    A client has `timeout_keep_alive` seconds for a whole request head; uvicorn itself stops that timer at the first
-    byte. Above half of `limit_concurrency` connections, a new one closes the oldest one whose client does not wait for
-    a response. If all wait, uvicorn's own limit answers 503; it also counts tasks whose thread still runs.
+    A client has `timeout_keep_alive` seconds for a whole head; uvicorn itself stops that timer at the first byte. Above
+    half of `limit_concurrency` connections, a new one closes the oldest one whose client does not wait for a response.
+    If all wait, uvicorn's own limit answers 503; it also counts tasks whose thread still runs.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -1,8 +1,8 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
-A foreign web page can send requests to loopback through its visitor's browser, but cannot read the responses, because
-the service sends no CORS header. The guard refuses them by their Host header, which has the page's name after DNS
-rebinding, and those that change something by their Origin header.
+A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
+the service sends no CORS header. The guard refuses its requests by their Host header, which has the page's name after
+DNS rebinding, and those that change something by their Origin header.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 only reads. To change something, the page also sends the session's key from its storage, which no other port can read.
@@ -12,7 +12,11 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
 import re
+import secrets
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs
 
@@ -23,7 +27,6 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.serve.access.keys import SESSION_S, Keys, Wait
 from tuner.serve.answers import refusal
 
 HEADERS = {
@@ -42,6 +45,9 @@ NO_TOKEN = (
     "tuner.serve named when it was started"
 )
 KEY = "X-Tuner-Key"  # the header that carries a session's key
+WINDOW_S = 60.0
+MOST_WRONG = 10  # wrong tries of one client within WINDOW_S
+SESSION_S = 12 * 3600
 
 
 def is_loopback(host: str) -> bool:
@@ -52,14 +58,69 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class Wait(Exception):
+    """Raised for a wrong token or sign-in code after too many wrong ones."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many wrong tries; wait {seconds} s")
+        self.seconds = seconds
+
+
+class Keys:
+    """The token, a sign-in code that works once, and the browser sessions that were opened with either.
+
+    A right token or code is always accepted, so wrong tries lock nobody out. Secrets are too long to be guessed.
+    """
+
+    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token, self._clock = token.encode(), clock
+        self._wrong: deque[tuple[float, str]] = deque(maxlen=1000)  # time and client of each wrong try
+        self._sessions: dict[str, tuple[str, float]] = {}  # a session's secret -> its key, and when it ends, by `clock`
+        # Browsers store cookies by host, not by port, so each service on a machine needs its own cookie name.
+        self.cookie = f"tuner_{secrets.token_hex(6)}"
+        self.code = secrets.token_urlsafe(24)
+
+    def is_token(self, token: bytes, client: str) -> bool:
+        """Checks a token in constant time; raises Wait if it is wrong and this client tried too many wrong ones."""
+        return self._checked(hmac.compare_digest(token, self._token), client)
+
+    def spend(self, code: bytes, client: str) -> bool:
+        """Checks the sign-in code as `is_token` does; replaces a right one, so that it works once."""
+        right = self._checked(hmac.compare_digest(code, self.code.encode()), client)
+        if right:
+            self.code = secrets.token_urlsafe(24)
+        return right
+
+    def _checked(self, is_right: bool, client: str) -> bool:
+        now = self._clock()
+        own = [at for at, other in self._wrong if other == client and at > now - WINDOW_S]
+        if not is_right and len(own) >= MOST_WRONG:
+            raise Wait(math.ceil(own[-MOST_WRONG] + WINDOW_S - now))
+        if not is_right:
+            self._wrong.append((now, client))
+        return is_right
+
+    def open_session(self) -> str:
+        """Opens a session of SESSION_S and returns its secret for a cookie."""
+        secret, now = secrets.token_urlsafe(32), self._clock()
+        self._sessions = {each: kept for each, kept in self._sessions.items() if kept[1] > now}
+        self._sessions[secret] = secrets.token_urlsafe(32), now + SESSION_S
+        return secret
+
+    def key_of(self, secret: str) -> str:
+        """Returns the key that requests of a session send to change something; empty if there is no session."""
+        key, ends = self._sessions.get(secret, ("", 0.0))
+        return key if self._clock() < ends else ""
+
+    def end_session(self, secret: str) -> None:
+        self._sessions.pop(secret, None)
+
+
 class Guard:
-    """Middleware that refuses requests without access, signs users in, and adds HEADERS that the response does not set.
+    """Middleware that refuses requests without access, limits a body to MOST_BYTES, and adds HEADERS to responses.
 
-    It also limits a body to MOST_BYTES. FastAPI's `max_body_size` answers with a plain text, maybe before the 401.
-
-    Args:
-        loopback: whether only this machine can reach the service. Reading then needs no token, but the Host header
-            must name loopback.
+    With `loopback`, only this machine can reach the service: reading needs no token, but the Host header must name
+    loopback.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, loopback: bool) -> None:
@@ -95,7 +156,7 @@ class Guard:
             await (answer or self._app)(scope, receive_limited, send_guarded)
 
     def _foreign(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 403 for requests of foreign pages, by Host, Origin and Sec-Fetch-Site headers; None for others."""
+        """Returns a 403 if a foreign page sent the request, by its Host, Origin and Sec-Fetch-Site headers."""
         hosts = asked.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         if len(hosts) != 1 or (self._loopback and not is_loopback(re.sub(r":[0-9]+\Z", "", host))):
@@ -110,7 +171,7 @@ class Guard:
         return None
 
     def _without_key(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 401 for requests without the token or session they need, else None; sets `state.signed_in`."""
+        """Returns a 401 if the request lacks the token or session that it needs; sets `state.signed_in`."""
         reads, path = asked.scope["method"] in READS, asked.scope["path"]
         public, by_token = path in PUBLIC or (self._loopback and reads), False
         kind, _, token = asked.headers.get("authorization", "").partition(" ")
@@ -131,7 +192,7 @@ class Guard:
 
 
 def take_cookie(scope: Scope, cookie: str) -> str:
-    """Removes all cookies from a request; returns the browser session's secret, or an empty text if there is none.
+    """Removes all cookies from a request; returns the session's secret, or an empty text.
 
     FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows with
     the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
@@ -208,7 +269,6 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
 
 
 def html_page(title: str, body: str) -> str:
-    """Returns a page without a script; it loads only the page's style sheets."""
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: {title}</title>'
     view = '<meta name="viewport" content="width=device-width">'
     look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))

@@ -22,12 +22,10 @@ ELSEWHERE = f"set {BASE} to a folder of your own"
 
 
 def state_folder(results: Path) -> Path:
-    """Creates, checks and returns the folder of the service's own files for `results`: token, queue and cluster.
-
-    The service trusts these files, so only this user may have access to them.
+    """Creates and returns the folder of the service's own files for `results`: token, queue and cluster.
 
     Raises:
-        RequestError: the folder cannot be created, is a link, belongs to another user, or other users may open it.
+        RequestError: the folder cannot be created, or other users may have written to it; the service trusts its files.
         OtherFormat: another version of the service, with another format, wrote its files.
     """
     base = Path(os.environ.get(BASE) or platformdirs.user_state_path("tuner")).expanduser().absolute()
@@ -59,7 +57,7 @@ def state_folder(results: Path) -> Path:
 
 
 def secret_file(path: Path) -> Path:
-    """Returns the path of a file with a secret, mode 0600; creates it if it does not exist, or raises RequestError."""
+    """Returns the path of a file with a secret, mode 0600; creates it if it is missing, or raises RequestError."""
     try:
         if not path.exists():
             write_atomically(path, secrets.token_hex(32))
@@ -72,10 +70,8 @@ def secret_file(path: Path) -> Path:
 def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
-    TUNER_TOKEN is removed from the environment, because child processes inherit it: a space's code could read it there.
-
-    Raises:
-        RequestError: the file is empty or cannot be read, or the token is shorter than LEAST_CHARS.
+    Removes TUNER_TOKEN from the environment, where the code of a space, in a child process, could read it. Raises
+    RequestError if the file cannot be read or the token is shorter than LEAST_CHARS.
     """
     token, path = os.environ.pop(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     try:

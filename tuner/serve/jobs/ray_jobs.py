@@ -45,7 +45,7 @@ PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that was started: the process of its head, and the port of its Jobs API."""
+    """A cluster that a service started: the process of its head, and the port of its Jobs API."""
 
     pid: int
     born: float  # start time of the process in unix seconds; it differs if the kernel reuses the process id
@@ -58,11 +58,10 @@ class Cluster:
         return f"http://127.0.0.1:{self.port}"
 
     def headers(self) -> dict[str, str]:
-        """Returns the headers that authorise a request to the Jobs API."""
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
     def head(self) -> psutil.Process | None:
-        """Returns the head's process if it still runs; its id, start time, user and command line must match."""
+        """Returns the head's process if one runs with this id, start time, user and command line."""
         try:
             head = psutil.Process(self.pid)
             # The kernel counts from the boot, whose time moves with the clock.
@@ -72,7 +71,7 @@ class Cluster:
             return None
 
     def end(self) -> None:
-        """Ends the head, which ends its processes; waits up to END_S for that, and deletes Ray's temporary files."""
+        """Ends the head, which ends its processes, within END_S, and deletes Ray's temporary files."""
         if head := self.head():
             head.terminate()
             psutil.wait_procs([head], END_S)
@@ -82,7 +81,7 @@ class Cluster:
 
 
 def find_cluster(state: Path) -> Cluster | None:
-    """Returns the running cluster of this state folder, or None; prints a line if the cluster's file is damaged."""
+    """Returns the running cluster of a state folder; prints a line if the cluster's file is damaged."""
     path = state / "cluster.json"
     try:
         cluster = TypeAdapter(Cluster).validate_json(bytes_in(state, path.name), strict=True)
@@ -140,7 +139,7 @@ def _answers(cluster: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job; `last_line` is that of Ray's message, which ends with a failed job's output."""
+    """The state of a job; `last_line` ends Ray's message, which ends with a failed job's output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
@@ -191,7 +190,6 @@ class RayJobs:
                     raise
 
     def job_state(self, job: str) -> JobState:
-        """Returns the state of a job; it is lost if its cluster is gone."""
         client = self._connected()
         if client is None:
             return JobState("lost")
@@ -217,12 +215,12 @@ class RayJobs:
                 client.stop_job(job)
 
     def close(self) -> None:
-        """Ends the service's own cluster; the caller ensures that no search runs there."""
+        """Ends the service's own cluster, in which no search may run."""
         if not self.address and (own := find_cluster(self._state)):
             own.end()
 
     def _connected(self, start: bool = False) -> JobSubmissionClient | None:
-        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and is not started."""
+        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run."""
         with self._trying("accept jobs"):
             from ray.job_submission import JobSubmissionClient
 
@@ -237,7 +235,7 @@ class RayJobs:
 
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Turns Ray's errors, and those of the types `more`, into RequestErrors of one line."""
+        """Turns errors of Ray, and of the types `more`, into RequestErrors of one line."""
         kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)  # OSError: of library requests
         try:
             yield
@@ -248,7 +246,7 @@ class RayJobs:
 
 
 def missing() -> str:
-    """Returns why this installation cannot run jobs; an empty text if it can."""
+    """Returns why this installation cannot run jobs; empty if it can."""
     # Ray's dashboard contains the Jobs API and needs these packages; without them it starts a stub that accepts no job.
     needed = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")
     lacking = [name for name in needed if importlib.util.find_spec(name) is None]

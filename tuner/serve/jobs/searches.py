@@ -1,6 +1,6 @@
 """The searches that the service was asked to run: checks and queues them, starts them as jobs, records how they end.
 
-Each search is a file, so the next service continues with the queue and with the searches that still run.
+Each search is a file, so the next service continues with the queue and the running searches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.record.texts import command
 from tuner.serve.answers import Refused
-from tuner.serve.jobs.check import ELSEWHERE, checked_options
-from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.ray_jobs import JobState, RayJobs
+from tuner.serve.jobs.requests import ELSEWHERE, checked_options, resume_arguments, start_arguments
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
 
@@ -45,7 +44,7 @@ STARTS_SEARCH = "waiting for the search to load its space and data"
 
 @dataclass(frozen=True)
 class Search:
-    """One search that the service was asked to run; times are unix seconds."""
+    """A search that the service was asked to run; times are unix seconds."""
 
     name: str
     options: dict[str, Any]  # all fields of the experiment, with defaults filled in
@@ -66,7 +65,7 @@ class Search:
 
 
 def read_queue(folder: Path) -> list[Search]:
-    """Reads the searches of a state folder's queue; prints a line for each damaged file and leaves it out."""
+    """Reads a state folder's searches; leaves out each damaged file and prints a line about it."""
     searches = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -94,7 +93,7 @@ def startable(
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
-        address: address of a cluster that may have more nodes than `nodes`; empty = this machine.
+        address: of a cluster that may have more nodes; empty = this machine.
 
     Returns:
         The searches, each with an empty text, or with the reason why it cannot start even on the empty cluster.
@@ -120,7 +119,7 @@ def startable(
 
 
 def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the CPUs and GPUs that a search reserves; 0 if a trial of it does not fit the nodes any more."""
+    """Returns the CPUs and GPUs that a search reserves; 0 if its trials do not fit the nodes any more."""
     try:
         needed = resources_of(search.experiment, nodes)
     except RequestError:
@@ -131,13 +130,8 @@ def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, 
 class Searches:
     """The searches that this service was asked to run; thread-safe. A background thread, `open`, runs them.
 
-    Args:
-        results: the folder that searches write to.
-        state: the service's own folder (`tuner.serve.access.state`).
-        chosen: arguments of `tuner.run` for every search, set by the user who started the service.
-
-    Raises:
-        RequestError: another service starts the searches of this folder, or the state folder is not writable.
+    `state` is the service's own folder, and `chosen` are arguments of `tuner.run` for every search. Raises RequestError
+    if another service starts the searches of this folder, or the state folder is not writable.
     """
 
     def __init__(self, results: Path, state: Path, jobs: RayJobs, chosen: list[str]) -> None:
@@ -164,7 +158,7 @@ class Searches:
         self._thread.start()
 
     def close(self) -> list[str]:
-        """Stops the thread; returns the names of the searches that still run, or ends the service's own cluster."""
+        """Stops the thread; returns the names of the searches that still run; without any, ends the own cluster."""
         self._ending.set()
         self._wake.set()
         if self._thread.ident:
@@ -176,7 +170,6 @@ class Searches:
         return left
 
     def get(self, name: str) -> Search | None:
-        """Returns the search of that name, also of an earlier service; None if there is none."""
         with self._lock:
             return self._searches.get(name)
 
@@ -184,8 +177,6 @@ class Searches:
         """Returns the searches of this service and earlier ones, the earliest request first."""
         with self._lock:
             return sorted(self._searches.values(), key=lambda search: search.since)
-
-    # --- requests -----------------------------------------------------------------------------------------------------
 
     def start(self, asked: BaseModel) -> Search:
         """Queues a new search; raises RequestError if the request, a `Start`, is wrong."""
@@ -207,7 +198,7 @@ class Searches:
             return self._ask(name, resume_arguments(name, saved.space, asked))
 
     def stop(self, name: str) -> Search:
-        """Removes a queued search, or stops a running one as Ctrl-C does; returns at once. Refuses any other search."""
+        """Removes a queued search, or stops a running one as Ctrl-C does, and returns at once; refuses any other."""
         with self._lock:
             search = self._searches.get(name)
             if search and search.phase == "queued":
@@ -221,12 +212,10 @@ class Searches:
         raise Refused(409, f"{name} is not running, so there is nothing to stop")
 
     def forget(self, name: str) -> None:
-        """Forgets a search that has ended."""
         with self._lock:
             self._remove(name)
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a search that has ended, and keeps its last state and message."""
         with self._lock:
             if search := self._searches.get(old):
                 self._put(replace(search, name=new, options={**search.options, "name": new}))
@@ -234,10 +223,7 @@ class Searches:
 
     @contextmanager
     def reserved(self, *names: str) -> Iterator[None]:
-        """Reserves names for one request that starts, resumes, renames or deletes searches of these names.
-
-        Raises Refused if a name is reserved already, or its search is queued or running.
-        """
+        """Reserves names for one request; raises Refused if one is reserved, or its search is queued or running."""
         with self._lock:
             busy = self._reserved | {search.name for search in self._searches.values() if search.phase in WAITS_OR_RUNS}
             if taken := [name for name in names if name in busy]:
@@ -266,8 +252,6 @@ class Searches:
             names = chain([base], (f"{base}-{number}" for number in count(2)))
             return next(name for name in names if name not in taken and not (self._results / name).exists())
 
-    # --- the queue ----------------------------------------------------------------------------------------------------
-
     def _in(self, *phases: Phase) -> list[Search]:
         return [search for search in self.all() if search.phase in phases]
 
@@ -283,12 +267,10 @@ class Searches:
         self._searches.pop(name, None)
 
     def _change(self, search: Search, **fields: Any) -> Search | None:
-        """Changes fields of a search; returns None, and changes nothing, if a request has changed it meanwhile."""
+        """Changes fields of a search; returns None if a request has changed it meanwhile, and changes nothing."""
         with self._lock:
             is_same = self._searches.get(search.name) == search
             return self._put(replace(search, **fields)) if is_same else None
-
-    # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         busy = time.monotonic()
@@ -328,7 +310,6 @@ class Searches:
         return bool(waiting or running)
 
     def _note(self, search: Search, job: JobState) -> None:
-        """Records how a search's job has ended."""
         phase: Phase = "failed"
         message = job.last_line.removeprefix("tuner: error: ") or f"ended with exit code {job.exit_code}"
         if job.state == "stopped" or job.exit_code == 130:

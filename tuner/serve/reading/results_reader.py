@@ -59,9 +59,9 @@ class View:
 
 @dataclass(frozen=True)
 class Last:
-    """The result of the last read, of the files' state `stamp`; its `view` may have been dropped.
+    """The result of the last read, of the files' state `stamp`, valid until `until` (`time.monotonic`).
 
-    It is reused until `until` (`time.monotonic`) while the files do not change: an error may be gone later.
+    `view` is None if the files cannot be read, or the record was dropped.
     """
 
     stamp: object
@@ -71,15 +71,13 @@ class Last:
 
     @property
     def is_enough(self) -> bool:
-        """Whether it can answer every request for the experiment: it has the record, or an error to report."""
         return self.view is not None or bool(self.summary.error)
 
 
 class ExperimentReader:
     """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
 
-    Args:
-        make_room: called with this reader after its `weight` has grown, before the memory is used.
+    It calls `make_room` after its `weight` has grown, before the memory is used.
     """
 
     def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
@@ -89,7 +87,6 @@ class ExperimentReader:
         self.forget()
 
     def forget(self) -> None:
-        """Drops the records, but keeps the summary."""
         if self.last:
             self.last = replace(self.last, view=None)
         self._followed, self._held = Following(self.folder, MOST_JOURNAL_BYTES), 0
@@ -101,7 +98,7 @@ class ExperimentReader:
         return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
 
     def known(self) -> Last | None:
-        """Returns the last result if the files have not changed since; None otherwise."""
+        """Returns the last result if the files have not changed since."""
         last = self.last
         if last is None or time.monotonic() >= last.until or last.stamp != _stamp(self.folder):
             return None
@@ -109,7 +106,7 @@ class ExperimentReader:
         return None if last.summary.state == "running" and abandoned(self.folder) else last
 
     def read(self, until: float) -> Last:
-        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
+        """Reads the folder's current state; raises NotYet at the time `until` (`time.monotonic`)."""
         last = self.known()
         if last and last.is_enough:
             return last
@@ -157,8 +154,8 @@ class ResultsReader:
     def summaries(self) -> list[Summary]:
         """Returns the summaries of all experiments, the most recently started one first.
 
-        An experiment that cannot be read has an `error`. One that takes long to read keeps its previous summary or has
-        the state `reading`; the next call continues to read it. Requests that wait for a list all share the next one.
+        One that takes long to read keeps its previous summary or has the state `reading`; the next call continues to
+        read it. Requests that wait for a list all share the next one.
         """
         asked = time.monotonic()
         with self._listing:
@@ -167,12 +164,8 @@ class ResultsReader:
             return self._listed[1]
 
     def _all(self) -> list[Summary]:
-        def was_read(name: str) -> bool:
-            reader = self._experiments.get(name)
-            return reader is not None and reader.last is not None
-
         try:
-            names = sorted(os.listdir(self.root), key=was_read)  # within LIST_S, the others are read first
+            names = sorted(os.listdir(self.root), key=self._experiments.__contains__)  # new ones are read first
         except OSError as error:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
         with self._lock:
@@ -183,21 +176,21 @@ class ResultsReader:
         return sorted(summaries, key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def read_newest(self) -> None:
-        """Reads the experiment that was written last, so that the first page of it need not wait for its journal."""
+        """Reads the experiment that was written last, so that its first page need not wait for its journal."""
         with contextlib.suppress(RequestError, OSError):
             self.view(latest_experiment(self.root))
 
     def unchanged(self, name: str) -> Summary | None:
-        """Returns the last summary, the same object while the experiment's files do not change; else None."""
+        """Returns the last summary, always the same object, if the experiment's files have not changed since."""
         self.folder(name)
         reader = self._experiments.get(name)
         last = reader.known() if reader else None
         return last.summary if last else None
 
     def view(self, name: str, until: float | None = None) -> View:
-        """Returns an experiment's record and summary; stops reading at `until` (`time.monotonic`), or after VIEW_S.
+        """Returns an experiment's record and summary; raises RequestError if its files are damaged or too large.
 
-        Raises NotThere, NotYet if reading takes longer, or RequestError if its files are damaged or too large.
+        Raises NotThere, or NotYet if reading takes beyond the time `until` (`time.monotonic`), or VIEW_S.
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
@@ -206,8 +199,8 @@ class ResultsReader:
 
     def folder(self, name: str) -> Path:
         """Returns a folder; raises NotThere if there is no such experiment, or it or one of its two files is a link."""
-        folder = self.root / name if _is_name(name) else None
-        if folder is None or not _is_experiment(folder):
+        folder = self.root / name
+        if not (name and re.fullmatch(NAMES["name"][0], name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
         if any(map(os.path.islink, (folder, folder / FILE, folder / "journal.jsonl"))):
             raise NotThere("that experiment is a link, and links are not followed")
@@ -248,16 +241,15 @@ class ResultsReader:
 
     def _summary(self, name: str, until: float) -> Summary | None:
         """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""
-        reader = self._experiments.get(name)
         try:
-            self.folder(name)
-            last = reader.known() if reader else None
-            if last is None and time.monotonic() > until:
+            unchanged = self.unchanged(name)
+            if unchanged is None and time.monotonic() > until:
                 raise NotYet("other experiments are being read; send the request again")
-            return (last or self._look(name, min(until, time.monotonic() + EACH_S))).summary
+            return unchanged or self._look(name, min(until, time.monotonic() + EACH_S)).summary
         except NotThere:
             return None
         except NotYet as error:
+            reader = self._experiments.get(name)
             return reader.last.summary if reader and reader.last else Summary(name, state="reading", notice=str(error))
 
 
@@ -279,22 +271,16 @@ def _stat(path: Path) -> tuple[int, ...]:
         return (error.errno or 0,)
 
 
-def _is_name(name: str) -> bool:
-    return bool(name) and re.fullmatch(NAMES["name"][0], name, re.ASCII) is not None
-
-
 def _is_experiment(folder: Path) -> bool:
     """Whether the list shows a folder: it is an experiment (of tuner or of Ray Tune), or this user may not open it."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return False
-        os.lstat(folder / FILE)
-        return True
+        with contextlib.suppress(FileNotFoundError):
+            os.lstat(folder / FILE)
+            return True
+        return is_ray_folder(folder)
     except PermissionError:
         return True
     except (OSError, ValueError):
-        pass
-    try:
-        return is_ray_folder(folder)
-    except OSError as error:
-        return isinstance(error, PermissionError)
+        return False

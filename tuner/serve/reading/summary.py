@@ -21,23 +21,21 @@ MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thous
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of one experiment. Times are unix seconds; `took_s` leaves out the time between two sessions.
+    """The summary of one experiment; times are unix seconds.
 
-    `outcome` is the state, with four exceptions: refused if the request was wrong, failed if a finished search has no
-    answer, out of time if the time budget ended a finished one, and killed. `killed`: the search's process ended
-    without recording why. `length` is the most epochs of a trial: `max_epochs`, or fewer once the rungs moved to the
-    length that trials have; `grace_period` and `brackets` are those of the rungs in force. `epochs` counts the epochs
-    of all trials together, and `repeated_epochs` those that were trained again. `lines` counts the journal's lines that
-    the summary is based on; an event stream can start after them. `audit` is the command that audits the search; empty
-    if it cannot be audited. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be
-    read. If the experiment's files cannot be read, `error` says why, `state` is damaged, and of the other fields only
-    the name and those of notes.json are set. The state `reading` means that the files have not been read yet.
+    `outcome` is the state, or refused if the request was wrong, failed if a finished search has no answer, out of time
+    if the time budget ended a finished one, or killed. `killed`: the search's process ended without recording why.
+    `length` is the most epochs of a trial: `max_epochs`, or fewer once the rungs moved to the length that trials have.
+    `grace_period` and `brackets` are those of the rungs in force. `epochs` counts the epochs of all trials, and
+    `repeated_epochs` those that were trained again. `took_s` leaves out the time between two sessions. `lines` counts
+    the journal's lines that the summary is based on; an event stream can start after them. `resume`, `retrain` and
+    `audit` are commands; empty if they would fail. If the experiment's files cannot be read, `error` says why, and
+    `state` is damaged. The state `reading` means that the files have not been read yet.
 
-    The last fields are what the service knows about the search's job. `state` may then also be queued, starting or
-    stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop, resume.
-    `waits_for` says what a queued or starting search waits for, and `waits_since` since when, in unix seconds.
-    `not_resumed` says why this service cannot resume or extend the search, `same_epochs` why its epochs per trial
-    cannot change.
+    From `message` on, the fields say what the service knows about the search's job. `state` may then also be queued,
+    starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop,
+    resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service cannot
+    resume or extend the search, `same_epochs` why its epochs per trial cannot change.
     """
 
     name: str
@@ -91,7 +89,7 @@ def options_summary(experiment: Experiment) -> Summary:
 
 
 def with_notes(summary: Summary, folder: Path) -> Summary:
-    """Adds the tags, notes and archive mark of an experiment's folder to its summary, or why they cannot be read."""
+    """Adds the tags, notes and archive mark of an experiment's folder, or why they cannot be read."""
     try:
         notes = read_notes(folder)
     except RequestError as error:
@@ -100,11 +98,7 @@ def with_notes(summary: Summary, folder: Path) -> Summary:
 
 
 def summary_of(record: ExperimentRecord) -> Summary:
-    """Returns the summary of a record.
-
-    Raises:
-        RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
-    """
+    """Returns the summary of a record; raises RequestError if it is longer than MOST_SUMMARY."""
     e, facts = record.experiment, record.facts
     summary = replace(
         options_summary(e),

@@ -1,21 +1,26 @@
-"""Read-only routes that analyse one experiment: what-if (a replay), one trial, contour, importance, and the audit.
+"""Analyses of one experiment: what-if (a replay), one trial, contour, importance, and the audit.
 
-Expensive ones run in one child process, one at a time, with limits on time and memory: unlike a thread, it can be
-killed. The first request starts it. It keeps the records that it has read until it is killed.
+One child process, `python -m tuner.serve.analysis`, computes the expensive ones, one at a time, within limits on time
+and memory: unlike a thread, it can be killed. The first request starts it, and it keeps the last experiment's records.
+It exits if the service ends, its memory is used up, or a response takes twice the time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,21 +28,138 @@ from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathParameter
 from starlette.responses import Response
 
-from tuner.errors import blamed
-from tuner.serve.analysis.analyses import ANALYSES, FigureAnswer, WhatIfAnswer
-from tuner.serve.answers import BoundedResponse, answer, later, refusal
-from tuner.serve.reading.results_reader import NotThere
+from tuner.errors import RequestError, blamed
+from tuner.record.results import ExperimentRecord, Following
+from tuner.record.storage.files import share
+from tuner.serve.answers import BoundedResponse, answer, later, refusal, text_of
+from tuner.serve.reading.results_reader import MOST_JOURNAL_BYTES, NotThere
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
+from tuner.views.figures.importance import draw_importance, importance_of
+from tuner.views.figures.parameters import draw_contour
+from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import OneTrial, one_trial
-from tuner.views.whatif import MOST_BRACKETS, Replayed
+from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 
 MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
 MOST_WAITING = 8  # queued requests, including the one that is being computed
+MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
 LOOK_S = 0.1  # seconds between two checks whether the client still waits
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts in MOST_MEMORY
+Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
+
+
+@dataclass(frozen=True)
+class WhatIfAnswer:
+    """The result of a replay, and its figure in Plotly's schema."""
+
+    outcome: WhatIf
+    figure: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FigureAnswer:
+    """A figure in Plotly's schema."""
+
+    figure: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AuditAnswer:
+    """The audit's `result` so far (None before an audit), and the shell `command` to begin or continue it, if any."""
+
+    result: AuditResult | None
+    command: str
+
+
+# --- the expensive analyses -------------------------------------------------------------------------------------------
+
+
+def replayed(
+    record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
+) -> WhatIfAnswer:
+    """Replays a search under other rules; an empty `scheduler` means the search's own scheduler."""
+    rules = scheduler or record.experiment.scheduler
+    outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
+    figure = draw_whatif(record, outcome)
+    if more := len(outcome.fates[MOST_FATES:]):
+        notes = [*outcome.notes, f"The table leaves out {more:,} more trials; the sums include them."]
+        outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
+    return WhatIfAnswer(outcome, figure)
+
+
+def smoothed(record: ExperimentRecord, x: str, y: str, values: str) -> FigureAnswer:
+    return FigureAnswer(draw_contour(record, x, y, values))
+
+
+def weighed(record: ExperimentRecord, values: str) -> FigureAnswer:
+    return FigureAnswer(draw_importance(importance_of(record, values)))
+
+
+ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
+
+
+class Analyser:
+    """Computes analyses of experiments' folders; keeps the records of the last folder.
+
+    It also keeps the last importance, because its forests take seconds and a page requests it again.
+    """
+
+    def __init__(self) -> None:
+        self._folder, self._following = "", Following(Path())
+        self._weighed: tuple[ExperimentRecord | None, dict[str, Any], bytes] = None, {}, b""
+
+    def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, bytes]:
+        """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
+        try:
+            if folder != self._folder:
+                share(Path(folder).parent)
+                self._folder, self._following = folder, Following(Path(folder), MOST_JOURNAL_BYTES)
+            record = self._following.load()
+            # Two records share the objects of unchanged trials, so the comparison is fast.
+            if analysis == "importance" and self._weighed[1] == choices and self._weighed[0] == record:
+                return 200, self._weighed[2]
+            text = text_of(ANALYSES[analysis](record, **choices))
+            if analysis == "importance":
+                self._weighed = record, choices, text
+            return 200, text
+        except RequestError as error:
+            return 422, _error_text(str(error))
+        except MemoryError:
+            raise
+        except Exception as error:  # any other error counts as caused by the folder's content
+            return 422, _error_text(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
+
+
+def _error_text(message: str) -> bytes:
+    return json.dumps({"error": message[:2000]}).encode()
+
+
+def main(argv: list[str]) -> int:
+    """Answers requests from a pipe until it is closed (exit code 0), or until the memory is used up (1).
+
+    `argv`: the pipe's file descriptor, and the limits: seconds per response, bytes of memory.
+    """
+    pipe, most_s, most_memory = Connection(int(argv[0])), float(argv[1]), int(argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
+    analyser = Analyser()
+    while True:
+        try:
+            asked = pipe.recv()
+            signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if no service is left
+            pipe.send(analyser.answer(*asked))
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except EOFError:
+            return 0
+        except MemoryError:
+            message = f"this analysis needs more than {most_memory >> 20} MiB of memory, which is the limit"
+            pipe.send((503, _error_text(message)))
+            return 1
+
+
+# --- the service ------------------------------------------------------------------------------------------------------
 
 
 class AnalysisWorker:
@@ -72,10 +194,10 @@ class AnalysisWorker:
         return BoundedResponse(text, status)
 
     def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
-        """Sends a request to the process and returns the status and text of its response.
+        """Sends a request to the process; returns the status and text of its response.
 
-        If it raises TimeoutError (the client has gone, or the time is over), EOFError or OSError (a crash), the process
-        is ended; the next request starts one.
+        Ends the process and raises TimeoutError if the client has gone or the time is over; EOFError or OSError after
+        a crash. The next request starts another process.
         """
         until = time.monotonic() + self._most_s
         if self._process is None or self._process.poll() is not None:
@@ -99,7 +221,7 @@ class AnalysisWorker:
         """Starts the process, which exits when the service's end of the pipe is closed; Ctrl-C does not reach it."""
         self._pipe, childs = Pipe()
         with childs:
-            command = [sys.executable, "-m", "tuner.serve.analysis.analyses", str(childs.fileno()), *self._limits]
+            command = [sys.executable, "-m", "tuner.serve.analysis", str(childs.fileno()), *self._limits]
             nothing, env, kept = subprocess.DEVNULL, os.environ | ONE_THREAD, [childs.fileno()]
             self._process = subprocess.Popen(command, env=env, stdin=nothing, pass_fds=kept, start_new_session=True)
 
@@ -111,19 +233,7 @@ class AnalysisWorker:
         self._pipe.close()
 
 
-Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
-
-
-@dataclass(frozen=True)
-class AuditAnswer:
-    """The audit's `result` so far (None before an audit), and the shell `command` to begin or continue it, if any."""
-
-    result: AuditResult | None
-    command: str
-
-
-def add_insight(app: FastAPI, served: ServedExperiments) -> None:
-    """Adds the analysis routes to the app."""
+def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
     worker = AnalysisWorker()
 
     async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
@@ -174,3 +284,7 @@ def add_insight(app: FastAPI, served: ServedExperiments) -> None:
         record = served.view(name).record
         with blamed(name):
             return answer(AuditAnswer(result_of(record), audit_command(record)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,11 @@
-"""The options of a search that a request may set, generated from the fields of `Options`.
+"""Requests to start or resume a search: the options that they may set, the command line of each, and its check.
 
-A request may set what a search does: its space by name, its budget, searcher, scheduler and resources. The user who
-starts the service sets, for all requests, where searches read, write and run, and what they send elsewhere.
+A request sets what a search does: its space by name, budget, searcher, scheduler and resources. The user who starts
+the service sets where all searches read, write and run, and what they send elsewhere.
+
+`python -m tuner.serve.jobs.requests OPTIONS` checks the options of `tuner.run` in a child process, so that the service
+neither imports torch nor executes a space's file. It prints the experiment as JSON, or the error line of `tuner.run`.
+With ELSEWHERE, a trial need not fit this machine, because the service itself checks the cluster's nodes.
 """
 
 from __future__ import annotations
@@ -9,13 +13,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError, failed, nearest
 from tuner.record.texts import command
-from tuner.spec.experiment import LATEST, Options, option
+from tuner.serve.answers import Refused
+from tuner.spec.experiment import LATEST, Experiment, Options, option
 from tuner.spec.space import Space
 from tuner.spec.spaces import parsed, space_files
 
@@ -27,6 +36,8 @@ SETTABLE = (
 )  # fmt: skip
 ON_RESUME = ("num_samples", "max_epochs", "time_budget")
 MOST_CHARS = 200  # most characters of a text option in a request
+ELSEWHERE = "--elsewhere"
+CHECK_S = 120.0
 
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
@@ -58,10 +69,7 @@ Resume: type[BaseModel] = _model(
 
 
 def defaults_of(space: str) -> dict[str, Any]:
-    """Returns the default of each option in SETTABLE for a space of `search_spaces/`, without importing the space.
-
-    An option that the space's file computes is left out.
-    """
+    """Returns the default of each option in SETTABLE for a space, without importing it; leaves out computed ones."""
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     own = {each.name: each.default for each in dataclasses.fields(Space)}
     defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
@@ -76,7 +84,7 @@ def defaults_of(space: str) -> dict[str, Any]:
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
-    """Returns the command line of a new search; raises RequestError for an unknown space or a text as `_arguments`."""
+    """Returns the command line of a new search; raises RequestError for an unknown space or a wrong text."""
     chosen = asked.model_dump(exclude_none=True)
     space, known = chosen.pop("space"), space_files()
     if space not in known:  # a path or a module would let a request run any code
@@ -87,10 +95,8 @@ def start_arguments(asked: BaseModel) -> list[str]:
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     """Returns the arguments that resume a search; `space` is the name in its experiment.json.
 
-    Before any import, `tuner.run` refuses a folder that names another space.
-
-    Raises:
-        RequestError: the space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
+    Before any import, `tuner.run` refuses a folder that names another space. Raises RequestError if the space is not
+    one of `search_spaces/`, the name is LATEST, or a text is not printable.
     """
     if name == LATEST:  # a user gave a folder this name by hand
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
@@ -105,13 +111,58 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
 
 def _arguments(chosen: dict[str, Any]) -> list[str]:
-    """Returns the options as `--name=value`; True gives a bare `--name`, False and an empty text are left out.
+    """Returns the options as `--name=value`, so that a value with a leading dash is not read as another option.
 
-    Each option is one word, so that a value with a leading dash is not read as another option. Raises RequestError for
-    a text that is not printable: a command line has no zero byte, and control characters could steer a terminal.
+    Raises RequestError for a text that is not printable: a command line has no zero byte, and control characters could
+    steer a terminal.
     """
     for name, value in chosen.items():
         if not str(value).isprintable():
             raise RequestError(f"{name} {value!r}: must have printable characters only")
     options = {option(name): value for name, value in chosen.items() if value is not False and value != ""}
     return [name if value is True else f"{name}={value}" for name, value in options.items()]
+
+
+def checked_options(arguments: list[str]) -> dict[str, Any]:
+    """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
+
+    Raises RequestError in the words of `tuner.run` for a wrong one, and Refused if the check fails.
+    """
+    check = [sys.executable, "-m", "tuner.serve.jobs.requests", *arguments]
+    try:
+        done = subprocess.run(check, capture_output=True, text=True, timeout=CHECK_S, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise Refused(503, f"checking the request took more than {CHECK_S:g} s; try again") from None
+    if done.returncode == 0:
+        options: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return options
+    lines = done.stderr.strip().splitlines()
+    if done.returncode == 2 and lines and lines[-1].startswith("tuner: error: "):
+        raise RequestError(lines[-1].removeprefix("tuner: error: "))
+    print(done.stderr, file=sys.stderr, flush=True)
+    raise Refused(503, f"checking the request failed (exit code {done.returncode}); see the service's output")
+
+
+def experiment_of(argv: list[str]) -> Experiment:
+    from tuner import run  # imported here, because the service needs only `checked_options`
+    from tuner.tuning.checks.request import checked
+    from tuner.tuning.resume.experiment import load_resumed
+
+    here = ELSEWHERE not in argv
+    argv = [each for each in argv if each != ELSEWHERE]
+    call = run.call_of(argv, run.parse(argv))
+    call.dry_run = True
+    with ExitStack() as stack:
+        return checked(call, load_resumed(call, stack) if call.resume else None, here).experiment
+
+
+def main(argv: list[str]) -> int:
+    try:
+        print(json.dumps(dataclasses.asdict(experiment_of(argv))))
+        return 0
+    except RequestError as error:
+        return failed(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,355 @@
+"""What users do with an experiment: tags, notes, archive, rename, delete, downloads; what nobody can make them do."""
+
+import contextlib
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.serve.conftest import client_of, ended, serving
+from tuner import audit
+from tuner.record import folder as folders
+from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
+from tuner.record.saved_experiment import COPY, save_experiment
+from tuner.record.storage.lock import HOLDER, only_driver
+from tuner.serve import actions
+from tuner.serve.app import create_app
+from tuner.serve.client import Client
+from tuner.spec.experiment import Experiment
+from tuner.tuning.checks.request import journaled_events
+from tuner.tuning.requests import SearchCall
+from tuner.tuning.resume.experiment import load_resumed
+
+ALL, DEMO = "/api/experiments", "/api/experiments/demo"
+CHANGES = {
+    "notes": ("POST", f"{DEMO}/notes", {"tags": ["evil"], "notes": "evil"}),
+    "archive": ("POST", f"{DEMO}/archive", {"archived": True}),
+    "rename": ("POST", f"{DEMO}/rename", {"name": "evil"}),
+    "delete": ("DELETE", DEMO, None),
+}
+
+
+def everything(folder):
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def change(service, what, status=200, **body):
+    method, path, asked = CHANGES[what]
+    answer = service.owner.request(method, path, json=body or asked)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def listed(service):
+    return [row["name"] for row in service.owner.get(ALL).json()["experiments"]]
+
+
+def test_tags_and_notes_are_saved_and_shown_by_every_route(service):
+    folder = ended(service)
+    row = change(service, "notes", tags=["baseline", "größe/2"], notes="line 1\nline 2 <b>")
+    assert (row["tags"], row["notes"], row["archived"]) == (["baseline", "größe/2"], "line 1\nline 2 <b>", False)
+    assert change(service, "archive", archived=True)["archived"] and read_notes(folder).tags == ("baseline", "größe/2")
+    changes = service.owner.get(f"{DEMO}/changes").json()
+    for row in (service.owner.get(DEMO).json(), service.owner.get(ALL).json()["experiments"][0], changes["summary"]):
+        assert (row["tags"], row["archived"], row["notes_error"]) == (["baseline", "größe/2"], True, "")
+    assert change(service, "notes", tags=[], notes="")["archived"]
+    assert not change(service, "archive", archived=False)["archived"]
+
+
+def test_wrong_notes_are_refused(service):
+    folder = ended(service)
+    cases = [
+        ({"tags": ["two words"]}, "tag 'two words': must be 1 to 40 letters"),
+        ({"tags": ["x" * 41]}, "must be 1 to 40"),
+        ({"tags": [""]}, "must be 1 to 40"),
+        ({"tags": ["a", "a"]}, "a tag is given twice"),
+        ({"tags": [f"t{n}" for n in range(MOST_TAGS + 1)]}, "tags: must have at most 20 items"),
+        ({"tags": "baseline"}, "tags baseline: must be a valid list"),
+        ({"notes": "x" * (MOST_CHARS + 1)}, ": must have at most 2000 characters"),
+        ({"notes": "a\x1b[2Jb"}, "printable characters"),
+        ({"notes": "\u202eevil"}, "printable characters"),
+        ({"more": 1}, "more: is unknown here"),
+    ]
+    for asked, says in cases:
+        assert says in change(service, "notes", 422, **asked)["error"] and not (folder / "notes.json").exists()
+
+
+def test_damaged_notes_are_said_and_take_nothing_down(service):
+    folder = ended(service)
+    ended(service, "other")
+    damaged = [
+        b'{"tags": ["a"', b"[]", b"null", b'{"tags": "a"}', b'{"tags": [["a"]]}', b'{"notes": 3}', b"\xff\xfe",
+        b"[" * 10_000, b'{"archived": 1}', b'{"notes": "' + b"x" * 100_000 + b'"}', b'{"notes": "\\u001b[2J"}',
+        b'{"tags": [1e999]}',
+    ]  # fmt: skip
+    for content in damaged:
+        (folder / "notes.json").write_bytes(content)
+        rows = {row["name"]: row for row in service.owner.get(ALL).json()["experiments"]}
+        assert rows["demo"]["notes_error"].startswith("notes.json cannot be read (") and rows["demo"]["tags"] == []
+        assert rows["demo"]["state"] == "finished" and rows["other"]["notes_error"] == ""
+        assert "cannot be read" in change(service, "archive", 422)["error"]  # the damaged notes are kept
+        assert (folder / "notes.json").read_bytes() == content
+        assert change(service, "notes", tags=["new"])["tags"] == ["new"]
+
+
+def test_notes_that_are_no_file_are_never_followed_or_waited_for(service, tmp_path):
+    folder, secret = ended(service), tmp_path / "secret.json"
+    secret.write_text('{"notes": "a secret"}')
+    (folder / "notes.json").symlink_to(secret)
+    row = service.owner.get(DEMO).json()
+    assert row["notes"] == "" and "cannot be read" in row["notes_error"]
+    change(service, "notes", notes="mine")
+    assert secret.read_text() == '{"notes": "a secret"}' and not (folder / "notes.json").is_symlink()
+    (folder / "notes.json").unlink()
+    os.mkfifo(folder / "notes.json")
+    assert "cannot be read" in service.owner.get(DEMO).json()["notes_error"]
+
+
+def test_changes_of_two_requests_at_once_are_both_kept(service):
+    folder = ended(service)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(change, service, "archive")
+        threads.submit(change, service, "notes", tags=["a"])
+    assert read_notes(folder) == Notes(("a",), "", True)
+
+
+def test_a_renamed_search_is_resumed(service):
+    folder = ended(service)
+    events = journaled_events(folder, begun=True)
+    (folder / HOLDER).write_text("process 7 on elsewhere\n")
+    row = change(service, "rename", name="better")
+    assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")
+    assert listed(service) == ["better"] and not folder.exists()
+    assert (service.results / "better" / HOLDER).read_text() == "process 7 on elsewhere\n"  # it is no driver
+    (service.results / "better" / "notes.json").write_bytes(b"\xff")  # which a search does not read
+    with contextlib.ExitStack() as stack:  # what `--resume` loads
+        experiment = load_resumed(SearchCall({"results": str(service.results)}, resume="better"), stack).experiment
+    assert experiment.folder == service.results / "better"
+    assert journaled_events(experiment.folder, begun=True) == events
+    resumed = service.owner.post(f"{ALL}/better/resume", json={"num_samples": 40, "max_epochs": 54})
+    assert resumed.status_code == 202, resumed.text
+    service.searches.step()
+    (arguments,) = service.jobs.submitted.values()
+    assert arguments[:4] == ["--resume=better", "--space=quadratic", "--num-samples=40", "--max-epochs=54"]
+
+
+def test_the_services_search_keeps_its_state_under_the_new_name(service):
+    service.start(name="demo")
+    service.searches.step()
+    folder = ended(service)
+    service.end_jobs("ended", 2, "tuner: error: out of luck")
+    assert change(service, "rename", name="better")["message"] == "out of luck" and not folder.exists()
+    service = service.reopened()
+    assert listed(service) == ["better"]
+    assert service.owner.get(f"{ALL}/better").json()["message"] == "out of luck"
+    assert service.owner.get(DEMO).status_code == 404
+
+
+def test_a_name_that_is_no_name_is_refused(service):
+    folder = ended(service)
+    before = everything(folder)
+    for name in ("../up", "a/b", ".hidden", "-x", "latest", "", "x" * 101, "a b", "a\n", "ü", "..", "/tmp/x", "a\0"):
+        assert change(service, "rename", 422, name=name)["error"] and everything(folder) == before
+        assert os.listdir(service.results) == ["demo"]
+
+
+def test_a_name_that_is_taken_is_refused_and_one_of_an_object_store_is_kept(service):
+    before = everything(ended(service))
+    ended(service, "old")
+    service.start(name="new")
+    for name, status in (("old", 422), ("new", 409)):
+        assert "already exists" in change(service, "rename", status, name=name)["error"]
+    assert before.items() <= everything(service.results / "demo").items()
+    experiment = Experiment(space="quadratic", name="demo", results="s3://bucket/folder", max_epochs=27)
+    save_experiment(experiment, service.results / "demo", {"created": 1000.0, "space": {"params": {}}})
+    assert "working copy of an object store" in change(service, "rename", 409)["error"]
+
+
+def test_a_deletion_says_what_is_lost_and_leaves_nothing(service, monkeypatch):
+    folder = ended(service)
+    ended(service, "other")
+    before = everything(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(folders, "without_driver", None)  # a reader who asks locks nothing
+        contents = service.anyone.get(f"{DEMO}/contents").json()
+    assert (contents["trials"], contents["epochs"], contents["checkpoints"], contents["kept"]) == (1, 2, 1, "")
+    assert everything(folder) == before
+    whole = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert contents["size_bytes"] == whole and contents["is_whole"]
+    sizes = {"config.json": 2, "model.pt": 700_000, "checkpoint/own file.bin": 3}
+    assert {each["path"]: each["size_bytes"] for each in contents["best"]} == sizes
+    assert service.anyone.get(f"{DEMO}/best").json()["files"] == contents["best"]
+    assert change(service, "delete") == {"name": "demo", "left": ""}
+    assert os.listdir(service.results) == ["other"] == listed(service)
+    assert service.owner.get(DEMO).status_code == 404
+    (service.results / "other").rename(folder)
+    (folder / "experiment.json").write_text("{")
+    (folder / COPY).unlink()  # a damaged one is deleted too
+    assert service.owner.get(DEMO).status_code == 422 and change(service, "delete")["left"] == ""
+    assert os.listdir(service.results) == []
+
+
+def meanwhile_audited(service, monkeypatch, act):
+    """What `act` returns while `python -m tuner.audit` trains."""
+    returned = []
+    monkeypatch.setattr(audit, "code_of", lambda *_, **__: ("quadratic", []))
+    monkeypatch.setattr(audit, "lines", lambda result: [])
+    monkeypatch.setattr(audit, "audit", lambda *_: returned.append(act()))
+    assert audit.main(["demo", "--results", str(service.results)]) == 0
+    return returned[0]
+
+
+def test_an_audit_of_a_killed_search_is_no_driver_of_it(service, monkeypatch):
+    journal = service.begin("demo")
+    journal.close()
+    with only_driver(service.results / "demo"):
+        pass
+    assert service.owner.get(DEMO).json()["killed"]
+    state = meanwhile_audited(service, monkeypatch, lambda: service.reopened().owner.get(DEMO).json())
+    assert (state["state"], state["killed"]) == ("interrupted", True)
+
+
+@pytest.mark.parametrize("by", ["queue", "job", "process", "audit", "journal", "check"])
+def test_a_search_that_runs_or_waits_is_kept(service, monkeypatch, by):
+    def refused(status):
+        return [change(service, what, status)["error"] for what in ("rename", "delete")]
+
+    if by in ("queue", "job"):
+        service.start(name="demo")
+        if by == "job":
+            service.searches.step()
+    if by == "journal":
+        service.begin("demo").close()  # its process may run on another host
+    else:
+        ended(service)
+    if by == "process":
+        with only_driver(service.results / "demo"):
+            assert "is run by process" in service.owner.get(f"{DEMO}/contents").json()["kept"]
+            errors = refused(422)
+    elif by == "audit":
+        errors = meanwhile_audited(service, monkeypatch, lambda: refused(422))
+        assert all("is run by an audit in process" in error for error in errors)
+    elif by == "check":
+        with service.searches.reserved("demo"):
+            errors = refused(409)
+    else:
+        assert service.owner.get(f"{DEMO}/contents").json()["kept"]
+        errors = refused(409)
+    assert all(re.search("running|is run by|is queued; stop it first", error) for error in errors)
+    assert os.listdir(service.results) == ["demo"] and (service.results / "demo" / "journal.jsonl").exists()
+
+
+def test_a_search_that_never_began_is_forgotten(service):
+    service.start(name="demo")
+    service.end_jobs("ended", 2, "tuner: error: no data")
+    assert listed(service) == ["demo"] and service.owner.get(f"{DEMO}/contents").json()["files"] == 0
+    change(service, "delete")
+    assert listed(service) == [] and service.owner.delete(DEMO).status_code == 404
+    assert listed(service.reopened()) == []
+
+
+def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path):
+    """A folder that is none, one outside, one behind a link, one of plain Ray Tune, whose process tuner cannot know."""
+    outside = tmp_path / "outside"
+    shutil.copytree(ended(service), outside)
+    shutil.rmtree(service.results / "demo")
+    (service.results / "plain").mkdir()
+    (service.results / "plain" / "thesis.tex").write_text("years of work")
+    (service.results / "link").symlink_to(outside)
+    (service.results / "file").write_text("a file")
+    (service.results / "ray").mkdir()
+    (service.results / "ray" / "tuner.pkl").write_bytes(b"")
+    before = everything(tmp_path)
+    for name in ("..", ".", "%2e%2e", "..%2foutside", "%2fetc", "plain", "link", "ray", "file", "%00"):
+        for method, path in (("DELETE", ""), ("POST", "/rename"), ("POST", "/notes"), ("POST", "/archive")):
+            if name == "ray" and path in ("/notes", "/archive"):
+                continue  # these write only notes.json
+            body = {"name": "evil"} if path == "/rename" else {}
+            answer = service.owner.request(method, f"{ALL}/{name}{path}", json=body)
+            assert answer.status_code in (404, 405, 422), answer.text
+    assert everything(tmp_path) == before
+
+
+def test_what_could_not_be_deleted_is_said_and_in_no_list(service, monkeypatch):
+    ended(service)
+    monkeypatch.setattr(folders, "remove", lambda opened, aside: f"{aside} could not be deleted")
+    left = change(service, "delete")["left"]
+    assert os.listdir(service.results)[0] in left
+    assert listed(service) == [] and service.owner.get(DEMO).status_code == 404
+
+
+def test_a_service_that_cannot_start_searches_keeps_the_list_in_order_for_its_owner(service):
+    folder = ended(service)
+    app = create_app(service.results, token=service.token, problem="starting searches needs Ray's dashboard")
+    owner, anyone = client_of(app, service.token), client_of(app)
+    assert anyone.delete(DEMO).status_code == 401 and owner.post(f"{DEMO}/resume").status_code == 503
+    assert "Ray's dashboard" in owner.post(ALL, json={"space": "quadratic"}).json()["error"]
+    assert owner.post(f"{DEMO}/notes", json={"tags": ["a"]}).json()["tags"] == ["a"]
+    assert owner.post(f"{DEMO}/rename", json={"name": "b"}).json()["name"] == "b"
+    assert owner.delete(f"{ALL}/b").json() == {"name": "b", "left": ""} and not folder.exists()
+
+
+def test_the_best_model_is_downloaded_under_a_name_that_cannot_steer_headers(service):
+    folder = ended(service)
+    answer = service.anyone.get(f"{DEMO}/best/model.pt")
+    assert answer.status_code == 200 and answer.content == b"m" * 700_000
+    assert answer.headers["content-disposition"] == 'attachment; filename="demo-model.pt"'
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-length"] == "700000" and answer.headers["x-content-type-options"] == "nosniff"
+    own = service.anyone.get(f"{DEMO}/best/checkpoint/own file.bin")
+    assert own.content == b"own" and own.headers["content-disposition"].endswith('"demo-checkpoint-own-file.bin"')
+    (folder / "best" / 'a"\rX-Evil: 1; ü.html').write_text("<script>")
+    answer = service.anyone.get(f"{DEMO}/best/a%22%0dX-Evil%3a%201%3b%20%c3%bc.html")
+    assert answer.status_code == 200 and "x-evil" not in answer.headers
+    assert answer.headers["content-disposition"] == 'attachment; filename="demo-a-X-Evil-1-.html"'
+    assert service.anyone.get(f"{DEMO}/best/a%0d%0aX-Evil%3a%201").status_code == 404
+    file = open(folder / "best" / "config.json", "rb")
+    with open(folder / "best" / "config.json", "a") as more:  # a file that grows while it is sent
+        more.write("x" * 1000)
+    assert b"".join(actions.chunks(file, 2)) == b"{}" and file.closed
+
+
+def test_only_files_of_best_are_sent(service, tmp_path):
+    folder, outside = ended(service), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (folder / "best" / "link").symlink_to(outside / "secret")
+    (folder / "best" / "folder").symlink_to(outside)
+    os.mkfifo(folder / "best" / "pipe")
+    paths = ["../experiment.json", "%2e%2e/experiment.json", "..%2fexperiment.json", "%2fetc/passwd", "/etc/passwd"]
+    paths += ["link", "folder/secret", "checkpoint", "", "%2e", "%00", "missing", "pipe", "model.pt/x", "x" * 5000]
+    for path in paths:
+        answer = service.anyone.get(f"{DEMO}/best/{path}")
+        assert answer.status_code in (404, 405) and "secret" not in answer.text and "options" not in answer.text
+    shutil.move(folder / "best", tmp_path / "best")
+    (folder / "best").symlink_to(tmp_path / "best")
+    assert service.anyone.get(f"{DEMO}/best/model.pt").status_code == 404
+    assert service.owner.get(f"{DEMO}/contents").json()["best"] == []
+    assert service.anyone.get(f"{DEMO}/best").json() == {"files": []}
+
+
+def test_few_files_are_sent_at_once_and_each_end_makes_room(service, monkeypatch):
+    ended(service)
+    monkeypatch.setattr(actions, "MOST_DOWNLOADS", 1)
+    one = service.reopened().anyone
+    for _ in range(3):
+        assert one.get(f"{DEMO}/best/model.pt").status_code == 200
+        assert one.get(f"{DEMO}/best/missing").status_code == 404
+    monkeypatch.setattr(actions, "MOST_DOWNLOADS", 0)
+    assert service.reopened().anyone.get(f"{DEMO}/best/model.pt").status_code == 503
+
+
+def test_the_client_keeps_the_list_in_order(service, tmp_path):
+    ended(service)
+    with serving(service.app) as served:
+        client = Client(served.url, service.token)
+        assert client.annotate("demo", ["baseline"], "a note")["tags"] == ["baseline"]
+        assert client.archive("demo")["archived"] and not client.archive("demo", False)["archived"]
+        client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
+        assert (tmp_path / "own.bin").read_bytes() == b"own"
+        assert client.download("demo", "model.pt", tmp_path / "m").stat().st_size == 700_000
+        assert client.rename("demo", "new")["name"] == "new"
+        assert client.contents("new")["trials"] == 1 and client.delete("new") == {"name": "new", "left": ""}
+        assert client.experiments() == []

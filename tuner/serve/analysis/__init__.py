@@ -1,1 +1,0 @@
-"""Analyses of one experiment; a child process computes the expensive ones."""
