@@ -4,8 +4,9 @@ import csv
 import json
 
 import pytest
-from browsing import add_trial, expect, rows, write_experiment
+from browsing import DRAWN, add_trials, expect, opened, rows, saved, write_experiment
 
+from tests.serve.conftest import train
 from tuner.record.journal import Journal
 
 pytestmark = pytest.mark.browser
@@ -28,26 +29,25 @@ SETTINGS = [
 ]
 
 
-def write_settings(results, name="demo"):
-    """Four trials with different, nested and missing parameters: two are pruned at rung 2, two are completed."""
-    journal = write_experiment(results, name)
-    journal.close()
-    path = results / name / "journal.jsonl"
+@pytest.fixture
+def settings(page, viewer, written):
+    """The page of four trials with different, nested and missing parameters: two are pruned at rung 2."""
+    path = viewer.results / "demo" / "journal.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
     journal = Journal(path)
     for number, config in enumerate(SETTINGS):
-        trial, pruned = f"{number:05}", number % 2 == 1
-        journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")
-        for epoch in range(1, 3 if pruned else 5):
-            journal.write("report", trial, epoch=epoch, metrics={"loss": number + 1 / epoch})
-        at = {"epoch": 2, "rung": 2, "bracket": 0, "value": number + 0.5, "cutoff": 1.0, "recorded": number}
-        journal.write("decision", trial, action="stop" if pruned else "continue", reason="at rung 2", **at)
-        if not pruned:
-            end = {"epoch": 4, "rung": None, "bracket": None, "value": number + 0.25, "cutoff": None, "recorded": 0}
-            journal.write("decision", trial, action="stop", reason="trained its 4 epochs", **end)
-        status = "pruned" if pruned else "completed"
-        journal.write("trial_ended", trial, status=status, reason="at rung 2" if pruned else "trained its 4 epochs")
-    return journal
+        decisions = [{"epoch": 2, "rung": 2, "bracket": 0, "value": number + 0.5, "cutoff": 1.0, "reason": "at rung 2"}]
+        if number % 2:
+            end = {"status": "pruned", "reason": "at rung 2"}
+            decisions[0]["action"] = "stop"
+        else:
+            end = {"status": "completed", "reason": "trained its 4 epochs"}
+            decisions[0]["action"] = "continue"
+            decisions.append({"epoch": 4, "value": number + 0.25, "action": "stop", "reason": end["reason"]})
+        losses = [number + 1 / epoch for epoch in range(1, 3 if number % 2 else 5)]
+        train(journal, f"{number:05}", config, losses, *decisions, **end)
+    journal.close()
+    opened(page, viewer, trials=4)
 
 
 def heads(page, table):
@@ -57,12 +57,6 @@ def heads(page, table):
 def column(page, table, head):
     place = heads(page, table).index(head)
     return page.locator(f"#{table} tbody tr td:nth-child({place + 1})").all_text_contents()
-
-
-def saved(page, button):
-    with page.expect_download() as download:
-        page.click(button)
-    return download.value.suggested_filename, download.value.path().read_text()
 
 
 def test_a_filter_finds_what_its_grammar_says(page, viewer):
@@ -100,10 +94,7 @@ def test_a_filter_finds_what_its_grammar_says(page, viewer):
     assert all(part in text for part, text in zip(errors.values(), said, strict=True)), said
 
 
-def test_each_parameter_is_a_column_and_an_error_in_a_filter_is_said_beside_it(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "trials")).to_have_count(4)
+def test_each_parameter_is_a_column_and_an_error_in_a_filter_is_said_beside_it(page, settings):
     parameters = ["lr", "l1", "act", "opt/name", "opt/momentum", "parameter status", "=1+1"]
     assert heads(page, "trials")[8:-1] == parameters and heads(page, "trials")[-1] == "reason"
     assert column(page, "trials", "opt/momentum") == ["0.9", "", "", "0.5"]
@@ -141,47 +132,35 @@ def test_each_parameter_is_a_column_and_an_error_in_a_filter_is_said_beside_it(p
     expect(page.locator("#trial-filter-help")).to_be_hidden()
 
 
-def test_saved_rows_are_those_of_the_table_and_the_words_are_the_fields_own(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "trials")).to_have_count(4)
+def test_saved_rows_are_those_of_the_table_and_outcomes_have_the_fields_words(page, settings):
     page.fill("#trial-filter", "lr<0.05")
     page.click("#trials th >> text=l1")
     expect(rows(page, "trials")).to_have_count(3)
-    name, text = saved(page, "[data-table=trials] >> text=CSV")
-    head, *lines = csv.reader(text.splitlines())
+    name, path = saved(page, "[data-table=trials] >> text=CSV")
+    head, *lines = csv.reader(path.read_text().splitlines())
     assert name == "demo-trials.csv" and head == [h if h != "=1+1" else "'=1+1" for h in heads(page, "trials")]
     table = [dict(zip(head, line, strict=True)) for line in lines]
     assert [row["trial"] for row in table] == ["00000", "00002", "00003"] and table[2]["lr"] == "0.00001234567"
     assert table[1]["'=1+1"] == "'=2+2" and table[2]["act"] == 'with "quotes", commas' and table[1]["opt/name"] == ""
-    name, text = saved(page, "[data-table=trials] >> text=JSON")
+    name, path = saved(page, "[data-table=trials] >> text=JSON")
     assert name == "demo-trials.json"
-    own = json.loads(text)
+    own = json.loads(path.read_text())
     assert [row["trial"] for row in own] == ["00000", "00002", "00003"] and own[0]["opt/momentum"] == 0.9
     assert own[1]["=1+1"] == "=2+2" and own[1]["opt/name"] is None and list(own[0]) == heads(page, "trials")
     expect(rows(page, "decisions")).to_have_count(6)  # a completed trial is neither red nor called stopped
-    page.fill("#decision-filter", "trial:00000")
-    assert sorted(column(page, "decisions", "outcome")) == ["completed", "continued"]
-    page.fill("#decision-filter", "trial:00001")
-    assert column(page, "decisions", "outcome") == ["pruned"] and column(page, "decisions", "compared with") == ["1"]
+    for trial, outcomes in (("00000", ["completed", "continued"]), ("00001", ["pruned"])):
+        page.fill("#decision-filter", f"trial:{trial}")
+        assert sorted(column(page, "decisions", "outcome")) == outcomes
     assert page.locator("#decisions .stop, #decisions .failed").count() == 0
-    assert heads(page, "rungs")[3:6] == ["reached", "continued", "pruned"]
-    assert heads(page, "rungs")[8:] == ["last cutoff used", "cutoff with all results", "would survive today"]
-    for text in ("Replay with other pruning rules", "Were good trials pruned?"):
-        expect(page.locator("summary", has_text=text)).to_have_count(1)
     assert "promoted" not in page.inner_text("main#one")
 
 
-def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, viewer):
-    journal = write_experiment(viewer.results)
-    for trial in range(6, 700):
-        add_trial(journal, trial)
-    journal.close()
-    page.goto(f"{viewer.url}#demo")
+def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, viewer, written):
+    add_trials(written, range(6, 700))
+    opened(page, viewer, trials=100)
     expect(page.locator("#trial-count")).to_have_text("first 500 of 700")
-    expect(rows(page, "trials")).to_have_count(100)
-    _, text = saved(page, "[data-table=decisions] >> text=JSON")
-    assert len(json.loads(text)) == 700
+    _, path = saved(page, "[data-table=decisions] >> text=JSON")
+    assert len(json.loads(path.read_text())) == 700
     expect(page.locator("#trial-count")).to_have_text("700 of 700")
     for drawn in (200, 300):
         page.evaluate("document.querySelector('#trials').closest('.scroll').scrollTop = 1e6")
@@ -190,17 +169,14 @@ def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, vi
         page.click("#trials th >> text=best_loss")
     expect(rows(page, "trials").first).to_contain_text("00699")
     expect(rows(page, "trials")).to_have_count(100)
-    _, text = saved(page, "[data-table=trials] >> text=CSV")
-    assert len(text.splitlines()) == 701 and text.splitlines()[1].startswith('"00699"')
+    lines = saved(page, "[data-table=trials] >> text=CSV")[1].read_text().splitlines()
+    assert len(lines) == 701 and lines[1].startswith('"00699"')
 
 
-def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_update_keeps_them(page, viewer):
-    journal = write_experiment(viewer.results)
-    for trial in range(6, 60):
-        add_trial(journal, trial)
+def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_update_keeps_them(page, viewer, written):
+    add_trials(written, range(6, 60))
     write_experiment(viewer.results, "other").close()
-    page.goto(f"{viewer.url}#demo")
-    expect(rows(page, "trials")).to_have_count(60)
+    opened(page, viewer, trials=60)
     page.fill("#trial-filter", "loss")
     page.fill("#trial-filter", "completed")
     page.click("#trials th >> text=best_loss")
@@ -208,10 +184,9 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     page.locator("#trials").scroll_into_view_if_needed()
     box = "document.querySelector('#trials').closest('.scroll')"
     page.evaluate(f"{box}.scrollTop = 300")
-    top = "document.querySelector('#trials').closest('.scroll').getBoundingClientRect().top"  # on the screen
+    top = f"{box}.getBoundingClientRect().top"  # on the screen
     before = page.evaluate(top)
-    add_trial(journal, 60)
-    journal.close()
+    add_trials(written, [60])
     expect(page.locator("#trial-count")).to_have_text("61 of 61")
     assert page.evaluate(f"{box}.scrollTop") == 300 and page.evaluate(top) == before
     assert page.evaluate("window.scrollY") > 0
@@ -223,11 +198,8 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     assert page.input_value("#trial-filter") == "" and page.locator("#trials th[aria-sort]").count() == 0
 
 
-def test_links_lead_to_each_section_that_is_shown(page, viewer):
-    write_settings(viewer.results).close()
-    page.goto(f"{viewer.url}#demo")
+def test_links_lead_to_each_section_that_is_shown(page, viewer, settings):
     links = page.locator("#sections a")
-    expect(rows(page, "trials")).to_have_count(4)
     page.wait_for_function(  # the sections appear one by one
         """() => {
             const texts = (query) => [...document.querySelectorAll(query)].filter((e) => e.checkVisibility())
@@ -254,19 +226,20 @@ def test_links_lead_to_each_section_that_is_shown(page, viewer):
     )
 
 
-def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_word_of_the_browser(page, viewer):
-    write_settings(viewer.results).close()
+def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_word_of_the_browser(
+    page, viewer, settings
+):
     said = []
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.set_viewport_size({"width": 1280, "height": 300})
-    page.goto(f"{viewer.url}#demo")
+    page.reload()
     expect(page.locator("#timeline-section")).to_be_visible()
     assert page.locator("#timeline .main-svg").count() == 0
     top = "document.getElementById('trials-section').offsetTop"
     before = page.evaluate(top)
     for name in ("curves", "history", "parallel", "slices", "timeline"):
         page.locator(f"#{name}").scroll_into_view_if_needed()
-        page.wait_for_function("name => document.getElementById(name).data?.length > 0", arg=name)
+        page.wait_for_function(DRAWN, arg=name)
         expect(page.locator(f"#{name} .main-svg").first).to_be_attached()
     assert page.evaluate(top) == before
     for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
@@ -280,5 +253,34 @@ def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_
         assert download.value.path().read_bytes().startswith(start)
     page.locator("#curves").hover()
     page.click("#trials >> text=00002")
-    page.wait_for_function("document.getElementById('trial-figure').data?.length > 0")
+    page.wait_for_function(DRAWN, arg="trial-figure")
     assert said == []
+
+
+def test_placeholders_are_whole_and_every_table_has_a_filter_and_downloads(page, demo):
+    cut = """() => { const pen = document.createElement("canvas").getContext("2d");
+      return [...document.querySelectorAll("input[type=search]")].filter((box) => { const style = getComputedStyle(box);
+        pen.font = `${style.fontSize} ${style.fontFamily}`;
+        return box.clientWidth && pen.measureText(box.placeholder).width > box.clientWidth - 16; })
+        .map(({ id }) => id); }"""
+    assert page.evaluate(cut) == []
+    bare = """() => [...document.querySelectorAll("table:not(.beside)")].map(({ id }) => id)
+      .filter((id) => !document.querySelector(`[data-table="${id}"] input[type=search]`))"""
+    assert page.evaluate(bare) == []
+    assert page.locator("[data-table=rungs] button").all_text_contents() == ["?", "CSV", "JSON"]
+    page.fill("#rung-filter", "rung:7")
+    expect(page.locator("#rung-count")).to_have_text("0 of 1")
+    page.set_viewport_size({"width": 640, "height": 400})  # at 200 percent, the bars leave the page its height
+    bars = page.evaluate("['nav', '#selection'].map((bar) => document.querySelector(bar).offsetHeight)")
+    assert sum(bars) <= 400 / 5 and max(bars) < 45
+    narrow = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    page.wait_for_function(narrow)  # Plotly redraws its figures a moment after the window has changed
+
+
+def test_paper_says_how_many_rows_it_has(page, viewer, written):
+    add_trials(written, range(6, 600))
+    opened(page, viewer, trials=100)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    expect(page.locator("#trials caption")).to_contain_text("500 of 600 rows are printed.")
+    expect(page.locator("#rungs caption")).to_be_hidden()

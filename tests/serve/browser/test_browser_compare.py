@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browsing import expect, rows
+from browsing import expect, place, rows, saved
 
 from tests.views.test_compare import write_search
 from tuner.record.events import line_of
@@ -73,20 +73,13 @@ def test_the_legend_hides_an_experiment_a_saved_figure_has_it_and_a_line_leads_t
             "id => String(document.getElementById(id).data.map((t) => t.visible)) === 'false,true'", arg=figure
         )
     button.click()
-    with page.expect_download() as download:
-        page.click("[aria-label='save as SVG: figure compare-epochs']")
-    svg = download.value.path().read_text()
+    svg = saved(page, "[aria-label='save as SVG: figure compare-epochs']")[1].read_text()
     assert 'class="legendtext"' in svg and ">b</text>" in svg
-    figure = page.locator("#compare-epochs")
-    figure.scroll_into_view_if_needed()
-    x, y, trial = page.evaluate("""() => {
-      const node = document.getElementById("compare-epochs"), { x, y, customdata } = node.data[1];
-      const { xaxis, yaxis, _size } = node._fullLayout, box = node.getBoundingClientRect(), last = x.length - 1;
-      return [box.x + _size.l + xaxis.d2p(x[last]), box.y + _size.t + yaxis.d2p(y[last]), customdata[last]];
-    }""")
-    page.mouse.move(x, y)
-    page.mouse.click(x, y)
-    page.wait_for_url(f"**/#b/{trial}")
+    page.locator("#compare-epochs").scroll_into_view_if_needed()
+    trial = page.evaluate("document.getElementById('compare-epochs').data[0].customdata.at(-1)")
+    page.mouse.move(*place(page, "compare-epochs", trial))
+    page.mouse.click(*place(page, "compare-epochs", trial))
+    page.wait_for_url(f"**/#a/{trial}")
     expect(page.locator("#trial-name")).to_contain_text(trial)
 
 
@@ -98,12 +91,9 @@ def test_tables_show_what_differs_and_all_on_request(page, searches):
     page.check("#compare-same")
     expect(rows(page, "compare-parameters").filter(has_text="loguniform 0.0001 to 0.1")).to_have_count(1)
     expect(rows(page, "compare-options").filter(has_text="searcher")).to_have_count(1)
-    with page.expect_download() as download:
-        page.click("[data-table=compare-costs] >> text=JSON")
-    saved = json.loads(download.value.path().read_text())
-    assert download.value.suggested_filename == "compare-compare-costs.json"
-    assert [row["name"] for row in saved] == ["a", "b"]
-    assert saved[0]["trials"] == 30 and saved[0]["duration"] > 1
+    name, path = saved(page, "[data-table=compare-costs] >> text=JSON")
+    costs = [(row["name"], row["trials"]) for row in json.loads(path.read_text())]
+    assert name == "compare-compare-costs.json" and costs == [("a", 30), ("b", 30)]
 
 
 def test_each_figure_has_a_text_and_the_page_fits_a_narrow_screen(page, searches):

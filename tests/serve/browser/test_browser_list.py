@@ -1,20 +1,12 @@
 """The list of experiments in chromium, and what users do with an experiment as a whole."""
 
 import pytest
-from browsing import expect, rows, write_experiment
-from test_housekeeping import ended
+from browsing import DRAWN, expect, rows, saved, signed_in, write_experiment
 
+from tests.serve.conftest import ended
 from tuner.record.notes import Notes, read_notes
 
 pytestmark = pytest.mark.browser
-
-
-def signed_in(page, acting, name=""):
-    page.goto(acting.link)
-    page.wait_for_url(acting.url)
-    if name:
-        page.goto(f"{acting.url}#{name}")
-        expect(page.locator("#name")).to_have_text(name)
 
 
 def noted(service, name, tags=(), **options):
@@ -64,7 +56,7 @@ def test_the_list_is_filtered_sorted_and_keeps_both(page, viewer):
 
 def test_tags_and_notes_are_saved_and_an_update_keeps_what_is_typed(page, acting):
     folder = ended(acting)
-    signed_in(page, acting, "demo")
+    signed_in(page, acting, "#demo")
     page.click("#manage > summary")
     page.fill("#own-tags", "baseline, wide")
     page.fill("#own-notes", "first line\n<b>second</b>")
@@ -86,7 +78,7 @@ def test_tags_and_notes_are_saved_and_an_update_keeps_what_is_typed(page, acting
 def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
     noted(acting, "old")
     noted(acting, "new")
-    signed_in(page, acting, "old")
+    signed_in(page, acting, "#old")
     page.click("#manage > summary")
     page.click("#archive")
     expect(page.locator("#archived")).to_be_visible()
@@ -105,7 +97,7 @@ def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
 def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     ended(acting)
     damage(ended(acting, "taken"))
-    signed_in(page, acting, "demo")
+    signed_in(page, acting, "#demo")
     page.click("#manage > summary")
     for wrong, says in (("../up", "must be letters, digits"), ("taken", "already exists")):
         page.fill("#new-name", wrong)
@@ -153,25 +145,22 @@ def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(p
     expect(page.locator("#start")).to_be_hidden()
     page.goto(f"{acting.url}#running")
     page.click("#manage > summary")
-    expect(page.locator("#rename")).to_be_disabled()
-    expect(page.locator("#delete")).to_be_disabled()
+    for button in ("#rename", "#delete"):
+        expect(page.locator(button)).to_be_disabled()
     page.goto(f"{acting.url}#demo")
     expect(page.locator("#best-files li")).to_have_count(3)
-    with page.expect_download() as download:
-        page.click("#best-files >> text=model.pt")
-    assert download.value.suggested_filename == "demo-model.pt"
-    assert download.value.path().read_bytes() == b"m" * 700_000
+    name, path = saved(page, "#best-files >> text=model.pt")
+    assert name == "demo-model.pt" and path.read_bytes() == b"m" * 700_000
     expect(page.locator("#resume-button")).to_have_text("Extend")
-    assert page.get_attribute("#more-samples", "placeholder") == "10"
-    assert page.get_attribute("#more-epochs", "placeholder") == "27"
+    placeholders = [page.get_attribute(field, "placeholder") for field in ("#more-samples", "#more-epochs")]
+    assert placeholders == ["10", "27"]
     page.click("#resume-button")
     expect(page.locator("#control-status")).to_contain_text("give more trials or more epochs per trial")
     page.fill("#more-samples", "12")
     page.fill("#more-epochs", "54")
     page.click("#resume-button")
     expect(page.locator("#summary")).to_contain_text("queued")
-    search = acting.searches.get("demo")
-    assert search.arguments[2:] == ["--num-samples=12", "--max-epochs=54"]
+    assert acting.searches.get("demo").arguments[2:] == ["--num-samples=12", "--max-epochs=54"]
     page.goto(f"{acting.url}#fixed")
     expect(page.locator("#not-extended")).to_contain_text("built for 27 epochs")
     expect(page.locator("#more-epochs")).to_be_disabled()
@@ -185,19 +174,21 @@ def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page,
     expect(page.locator("main#list > .about")).to_contain_text("A space is a Python file")
     page.click("#start > summary")
     page.click("#start details > summary")
-    page.select_option("#start-space", "quadratic")
-    assert page.get_attribute("#start-max_epochs", "placeholder") == "27"
-    assert page.get_attribute("#start-num_samples", "placeholder") == "20"
-    page.select_option("#start-space", "cifar")
-    assert page.get_attribute("#start-max_epochs", "placeholder") == "10"
+    for space, epochs in (("quadratic", "27"), ("cifar", "10")):
+        page.select_option("#start-space", space)
+        assert page.get_attribute("#start-max_epochs", "placeholder") == epochs
     assert page.locator("#start-scheduler option").first.text_content() == "auto (default)"
-    empty = (
-        "inputs => inputs.filter(e => e.type != 'checkbox' && !(e.placeholder || e.options?.[0].text)).map(e => e.id)"
-    )
+    empty = """inputs => inputs.filter(e => e.type != 'checkbox' && !(e.placeholder || e.options?.[0].text))
+        .map(e => e.id)"""
     assert page.eval_on_selector_all("#start-form input, #start-form select", empty) == []
     page.select_option("#start-space", "quadratic")
     page.fill("#start-name", "mine")
+    page.fill("#start-num_samples", "0")
     page.click("#start-form p button")
+    expect(page.locator("#start-status")).to_contain_text("--num-samples 0: must be 1 or more")
+    page.fill("#start-num_samples", "3")
+    page.click("#start-form p button")
+    page.wait_for_url(f"{acting.url}#mine")
     expect(page.locator("#name")).to_have_text("mine")
     expect(page.locator("#message")).to_contain_text("queued: waiting for free resources, ")
     before = page.text_content("#message")
@@ -206,8 +197,11 @@ def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page,
     expect(page.locator("#message")).to_contain_text("starting: waiting for the search to load its space and data, ")
     acting.begin("mine").close()
     expect(page.locator("#message")).to_contain_text("running: waiting for a worker, ")
+    page.click("#stop")
+    expect(page.locator("#summary")).to_contain_text("· stopping ·")
     acting.end_jobs("ended", 2, "tuner: error: no data")
     expect(page.locator("#message")).to_have_text("no data")
+    expect(page.locator("#extend")).to_be_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -225,7 +219,7 @@ def test_a_phone_reads_starts_and_keeps_the_list_in_order(page, acting, scheme):
         if where:
             page.click("#manage > summary")
             page.locator("#timeline-section").scroll_into_view_if_needed()  # figures are drawn close to the screen
-            page.wait_for_function("document.getElementById('timeline').data?.length > 0")
+            page.wait_for_function(DRAWN, arg="timeline")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert page.evaluate(wide) == []
     page.click("#delete")

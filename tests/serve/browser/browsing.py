@@ -1,0 +1,80 @@
+"""What the tests in a browser share: an experiment to look at, and how its page is opened, clicked and read."""
+
+import pytest
+
+from tests.serve.conftest import train
+from tuner.record.journal import Journal
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+
+expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
+expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
+DRAWN = "name => document.getElementById(name)?._fullLayout && document.getElementById(name).data.length > 0"
+# Where in the window a figure shows the nth point of a trial, in the first trace that has the trial.
+PLACE = """([name, trial, nth]) => { const node = document.getElementById(name), layout = node._fullLayout;
+  const box = node.querySelector(".svg-container").getBoundingClientRect();
+  const trace = node.data.find((each) => each.customdata?.includes(trial)), i = trace.customdata.indexOf(trial) + nth;
+  if (trace.type === "parcoords") {
+    const { l, t, h } = layout._size, { values, range } = trace.dimensions[0];
+    return [box.left + l, box.top + t + 2 + (h - 4) * (1 - (values[i] - range[0]) / (range[1] - range[0]))];
+  }
+  const x = layout.xaxis, y = layout.yaxis, across = trace.type === "bar" ? trace.base[i] + trace.x[i] / 2 : trace.x[i];
+  return [box.left + x._offset + x.d2p(across), box.top + y._offset + y.d2p(trace.y[i])]; }"""
+
+
+def write_experiment(results, name="demo"):
+    """Six trials of four epochs whose settings hold markup; gives the journal."""
+    folder = results / name
+    folder.mkdir()
+    options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
+    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}, "data": {}})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=name)
+    add_trials(journal, range(6))
+    return journal
+
+
+def add_trials(journal, numbers):
+    for number in numbers:
+        config = {"x": number / 10, "act": "<script>document.title='owned'</script><img src=x onerror=alert(1)>"}
+        decision = {"epoch": 1, "rung": 1, "bracket": 0, "cutoff": 4.5, "recorded": number, "value": 4.0 + number}
+        decision |= {"action": "continue", "reason": f"arrived as {number}"}
+        train(journal, f"{number:05}", config, [5.0 + number - epoch for epoch in range(1, 5)], decision)
+
+
+def opened(page, service, address="#demo", trials=6):
+    page.goto(service.url + address)
+    expect(rows(page, "trials")).to_have_count(trials)
+
+
+def drawn(page, figure):
+    """Scrolls to a figure and waits until it is drawn."""
+    page.locator(f"#{figure}").scroll_into_view_if_needed()
+    page.wait_for_function(DRAWN, arg=figure)
+    page.wait_for_timeout(300)  # until nothing scrolls any more
+
+
+def place(page, figure, trial, nth=0):
+    return page.evaluate(PLACE, [figure, trial, nth])
+
+
+def rows(page, table):
+    return page.locator(f"#{table} tbody tr")
+
+
+def row(page, trial):
+    return page.locator(f"#trials tr[data-trial='{trial}']")
+
+
+def saved(page, button):
+    """The name and path of the file that a click on the button saves."""
+    with page.expect_download() as download:
+        page.click(button)
+    return download.value.suggested_filename, download.value.path()
+
+
+def signed_in(page, acting, address=""):
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
+    if address:
+        page.goto(acting.url + address)
