@@ -7,8 +7,7 @@ from functools import partial
 from ray import tune
 from torch import nn
 
-from search_spaces.datasets.cifar10 import cifar10
-from search_spaces.datasets.cifar10_files import NUM_CLASSES
+from search_spaces.datasets.cifar10 import NUM_CLASSES, cifar10
 from search_spaces.shared.classifiers import accuracy, cosine, enlarged, sgd, smoothed_loss
 from tuner.space import Config, Space, Task
 

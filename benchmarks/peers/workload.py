@@ -48,7 +48,7 @@ def load() -> Workload:
 
 def save_images(path: Path, num_images: int) -> None:
     """Write `num_images` of the shipped sample, a fifth of them as the validation part: one split for all sides."""
-    from search_spaces.datasets.cifar10_files import load_sample
+    from search_spaces.datasets.cifar10 import load_sample
 
     images = load_sample("a benchmark needs no more").train
     inputs, targets = images.inputs, images.targets

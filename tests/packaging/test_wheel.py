@@ -67,5 +67,5 @@ def test_the_spaces_that_ship_and_ones_own_are_found(project, tmp_path):
     assert "x uniform(-1, 1)" in ran(
         [project, "-m", "tuner.run", "--space", "my_package.my_space", "--dry-run"], tmp_path
     )
-    sample = "from search_spaces.datasets.cifar10_files import load_sample; print(len(load_sample('').train.targets))"
+    sample = "from search_spaces.datasets.cifar10 import load_sample; print(len(load_sample('').train.targets))"
     assert ran([project, "-c", sample], tmp_path).strip() == "5000"

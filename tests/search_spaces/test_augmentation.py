@@ -117,7 +117,8 @@ def test_draws_have_the_distributions_of_torchvision():
     assert len(drawn.order.unique(dim=0)) == 24
 
 
-def test_every_image_of_a_batch_is_drawn_for_itself_and_the_seed_repeats_it():
+def test_every_image_of_a_batch_is_drawn_for_itself_and_the_seed_repeats_it(monkeypatch):
+    monkeypatch.setattr(chain, "has_numba", lambda: False)  # which takes seconds to compile the CPU's kernel
     images = pixels(1).repeat(6, 1, 1, 1)
     torch.manual_seed(3)
     first = augment(images, 32, 45.0, (0.4, 0.4, 0.4, 0.1))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from ray.tune.search.sample import Domain
 
-from search_spaces.datasets.cifar10_files import load_sample
+from search_spaces.datasets.cifar10 import load_sample
 from tuner.spec.domains import leaves
 from tuner.spec.spaces import find_space, list_spaces
 from tuner.training.data import Splits, hold_out
@@ -35,9 +35,10 @@ def test_a_space_says_what_it_is(name):
     assert space.reported() is None or space.metric in space.reported()
 
 
-# By default `search_spaces/test_image_folder.py` reads and trains on such a folder.
+# By default `test_image_folder.py` trains on such a folder, and `test_two_stages_are_the_whole_model` runs ResNet-50.
+SLOW = {*SMALL, "resnet50_pipeline"}
 TASKS = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SMALL else name
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name
     for name in SPACES
     if find_space(name).space.task
 ]
