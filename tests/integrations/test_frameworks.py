@@ -25,10 +25,9 @@ def skip_without(*packages):
     return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}, of the group `frameworks`")
 
 
-CASES = [
-    pytest.param("transformers_text", marks=skip_without("transformers", "accelerate")),
-    pytest.param("lightning_digits", marks=skip_without("lightning")),
-]
+HUGGING_FACE, LIGHTNING = skip_without("transformers", "accelerate"), skip_without("lightning")
+CASES = [pytest.param("transformers_text", marks=HUGGING_FACE), pytest.param("lightning_digits", marks=LIGHTNING)]
+SCRIPTED = [pytest.param("lightning", marks=LIGHTNING), pytest.param("transformers", marks=HUGGING_FACE)]
 PEFT = pytest.param("peft_lora", marks=skip_without("transformers", "accelerate", "peft"))
 
 
@@ -114,7 +113,7 @@ def test_a_trial_resumes_from_an_object_store(name, trial):
     store = SubTreeFileSystem(str(trial.folder), LocalFileSystem())
     checkpoint = tune.Checkpoint(Path(saved[1].path).name, filesystem=store)
     assert trial.run(train, CONFIGS[name], checkpoint)[0] == whole[2:]
-    assert current_trial._copies == {}
+    assert current_trial._resumed == {}
 
 
 def trainer_after_pbt(trial, monkeypatch, trainer, method, name, changes):
@@ -129,7 +128,7 @@ def trainer_after_pbt(trial, monkeypatch, trainer, method, name, changes):
     return made[-1]
 
 
-@skip_without("lightning")
+@LIGHTNING
 def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypatch):
     import lightning as L
 
@@ -139,7 +138,7 @@ def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypa
     assert group["lr"] == pytest.approx(0.08) and trainer.train_dataloader.batch_size == 32
 
 
-@skip_without("transformers", "accelerate")
+@HUGGING_FACE
 def test_pbt_gives_a_hugging_face_trial_the_rate_on_the_schedule(trial, monkeypatch):
     from transformers import Trainer
 
@@ -158,7 +157,7 @@ def change_arguments(monkeypatch, **changes):
     )
 
 
-@skip_without("transformers", "accelerate")
+@HUGGING_FACE
 def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
     train, batch = example("transformers_text")["train"], "per_device_train_batch_size"
     _, saved = trial.run(train, CONFIGS["transformers_text"], most=1)
@@ -167,7 +166,7 @@ def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
         trial.run(train, CONFIGS["transformers_text"], saved[-1])
 
 
-@skip_without("transformers", "accelerate")
+@HUGGING_FACE
 @pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.nightly)])
 def test_evaluations_within_an_epoch_are_resumed_there(trial, monkeypatch, steps):
     change_arguments(monkeypatch, eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
@@ -212,13 +211,7 @@ Trainer(model=BertForSequenceClassification(BertConfig(**size)), args=arguments,
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("lightning", marks=skip_without("lightning")),
-        pytest.param("transformers", marks=skip_without("transformers", "accelerate")),
-    ],
-)
+@pytest.mark.parametrize("name", SCRIPTED)
 def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, trial, tmp_path):
     from tuner.spec.script import Script, in_trial
 
@@ -255,7 +248,7 @@ def test_outside_a_search_the_callback_does_nothing(name, trial, monkeypatch, ca
     assert "it/s" in "".join(capfd.readouterr())  # a progress bar, as always
 
 
-@skip_without("lightning")
+@LIGHTNING
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_lightning_trial_with_callbacks_and_loaders_of_its_own(trial, every, tmp_path):
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
@@ -271,7 +264,7 @@ def test_a_lightning_trial_with_callbacks_and_loaders_of_its_own(trial, every, t
     assert list((tmp_path / "here").iterdir()) == []
 
 
-@skip_without("lightning")
+@LIGHTNING
 def test_a_checkpoint_that_would_run_code_is_refused(trial):
     import lightning as L
     import torch

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-# The last trial that called `checkpoint_folder`; `check_resumes` compares it with the current trial.
-_asked: list[object] = []
-_copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # a checkpoint's path in an object store -> its local copy
+_resumed: dict[str | None, Path | None] = {}  # the trial that called `checkpoint_folder` since its last report
+_copy = contextlib.ExitStack()  # deletes the local copy of a checkpoint in an object store
 
 
 def trial_id() -> str | None:
@@ -27,23 +29,21 @@ def checkpoint_folder() -> Path | None:
     """
     from ray import tune
 
-    trial = trial_id()
-    _asked[:] = [trial]
-    checkpoint = tune.get_checkpoint() if trial is not None else None
-    if checkpoint is None:
-        return None
-    if Path(checkpoint.path).is_dir():
-        return Path(checkpoint.path)
-    if checkpoint.path not in _copies:
-        copy = local_folder()
-        checkpoint.to_directory(copy.name)
-        _copies[checkpoint.path] = copy
-    return Path(_copies[checkpoint.path].name)
+    if (trial := trial_id()) not in _resumed:
+        _forget_checkpoint()
+        checkpoint = tune.get_checkpoint() if trial is not None else None
+        _resumed[trial] = checkpoint and Path(_copy.enter_context(checkpoint.as_directory()))
+    return _resumed[trial]
+
+
+def _forget_checkpoint() -> None:
+    _resumed.clear()
+    _copy.close()
 
 
 def check_resumes(line: str) -> None:
     """Raises ValueError, which tells to write `line`, if the script did not call `checkpoint_folder` in this trial."""
-    if _asked != [trial_id()]:
+    if trial_id() not in _resumed:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
 
@@ -54,7 +54,7 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
     """
     from ray import tune
 
-    _copies.clear()
+    _forget_checkpoint()
     try:
         tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
     finally:
@@ -64,3 +64,22 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
 def local_folder() -> tempfile.TemporaryDirectory[str]:
     """Makes a folder for a framework's files of one trial; the folder is deleted with the returned object."""
     return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
+
+
+def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:
+    """Gives each Trainer in a `with` block a callback, and its method the checkpoint to resume from as an argument."""
+    made, trained = trainer.__init__, getattr(trainer, method)
+
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        own = options.get("callbacks") or []
+        made(self, *arguments, **{**options, "callbacks": [*(own if isinstance(own, list) else [own]), callback()]})
+
+    def train(self: Any, *arguments: Any, **options: Any) -> Any:
+        call = inspect.signature(trained).bind(self, *arguments, **options)
+        own = call.arguments.get(checkpoint)
+        call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True: the newest file
+        return trained(*call.args, **call.kwargs)
+
+    replaced: dict[str, Any] = {"__init__": make, method: train}
+    patch: contextlib.AbstractContextManager[Any] = mock.patch.multiple(trainer, **replaced)
+    return patch

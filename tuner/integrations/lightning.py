@@ -12,10 +12,9 @@ import contextlib
 import importlib
 import os
 import sys
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -39,13 +38,8 @@ LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLo
 class TunerCallback(callbacks.Checkpoint):
     """Reports each epoch of a Lightning `Trainer`, and resumes exactly; docs/frameworks.md says what it changes.
 
-    The report has all logged metrics (`trainer.callback_metrics`); an epoch without its validation is not reported.
     Lightning's checkpoint has no random streams, and it is saved before `ReduceLROnPlateau` takes its step; this
-    callback saves the streams and repeats the step. The files of a `ModelCheckpoint` without `dirpath` go to a folder
-    that is deleted after the trial. Outside a search the callback does nothing. Only process 0 reports.
-
-    Args:
-        quiet: False leaves the progress bar and the loggers on.
+    callback saves the streams and repeats the step. `quiet=False` leaves the progress bar and the loggers on.
     """
 
     best_model_path = ""  # Lightning reads this attribute of a Trainer's first checkpoint callback
@@ -66,7 +60,7 @@ class TunerCallback(callbacks.Checkpoint):
 
     @staticmethod
     def checkpoint() -> str | None:
-        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None if there is none."""
+        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None at epoch 0."""
         folder = current_trial.checkpoint_folder()
         if folder is None:
             return None
@@ -74,7 +68,6 @@ class TunerCallback(callbacks.Checkpoint):
         return str(folder / FILE)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Turns off progress bar and loggers if `quiet`; directs each `ModelCheckpoint` to a temporary folder."""
         vars(CHOOSER).update(LOGGERS)
         if not self._active or stage != "fit":
             return
@@ -92,9 +85,8 @@ class TunerCallback(callbacks.Checkpoint):
                 trainer.loggers = [DummyLogger()]  # not empty: a model may call its logger
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Remembers the options of this trial's optimizers, before Lightning restores them from the checkpoint."""
         if self._active:
-            self._options = options_of(trainer.optimizers)
+            self._options = options_of(trainer.optimizers)  # before Lightning restores them from the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
@@ -106,11 +98,10 @@ class TunerCallback(callbacks.Checkpoint):
         return {"streams": states, "metrics": self._metrics, "options": self._options}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps this callback's state from a checkpoint until training starts; the hooks below apply it."""
-        self._restored = state_dict if self._active else {}
+        self._restored = state_dict if self._active else {}  # the hooks below apply it
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Completes Lightning's resume: repeats a due plateau step, and sets the optimizer options that pbt changed."""
+        """Completes a resume: repeats a due plateau step, and sets the optimizer options that pbt changed."""
         if not self._restored:
             return
         configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]
@@ -122,16 +113,13 @@ class TunerCallback(callbacks.Checkpoint):
         keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """After a resume, restores the random streams before the first epoch's batches are drawn."""
         if self._restored:
             streams._set_rng_states(self._restored["streams"])
             self._restored = {}
-            # Lightning has made the data loaders' iterators before this hook, with random numbers of other streams.
-            # They are made anew here, where uninterrupted training makes them.
-            iter(trainer.fit_loop._data_fetcher)
+            # Lightning has made the loaders' iterators before this hook, with random numbers of other streams.
+            iter(trainer.fit_loop._data_fetcher)  # makes them anew
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Remembers that this epoch has validation metrics; Lightning's sanity check before training does not count."""
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -147,27 +135,12 @@ class TunerCallback(callbacks.Checkpoint):
             current_trial.report(self._metrics, path.parent)
 
 
-def automatic() -> AbstractContextManager[Any]:
-    """Gives each Trainer in a `with` block a `TunerCallback`, and each fit the checkpoint to resume from."""
-    made, fitted = Trainer.__init__, Trainer.fit
-
-    def make(self: Any, *arguments: Any, **options: Any) -> None:
-        own = options.get("callbacks") or []
-        own = own if isinstance(own, list) else [own]
-        made(self, *arguments, **{**options, "callbacks": [*own, TunerCallback()]})
-
-    def fit(self: Any, *arguments: Any, **options: Any) -> None:
-        checkpoint = TunerCallback.checkpoint()
-        fitted(self, *arguments, **({**options, "ckpt_path": checkpoint} if checkpoint else options))
-
-    return mock.patch.multiple(Trainer, __init__=make, fit=fit)
-
-
+automatic = partial(current_trial.automatic, Trainer, "fit", "ckpt_path", TunerCallback)
 _configured = CALLBACKS._configure_checkpoint_callbacks
 
 
 def _configure(connector: Any, enable_checkpointing: bool) -> None:
-    """Replaces Lightning's check: a Trainer with a `TunerCallback` may also have `enable_checkpointing=False`."""
+    """Replaces a check of Lightning: a Trainer with a `TunerCallback` may have `enable_checkpointing=False`."""
     ours = any(isinstance(callback, TunerCallback) for callback in connector.trainer.callbacks)
     _configured(connector, enable_checkpointing or ours)
 

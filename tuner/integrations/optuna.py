@@ -24,13 +24,8 @@ from tuner.spec.script import Ended, check_declared, running
 Config = dict[str, Any]
 
 
-def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
-    return importlib.import_module, (module.__name__,)
-
-
-# `optuna.integration` is no plain module but an object of its own class, which pickle cannot copy. A pickled
-# objective that uses it has only its name.
-copyreg.pickle(type(optuna.integration), _by_name)
+# `optuna.integration` is an object of its own class, which pickle cannot copy: an objective that uses it has its name.
+copyreg.pickle(type(optuna.integration), lambda module: (importlib.import_module, (module.__name__,)))
 
 
 def __getattr__(name: str) -> Any:
@@ -40,8 +35,7 @@ def __getattr__(name: str) -> Any:
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
-    The numbers that the objective reports and returns are the search's metric, whatever its name is. A returned number
-    that equals the last reported one is not reported again. The search's scheduler prunes.
+    The numbers that the objective reports and returns are the search's metric, whatever its name is.
     """
     return functools.partial(_train, objective)
 
@@ -83,14 +77,13 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
 class StudyOfTrial(optuna.Study):
     """The study that a script sees in a trial: it has only this trial, whose parameters the search has chosen.
 
-    `optimize` runs the objective once and ends the script; `tell` ends it, too. The rest of the script would need the
-    results of many trials, which only the search has. `optimize` does not call its `callbacks`.
+    `optimize` runs the objective once and ends the script; `tell` ends it, too: the rest needs the results of many
+    trials, which only the search has. `optimize` does not call its `callbacks`.
     """
 
     config: Config
 
     def optimize(self, func: Callable[[Any], Any], *arguments: Any, **options: Any) -> NoReturn:
-        """Runs the objective in this trial and ends the script."""
         trial = self.ask()
         try:
             value = trial.left_of(func(trial))
@@ -100,7 +93,6 @@ class StudyOfTrial(optuna.Study):
         raise Ended(value)
 
     def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
-        """Returns the trial that this process runs."""
         trial = ReportingTrial(self.config)
         trial.study = self
         for name, distribution in (fixed_distributions or {}).items():
@@ -128,7 +120,6 @@ class ReportingTrial(optuna.trial.FixedTrial):
 
     @property
     def number(self) -> int:
-        """Returns the trial's number in the search."""
         return int(tune.get_context().get_trial_id())
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:

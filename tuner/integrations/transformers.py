@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from transformers import TrainerCallback
 from transformers import trainer as trainer_module
@@ -34,13 +33,8 @@ PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_fin
 class TunerCallback(TrainerCallback):
     """Reports each evaluation of a Hugging Face `Trainer`, with its own checkpoint; see docs/frameworks.md.
 
-    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. In a trial the callback
-    changes these arguments of the Trainer: `output_dir` is a folder that is deleted after the trial. `save_strategy`
-    and `load_best_model_at_end` are off, because the search keeps the best checkpoints.
-    `restore_callback_states_from_checkpoint` is on. Outside a search it does nothing. Only process 0 reports.
-
-    Args:
-        quiet: False keeps the Trainer's progress bar and its loggers.
+    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. In a trial it changes
+    arguments of the Trainer (`on_init_end`). `quiet=False` keeps the Trainer's progress bar and its loggers.
     """
 
     def __init__(self, quiet: bool = True) -> None:
@@ -51,8 +45,7 @@ class TunerCallback(TrainerCallback):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # A Trainer chooses its bar and loggers in its `__init__`, and a callback never gets the Trainer. So the
-                # Trainer's module is changed until `on_init_end`.
+                # A Trainer chooses its bar and loggers in its `__init__`, so its module is changed until `on_init_end`.
                 vars(trainer_module).update(QUIET)
                 transformers_logging.disable_progress_bar()  # the bar of loading a checkpoint
 
@@ -63,7 +56,6 @@ class TunerCallback(TrainerCallback):
         return None if folder is None else str(folder)
 
     def on_init_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Restores progress bar and loggers for later Trainers; this one will write to the trial's temporary folder."""
         vars(trainer_module).update(LOUD)
         if self._active:
             with contextlib.suppress(OSError):
@@ -103,7 +95,6 @@ class TunerCallback(TrainerCallback):
             control.should_log = control.should_save = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
-        """Remembers the training loss, which `on_save` reports if there is no evaluation."""
         if logs and "loss" in logs and args.eval_strategy == IntervalStrategy.NO:
             self._metrics = {"loss": logs["loss"]}
 
@@ -123,24 +114,10 @@ class TunerCallback(TrainerCallback):
             current_trial.report(metrics, folder)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Ends the reports: a `trainer.evaluate` after the training is not reported."""
-        self._training = False
+        self._training = False  # a `trainer.evaluate` after the training is not reported
 
 
-def automatic() -> AbstractContextManager[Any]:
-    """Gives each Trainer in a `with` block a `TunerCallback`, and each training the checkpoint to resume from."""
-    trainer: Any = trainer_module.Trainer
-    made, trained = trainer.__init__, trainer.train
-
-    def make(self: Any, *arguments: Any, **options: Any) -> None:
-        callbacks = [*(options.get("callbacks") or []), TunerCallback()]
-        made(self, *arguments, **{**options, "callbacks": callbacks})
-
-    def train(self: Any, *arguments: Any, **options: Any) -> Any:
-        options.pop("resume_from_checkpoint", None)
-        return trained(self, TunerCallback.checkpoint(), *arguments[1:], **options)
-
-    return mock.patch.multiple(trainer, __init__=make, train=train)
+automatic = partial(current_trial.automatic, trainer_module.Trainer, "train", "resume_from_checkpoint", TunerCallback)
 
 
 def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:

@@ -61,8 +61,7 @@ def init(*arguments: Any, **options: Any) -> Any:
 def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
     """Logs to W&B; in a trial, reports the numbers once they include the search's metric.
 
-    Numbers that are logged without the metric, or with `commit=False`, are part of the next report. Images,
-    tables and texts are left out.
+    Numbers that are logged without the metric, or with `commit=False`, are part of the next report.
     """
     trial = running()
     if trial is None:
