@@ -59,3 +59,27 @@ def annealing(optimizer, config, max_epochs):
 
 # With a schedule, whose rate a resumed trial must continue.
 cosine = dataclasses.replace(space, task=dataclasses.replace(space.task, schedule=annealing))
+
+
+class Scarce(torch.nn.Module):
+    """The tiny model on a device that holds `most` examples at once while training."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.model, self.most = space.task.model(config), config["most"]
+
+    def forward(self, inputs):
+        if self.training and len(inputs) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self.model(inputs)
+
+
+SETTING = {"width": tune.choice([4]), "lr": tune.choice([0.01]), "batch_size": tune.choice([16])}
+SHORT = {"num_samples": 1, "max_epochs": 2, "mutable": ()}
+scarce = dataclasses.replace(
+    space,
+    params={**SETTING, "most": tune.grid_search([4, 1000])},
+    task=dataclasses.replace(space.task, model=Scarce),
+    **SHORT,
+)
+mixed = dataclasses.replace(space, params={**SETTING, "precision": tune.grid_search(["fp32", "bf16", "fp16"])}, **SHORT)

@@ -23,34 +23,17 @@ SAVES = SpaceTraits(saves_checkpoints=True)
 LOSES = SpaceTraits(saves_checkpoints=False)
 FOREST = SpaceTraits(saves_checkpoints=True, searchers=("random", "forest"))
 MANY = auto.FEWEST_TO_PROMOTE
-GRID = {"num_samples": MANY, "searcher": "grid"}
+FEW = {"num_samples": MANY - 1}
+GRIDS = dataclasses.replace(SAVES, grid_points=MANY, grid_size=4)
 
 
 @pytest.mark.parametrize(
     ("options", "traits", "field", "value", "why"),
     [
-        (
-            {"num_samples": MANY},
-            SAVES,
-            "scheduler",
-            "asha-promotion",
-            f"there are {MANY} trials or more and they save checkpoints",
-        ),
-        (
-            {"num_samples": 1},
-            dataclasses.replace(SAVES, grid_points=MANY),
-            "scheduler",
-            "asha-promotion",
-            "trials or more",
-        ),
-        (GRID, dataclasses.replace(SAVES, grid_size=4), "scheduler", "asha", "needs 20 trials"),
-        (
-            {"num_samples": MANY - 1},
-            SAVES,
-            "scheduler",
-            "asha",
-            f"early and continues the best) needs {MANY} trials or more",
-        ),
+        ({"num_samples": MANY}, SAVES, "scheduler", "asha-promotion", "20 trials or more and they save checkpoints"),
+        ({"num_samples": 1}, GRIDS, "scheduler", "asha-promotion", "trials or more"),
+        ({"num_samples": MANY, "searcher": "grid"}, GRIDS, "scheduler", "asha", "needs 20 trials"),
+        (FEW, SAVES, "scheduler", "asha", "early and continues the best) needs 20 trials or more"),
         ({"num_samples": MANY}, LOSES, "scheduler", "asha", "the trials save no checkpoints"),
         ({"num_samples": MANY, "max_epochs": 1}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
         ({"num_samples": MANY, "grace_period": 10}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
@@ -127,9 +110,8 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     folder = saved(begun(tmp_path))
     before = load_experiment(folder)[0]
     assert (before.searcher, before.scheduler) == ("random", "asha")
-    monkeypatch.setattr(
-        checking, "choose", lambda *_: (Experiment(searcher="grid", scheduler="fifo"), "a later version")
-    )
+    later = Experiment(searcher="grid", scheduler="fifo"), "a later version"
+    monkeypatch.setattr(checking, "choose", lambda *_: later)
     request = resumed(folder, *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)

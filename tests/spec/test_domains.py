@@ -62,10 +62,10 @@ def test_integer_ends_are_those_that_ray_draws(domain):
 def test_what_ray_draws_goes_to_the_unit_range_and_comes_back(domain):
     with seeded(1):
         for _ in range(200):
-            value = domain.sample()
-            unit = domains.to_unit(domain, value)
-            assert -1e-9 <= unit <= 1 + 1e-9
-            assert domains.from_unit(domain, min(1.0, max(0.0, unit))) == pytest.approx(value, rel=1e-9, abs=1e-12)
+            value, span = domain.sample(), domains.Range(domain)
+            position = span.position(value)
+            assert -1e-9 <= position <= 1 + 1e-9
+            assert span.value_at(min(1.0, max(0.0, position))) == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("domain", NUMBERS, ids=ids)

@@ -40,32 +40,25 @@ def test_as_many_trials_as_fit_or_were_asked_for_and_no_fraction_spans_two_gpus(
 NODES = [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}]
 CLUSTER = {"address": "auto"}
 DDP = {"strategy": "ddp", "workers_per_trial": 2}
+WORKERS_4, SPREAD = DDP | {"workers_per_trial": 4}, CLUSTER | DDP | {"workers_per_trial": 3, "cpus": 6}
 
 
 @pytest.mark.parametrize(
     ("options", "nodes", "message"),
     [
-        (
-            {"cpus": 9, "gpus": 0},
-            [{"CPU": 8}],
-            "--cpus-per-trial 9: there are 8 CPUs on this machine; ask for 8",
-        ),
+        ({"cpus": 9, "gpus": 0}, [{"CPU": 8}], "--cpus-per-trial 9: there are 8 CPUs on this machine; ask for 8"),
         ({"gpus": 0.5}, [{"CPU": 1}], "--gpus-per-trial 0.5: there are 0 GPUs on this machine; leave it out"),
         ({"gpus": 2}, [{"CPU": 1, "GPU": 1}], "--gpus-per-trial 2: there is 1 GPU on this machine; ask for 1 or less"),
         (CLUSTER | {"cpus": 3}, NODES, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that"),
         (CLUSTER | {"gpus": 2}, NODES, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that"),
         (CLUSTER | {"cpus": 2, "gpus": 1}, NODES, "--gpus-per-trial 1: no node with that many GPUs has 2 CPUs;"),
-        (
-            DDP | {"workers_per_trial": 4},
-            [{"CPU": 2}],
-            "4 workers x 1 CPU per trial, there are 2; ask for fewer workers",
-        ),
+        (WORKERS_4, [{"CPU": 2}], "4 workers x 1 CPU per trial, there are 2; ask for fewer workers"),
         (DDP, [{"CPU": 2, "GPU": 1}], "2 workers x 1 GPU per trial, there is 1; ask for fewer workers, or for --gpus"),
         (DDP | {"cpus": 4}, [{"CPU": 2}], "2 workers x 2 CPU per trial, there are 2"),
         (
-            CLUSTER | DDP | {"workers_per_trial": 3, "cpus": 6},
-            [{"CPU": 3}, {"CPU": 3}],
-            "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer workers, or for less",
+            SPREAD,
+            [{"CPU": 3}] * 2,
+            "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer",
         ),
     ],
 )

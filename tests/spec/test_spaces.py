@@ -90,24 +90,18 @@ def test_two_files_of_one_name_are_two_spaces_and_a_changed_file_is_read_anew(fi
         ("# script(\n", "call script(...) there, above everything else"),
         ((ONE % "").replace("space =", "a ="), "but a; give --space mine.py:a"),
         (ONE % ", metrics={}", "Space has no argument 'metrics'; did you mean 'metric'? (mine.py, line 4)"),
-        (
-            "from tuner.space import Task\nTask(optimiser=1)",
-            "Task has no argument 'optimiser'; did you mean 'optimizer'",
-        ),
+        ("import tuner\ntuner.Task(optimiser=1)", "Task has no argument 'optimiser'; did you mean 'optimizer'"),
         (ONE % ", mode='minimum'", "mode minimum: must be one of min, max; did you mean 'min'? (mine.py, line 4)"),
         (ONE % ", num_samples='ten'", "num_samples ten: must be a whole number (mine.py, line 4)"),
         ((ONE % "").replace("train=train", "train=1"), "the function itself, not the result of a call"),
         ((ONE % "").replace("train=train", "train=lambda a, b: 3"), "must be a function of one argument"),
         ("class Own(tune.Trainable):\n    pass\ntrain = Own\n" + ONE % "", "the class has no step(self)"),
         (
-            "space = Space(\n    params={'lr': [0.1, 1], 'x': tune.uniform(0, 1)}, train=train)",
+            "Space(\n    params={'lr': [0.1, 1], 'x': tune.uniform(0, 1)}, train=train)",
             "parameter 'lr' (line 5): list [0.1, 1]; did you mean tune.choice([0.1, 1])? (mine.py, line 4)",
         ),
         ("space = Space(params={'a': {'b': {3}}}, train=tune.report)", "parameter 'a/b': set [3]; did you mean tune."),
-        (
-            ONE.replace("tune.uniform(0, 1)", "tune.choice([])") % "",
-            "parameter 'x' (line 4): tune.choice([]) has no values",
-        ),
+        (ONE.replace("uniform(0, 1)", "choice([])") % "", "parameter 'x' (line 4): tune.choice([]) has no values"),
         ((ONE % "").replace("(0, 1)", "(1, 0)"), "range 1..0 is reversed or empty"),
         ((ONE % "").replace("'x'", "1"), "parameter 1: a name is a string without '/'"),
         ((ONE % "").replace("'x'", "'a/b'"), "parameter 'a/b' (line 4): a name is a string"),
@@ -148,7 +142,7 @@ def test_two_threads_may_list_the_spaces_at_once():
     gc.set_threshold(5)
     try:
         with ThreadPoolExecutor(4) as threads:
-            listed = list(threads.map(lambda _: list_spaces(), range(100)))
+            listed = list(threads.map(lambda _: list_spaces(), range(40)))
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(pause)

@@ -106,11 +106,6 @@ def test_it_fails_when_one_example_does_not_fit_or_shrinking_is_off(most, on_oom
     assert tried == calls
 
 
-def test_a_wrong_on_oom_is_named():
-    with pytest.raises(ValueError, match="on_oom is 'shrnk': give shrink or fail"):
-        training(on_oom="shrnk")
-
-
 def test_the_failed_attempt_is_freed_before_the_next():
     alive = []
 

@@ -18,7 +18,7 @@ from tuner.spec.experiment import CHOICES
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
 from tuner.training.devices import accelerator
-from tuner.training.group import Group, Processes, WorkerDiedError, addresses_among, interface_of
+from tuner.training.group import Group, Processes, WorkerDiedError, addresses_among
 from tuner.training.loop import Training
 from tuner.training.parallel import STRATEGIES, DistributedDataParallel, ModelParallel, Staged, cut, stages_of
 from tuner.training.task import TrialSpec
@@ -205,18 +205,17 @@ def test_a_group_that_runs_out_of_memory_starts_anew_with_half(two):
     assert_close([report], [training({"batch_size": 16}).run_epoch()])
 
 
-@pytest.mark.parametrize(
-    ("setting", "error", "text"),
-    [
-        ({"batch_size": 1}, ValueError, "batch_size 1 is split over 2 workers"),
-        ({"batch_size": 16, "model": "fatal"}, WorkerDiedError, r"worker 1 has died \(exit code 9\)"),
-    ],
-)
-def test_a_processs_error_and_its_death_are_raised_at_once(two, setting, error, text):
-    two.begin(TrialSpec(setting, 3, 4))
-    with pytest.raises(error, match=text):
+def test_a_processs_death_is_raised_at_once(two):
+    two.begin(TrialSpec({"batch_size": 16, "model": "fatal"}, 3, 4))
+    with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
         two.run_epoch()
     two.close()
+
+
+def test_a_batch_of_fewer_examples_than_processes_is_refused():
+    strategy = DistributedDataParallel(task(), {}, [CPU], 0, 2)
+    with pytest.raises(ValueError, match="batch_size 1 is split over 2 workers: give 2 or more"):
+        list(strategy.batches(examples_of(blobs(), task(), CPU), torch.arange(9), 1, torch.contiguous_format))
 
 
 @pytest.mark.parametrize(
@@ -236,9 +235,7 @@ def test_the_error_that_has_the_reason_is_raised(answers, error):
         Recorded(None, 2).answers([0, 1])
 
 
-def test_the_interface_of_an_address_is_found():
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.7") == ""
+def test_processes_of_one_node_connect_on_loopback():
     assert addresses_among(["10.0.0.1", "10.0.0.1"]) == ["127.0.0.1"] * 2
     assert addresses_among(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
 
@@ -297,12 +294,6 @@ def test_wrong_stages_are_named():
         stages_of(model, task(stages=lambda model: [model.body, model.body, model.head]), 2)
     with pytest.raises(ValueError, match=r"Layers is no nn.Sequential of 2 or more layers: cut it"):
         stages_of(model, task(stages=None), 2)
-
-
-@pytest.mark.parametrize("wrong", [0, -1, 2.5, True])
-def test_a_wrong_split_size_is_named(wrong):
-    with pytest.raises(ValueError, match="split_size"):
-        training({"split_size": wrong}, strategy="pipeline")
 
 
 def test_neighbouring_stages_share_a_device_where_there_are_more():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from trained import training
 
-from tuner.training.devices.precision import widened
+from tuner.training.devices.precision import Precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,5 +59,6 @@ def test_steps_that_overflow_are_left_out(fused):
 
 def test_outputs_are_widened_inside_containers_and_never_narrowed():
     low, double = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.float64)
-    result = widened({"a": (low, [double]), "b": 3})
+    precision = Precision("bf16", torch.device("cpu"))
+    result = precision.forward(lambda inputs: {"a": (inputs, [double]), "b": 3}, low)
     assert result["a"][0].dtype == torch.float32 and result["a"][1][0] is double and result["b"] == 3

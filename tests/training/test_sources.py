@@ -136,9 +136,7 @@ class Endless(IterableDataset):
     ("returned", "words"),
     [
         (None, ["returns None", "return Splits(train="]),
-        ((1, 2), ["returns a tuple of 2: int, int", "return Splits(train="]),
-        ((INPUTS, INPUTS, TARGETS, TARGETS), ["tuple of 4", "Splits(train=(X_train, y_train), test=(X_test, y_test))"]),
-        ((Items(plain),) * 3, ["tuple of 3", "Splits(train=..., validation=..., test=...)"]),
+        ((INPUTS, INPUTS, TARGETS, TARGETS), ["tuple of 4", "Splits(train=(inputs, targets), validation=..., test="]),
         (Endless(), ["iterable dataset Endless", "map-style"]),
         (Splits(train=None), ["Splits(train=...)", "it is None", "Arrays(inputs, targets)"]),
         ((INPUTS, np.array(3)), ["targets is array(3)", "one row per example"]),

@@ -1,7 +1,6 @@
 """Chooses the searcher, the scheduler, the grace period and the reduction factor where the options say `auto`.
 
-`choose` is a pure function: equal options and traits give an equal experiment. A search saves it in experiment.json,
-so that a resume uses it whatever a later version of `choose` prefers.
+A search saves what `choose` returns, so that a resume uses it whatever a later version of `choose` prefers.
 """
 
 from __future__ import annotations
@@ -31,19 +30,12 @@ GRACE = 1 / 25
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceTraits:
-    """What `choose` takes into account of a space.
+    """What `choose` takes into account of a space."""
 
-    Attributes:
-        saves_checkpoints: whether a paused trial can continue where it was.
-        searchers: the searchers that can propose every parameter and whose packages are installed.
-        grid_points: number of trials per sample of the searcher random; above 1 with `tune.grid_search`.
-        grid_size: number of settings that the searcher grid can try; None if it cannot propose every parameter.
-    """
-
-    saves_checkpoints: bool
-    searchers: tuple[SearcherName, ...] = ("random",)
-    grid_points: int = 1
-    grid_size: int | None = None
+    saves_checkpoints: bool  # whether a paused trial can continue where it was
+    searchers: tuple[SearcherName, ...] = ("random",)  # those that can propose every parameter and are installed
+    grid_points: int = 1  # number of trials per sample of the searcher random; above 1 with `tune.grid_search`
+    grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 
 
 def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
@@ -82,7 +74,6 @@ def _num_trials(options: Options, traits: SpaceTraits) -> int:
 
 
 def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, str]:
-    """Returns the scheduler, and why `auto` chooses it."""
     if options.scheduler != AUTO:
         return options.scheduler, ""
     if options.searcher == "bohb":
@@ -101,7 +92,6 @@ def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, st
 
 
 def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -> tuple[SearcherName, str]:
-    """Returns the searcher, and why `auto` chooses it."""
     if options.searcher != AUTO:
         return options.searcher, ""
     if scheduler == "bohb":

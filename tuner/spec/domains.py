@@ -1,8 +1,4 @@
-"""Checks and describes Ray's search domains, and lists their grid values and the neighbours of a value.
-
-Functions that need `ray.tune` import it themselves: a caller that has a domain has already imported it, and `--help`
-calls none of them.
-"""
+"""Checks and describes Ray's search domains, and lists their grid values and the neighbours of a value."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.errors.users_code import place_of
 
+LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; the others are ranges
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 GRID_POINTS = 5  # a grid has at most this many values of a numeric range: W&B's and scikit-learn's examples use 3 to 6
 NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width; a log range is measured in logarithms
@@ -63,7 +60,6 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_grid(value: Any) -> bool:
-    """Whether the value is what `tune.grid_search` returns."""
     return isinstance(value, Mapping) and set(value) == {"grid_search"}
 
 
@@ -73,41 +69,33 @@ def is_constant(value: Any) -> bool:
 
 
 def kind(domain: Any) -> str:
-    """Returns a domain's kind; raises ValueError if the value is no domain.
-
-    Kinds: `choice`, `uniform`, `loguniform`, `randint`, `lograndint`, `normal`, `grid_search` and `sample_from`.
-    """
+    """Returns a domain's kind, such as `lograndint` or one of LISTED and UNBOUNDED; ValueError if it is no domain."""
     from ray.tune.search import sample
 
-    kinds = {sample.Categorical: "choice", sample.Function: "sample_from", sample.Float: "uniform"}
-    base = "grid_search" if is_grid(domain) else {**kinds, sample.Integer: "randint"}.get(type(domain))
+    if is_grid(domain):
+        return "grid_search"
+    kinds = {sample.Categorical: "choice", sample.Function: "sample_from", sample.Integer: "randint"}
+    base = {**kinds, sample.Float: "uniform"}.get(type(domain))
     if base is None:
         raise ValueError(_no_domain(domain))
-    if base not in ("uniform", "randint"):
-        return base
-    drawn_by = domain.get_sampler()
-    drawn_by = drawn_by.get_sampler() if isinstance(drawn_by, sample.Quantized) else drawn_by
-    if isinstance(drawn_by, sample.LogUniform):
-        return f"log{base}"
-    return "normal" if isinstance(drawn_by, sample.Normal) else base
+    sampler = getattr(domain.sampler, "sampler", domain.sampler)  # that of a range with `q` is in a wrapper
+    if isinstance(sampler, sample.Normal):
+        return "normal"
+    return f"log{base}" if isinstance(sampler, sample.LogUniform) else base
 
 
 def is_choice(value: Any) -> bool:
-    """Whether the value is what `tune.choice` returns."""
     from ray.tune.search.sample import Categorical
 
     return isinstance(value, Categorical)
 
 
 def check_domain(domain: Any) -> None:
-    """Raises ValueError if the value is no domain, or an invalid one.
-
-    A domain is invalid with no values, a reversed or empty range, or a log range that begins at 0 or below.
-    """
+    """Raises ValueError if the value is no domain, or one without values or with a range that cannot be."""
     name = kind(domain)
-    if name in ("choice", "grid_search") and not values_of(domain):
+    if name in LISTED and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
-    if name in ("uniform", "loguniform", "randint", "lograndint"):
+    if name not in (*LISTED, *UNBOUNDED):
         if not domain.lower < domain.upper:
             raise ValueError(f"range {domain.lower}..{domain.upper} is reversed or empty; lower must be below upper")
         if name.startswith("log") and domain.lower <= 0:
@@ -117,22 +105,20 @@ def check_domain(domain: Any) -> None:
 def describe(domain: Any) -> dict[str, Any]:
     """Returns a domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes `upper`."""
     name = kind(domain)
-    if name in ("choice", "grid_search"):
+    if name in LISTED:
         return {"kind": name, "values": [v if is_constant(v) else repr(v) for v in values_of(domain)]}
     if name == "sample_from":
         return {"kind": name}
-    bounds = {"kind": name, "lower": domain.lower, "upper": domain.upper, "q": _step(domain)}
-    return {key: value for key, value in bounds.items() if value is not None and value not in (math.inf, -math.inf)}
+    bounds = {"lower": domain.lower, "upper": domain.upper, "q": _step(domain)}
+    return {"kind": name, **{key: v for key, v in bounds.items() if v is not None and math.isfinite(v)}}
 
 
 def checked_value(domain: Any, value: Any, name: str) -> Any:
-    """Checks a value against a domain's values or bounds, not its `q`; returns it with the type that a trial gets.
+    """Checks a value against the values or bounds of a parameter's domain, not its `q`; returns it as a trial gets it.
 
-    For a choice or a grid, the value may also be given as text: "8" becomes 8. A `sample_from` must not be passed.
-    Raises ValueError for another value, with the parameter's name and what is allowed.
+    For a choice or a grid, the value may also be a text: "8" becomes 8. Raises ValueError for another value.
     """
-    described = kind(domain)
-    if described in ("choice", "grid_search"):
+    if (known := kind(domain)) in LISTED:
         values = values_of(domain)
         for each in values:
             if (each == value and type(each) is type(value)) or str(each) == value:
@@ -140,13 +126,16 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
         if value in values:
             return values[values.index(value)]
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, values))}")
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not is_number(value):
         raise ValueError(f"{name}={value!r}: must be a number")
-    if "randint" in described and value != int(value):
+    if known == "normal":
+        return float(value)
+    span = Range(domain)
+    if span.whole and value != int(value):
         raise ValueError(f"{name}={value!r}: must be a whole number")
-    if described != "normal" and not domain.lower <= value <= _top(domain):
-        raise ValueError(f"{name}={value!r}: must be {domain.lower}..{_top(domain)}")
-    return int(value) if "randint" in described else float(value)
+    if not span.low <= value <= span.high:
+        raise ValueError(f"{name}={value!r}: must be {span.low}..{span.high}")
+    return int(value) if span.whole else float(value)
 
 
 def values_of(domain: Any) -> list[Any]:
@@ -157,15 +146,14 @@ def values_of(domain: Any) -> list[Any]:
 def grid_values(domain: Any) -> list[Any]:
     """The values that a grid search tries: all of a choice or grid, or `GRID_POINTS` evenly spaced points of a range.
 
-    A log range is spaced in the logarithm. Both ends are points. Points that are equal after rounding count once.
-    Raises ValueError for a domain without bounds (`tune.randn`, `tune.sample_from`).
+    Both ends are points; equal points count once. Raises ValueError for a domain without bounds.
     """
     name = kind(domain)
-    if name in ("choice", "grid_search"):
+    if name in LISTED:
         return values_of(domain)
-    if name in ("normal", "sample_from"):
+    if name in UNBOUNDED:
         raise ValueError(f"{name} has no bounds, so it has no grid; use tune.choice or a range, or --searcher random")
-    return sorted({from_unit(domain, i / (GRID_POINTS - 1)) for i in range(GRID_POINTS)})
+    return sorted({Range(domain).value_at(i / (GRID_POINTS - 1)) for i in range(GRID_POINTS)})
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
@@ -175,49 +163,60 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     other values. In a range they lie up to `radius` steps to either side; a step is `NEIGHBOUR_SHARE` of the range's
     width, or the range's own step if that is larger. A domain without bounds has no neighbours.
     """
-    name = kind(domain)
     steps = [sign * distance for distance in range(1, radius + 1) for sign in (-1, 1)]
-    if name in ("choice", "grid_search"):
+    if (name := kind(domain)) in LISTED:
         values = values_of(domain)
-        if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        if not all(map(is_number, values)):
             return [v for v in values if v != value]
         ordered = sorted(set(values))
         at = ordered.index(value)
         return [ordered[at + step] for step in steps if 0 <= at + step < len(ordered)]
-    if name in ("normal", "sample_from"):
+    if name in UNBOUNDED:
         return []
-    (low, high), here = _ends(domain), to_unit(domain, value)
-    least = _step(domain) or (1 if "randint" in name else 0)
-    share = NEIGHBOUR_SHARE if name.startswith("log") else max(NEIGHBOUR_SHARE, least / (high - low))
-    picked = [from_unit(domain, min(1.0, max(0.0, here + step * share))) for step in steps]
+    span = Range(domain)
+    least = span.step or (1 if span.whole else 0)
+    share = NEIGHBOUR_SHARE if span.log else max(NEIGHBOUR_SHARE, least / (span.high - span.low or 1))
+    picked = [span.value_at(min(1.0, max(0.0, span.position(value) + step * share))) for step in steps]
     if all(v == value for v in picked):  # rounding to the range's own step undid all steps
-        near = [value + step * (least or 1) for step in steps]
-        picked = [v for v in near if domain.lower <= v <= _top(domain)]
+        picked = [v for step in steps if span.low <= (v := value + step * (least or 1)) <= span.high]
     return [v for v in dict.fromkeys(picked) if v != value]
 
 
-def to_unit(domain: Any, value: float) -> float:
-    """The position of a value in its range, from 0 to 1; a log range is measured in the logarithm."""
-    low, high = _ends(domain)
-    return float(((math.log(value) if kind(domain).startswith("log") else value) - low) / (high - low))
+class Range:
+    """A numeric domain with two ends; a position in it goes from 0 to 1, in the logarithm for a log range."""
+
+    def __init__(self, domain: Any) -> None:
+        self.log, self.whole = (name := kind(domain)).startswith("log"), "randint" in name
+        self.low, self.step = domain.lower, _step(domain)
+        # Ray's integer ranges exclude their upper end, unless they are quantised (tune.qrandint includes it).
+        self.high = domain.upper - 1 if self.whole and not self.step else domain.upper
+
+    def position(self, value: float) -> float:
+        low, high, here = map(math.log, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        return float((here - low) / (high - low or 1))
+
+    def value_at(self, position: float) -> Any:
+        """The value at a position, rounded to the domain's `q`; an int for integer domains."""
+        if position in (0.0, 1.0):
+            value = self.high if position else self.low  # the ends are exact
+        elif self.log:
+            value = self.low * (self.high / self.low) ** position
+        else:
+            value = self.low + position * (self.high - self.low)
+        if self.step:
+            value = min(self.high, max(self.low, round(value / self.step) * self.step))
+        return int(round(value)) if self.whole else float(value)
 
 
-def from_unit(domain: Any, unit: float) -> Any:
-    """The value at a position (0 to 1) of the range, rounded to the domain's `q`; an int for integer domains."""
-    name, step = kind(domain), _step(domain)
-    if unit in (0.0, 1.0):
-        value = domain.lower if unit == 0.0 else _top(domain)  # the ends are exact; exp(log(x)) may differ from x
-    else:
-        low, high = _ends(domain)
-        value = low + unit * (high - low)
-        value = math.exp(value) if name.startswith("log") else value
-    if step:
-        value = min(_top(domain), max(domain.lower, round(value / step) * step))
-    return int(round(value)) if "randint" in name else float(value)
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _step(domain: Any) -> Any:
+    return getattr(domain.sampler, "q", None)
 
 
 def _no_domain(value: Any) -> str:
-    """Why a value in `params` is neither a domain nor a constant, and what to write instead."""
     if isinstance(value, (list, tuple, set, frozenset, range)):
         values = list(value)
         shown = repr(values if len(values) <= 10 else [*values[:9], "..."])
@@ -229,18 +228,3 @@ def _no_domain(value: Any) -> str:
         f"a {type(value).__name__} is neither a domain, such as tune.choice, tune.uniform, tune.loguniform, "
         f"tune.randint, tune.grid_search or tune.sample_from, nor a constant: a number, a text, True, False or None"
     )
-
-
-def _ends(domain: Any) -> tuple[float, float]:
-    """The ends of a range, as logarithms if it is a log range."""
-    ends = domain.lower, _top(domain)
-    return (math.log(ends[0]), math.log(ends[1])) if kind(domain).startswith("log") else ends
-
-
-def _top(domain: Any) -> Any:
-    # Ray's integer ranges exclude their upper end, unless they are quantised (tune.qrandint includes it).
-    return domain.upper - 1 if "randint" in kind(domain) and not _step(domain) else domain.upper
-
-
-def _step(domain: Any) -> Any:
-    return getattr(domain.sampler, "q", None)

@@ -25,10 +25,8 @@ SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median",
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
 
-# Searcher -> the schedulers that work with it. Model-based searchers and refine learn from the settings that they
-# proposed; pbt changes settings, so it does not work with them. refine waits until its first half has ended, but
-# hyperband and asha-promotion pause trials of that half until others have trained. TuneBOHB and HyperBandForBOHB only
-# work with each other.
+# Searcher -> the schedulers that work with it. Searchers that learn from settings do not work with pbt, which changes
+# them. refine waits until its first half has ended, but hyperband and asha-promotion pause trials of that half.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
@@ -179,7 +177,6 @@ class Options:
 
     @property
     def time_budget_s(self) -> float | None:
-        """The time budget in seconds; None = no limit."""
         return self._seconds("time_budget")
 
     @property
@@ -344,9 +341,8 @@ def _are_words(value: Any, depth: int) -> bool:
 
 def fixed_epochs(scheduler: str, max_epochs: int) -> str:
     """Returns why a resume cannot change --max-epochs; an empty text if it can."""
-    if scheduler not in ("hyperband", "bohb"):
-        return ""
-    return f"the brackets of --scheduler {scheduler} were built for {max_epochs} epochs"
+    built = f"the brackets of --scheduler {scheduler} were built for {max_epochs} epochs"
+    return built if scheduler in ("hyperband", "bohb") else ""
 
 
 def option(field: str) -> str:

@@ -7,7 +7,6 @@ import importlib.metadata
 import platform
 import subprocess
 import time
-from functools import partial
 from typing import Any
 
 from tuner.spec import parameters
@@ -52,8 +51,7 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str:
     """The commit of the working folder, with a `+` if tracked files have changes; empty outside git or if git fails."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=5)
-        commit: str = run(["git", "rev-parse", "HEAD"]).stdout.strip()
-        return commit + ("+" if run(["git", "status", "--porcelain", "-uno"]).stdout.strip() else "")
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
     return ""

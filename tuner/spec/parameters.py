@@ -22,7 +22,6 @@ Setting = dict[str, Any]
 
 
 def is_nested(value: Any) -> bool:
-    """Whether the value is a dictionary of parameters."""
     return isinstance(value, Mapping) and not domains.is_grid(value)
 
 
@@ -57,7 +56,6 @@ def searched(params: Params) -> Setting:
 
 
 def constants(params: Params) -> Setting:
-    """The constants alone, nested as they were declared."""
     inner = {name: constants(value) if is_nested(value) else value for name, value in params.items()}
     return {name: value for name, value in inner.items() if is_constant(value) or (value and is_nested(value))}
 

@@ -13,8 +13,7 @@ from tuner.errors.output import bounded_output
 from tuner.errors.terminal import shown
 from tuner.errors.users_code import is_importing, place_of_frame
 
-# Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
-# time of the line before: after 10, 30, 90 s.
+# Seconds until the first line, and the longest wait between two lines: after 10, 30, 90, 270, 570 s.
 FIRST_S, MOST_S = 10.0, 300.0
 IMPORTS_S = 60.0  # torch alone may take so long to import
 STARTING = "starting a search; its plan follows"  # printed before Ray is imported, which takes 10 s on a busy machine
@@ -25,11 +24,8 @@ BUSY = 2.0  # processes per core that run or wait to run: from here on, everythi
 def patience(doing: str | Callable[[], str], hint: str = "") -> Iterator[None]:
     """Prints, after FIRST_S seconds in the context and then ever more rarely, which line of the user's code runs.
 
-    The import of a module that is not the user's is told only after IMPORTS_S seconds, and without the hint.
-
-    Args:
-        doing: what takes long, such as `reading the data`, or a function that returns it.
-        hint: what the user may do; the end of the printed line.
+    `doing` says what takes long, such as `reading the data`; `hint`, the end of the line, what the user may do. An
+    import of a module that is not the user's is printed only after IMPORTS_S seconds, and without the hint.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
     write = stream.write  # has no limit, unlike the user's code

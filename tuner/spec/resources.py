@@ -16,10 +16,7 @@ SCALED = "; if an autoscaler can add such nodes, give --max-concurrent-trials N,
 
 @dataclass(frozen=True)
 class Resources:
-    """The CPUs and GPUs (or fractions) of one trial, its number of workers, and how many trials run at once.
-
-    A trial's CPUs and GPUs are split evenly over its workers.
-    """
+    """The CPUs and GPUs (or fractions) of one trial, split evenly over its workers, and how many trials run at once."""
 
     cpus: float
     gpus: float
@@ -34,7 +31,6 @@ class Resources:
         return [{}, *[bundle] * self.workers] if self.split else [bundle]
 
     def num_processes(self) -> int:
-        """The number of processes of all trials that run at once."""
         return self.concurrent * (self.workers + 1 if self.split else 1)
 
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
@@ -51,7 +47,6 @@ class Resources:
 
 
 def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """How many times a bundle fits on a node."""
     fit = math.floor(node.get("CPU", 0.0) / bundle["CPU"] + 1e-9)
     if "GPU" in bundle:
         each, there = bundle["GPU"], node.get("GPU", 0.0)
@@ -61,14 +56,10 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 
 def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:
-    """The resources of a trial on these nodes; `auto` gives each worker one CPU, and one GPU if a node has a GPU.
+    """The resources of a trial on these nodes (name -> amount), of which an autoscaler may still have to add some.
 
-    With `auto`, strategies that use several devices in one process get two GPUs if a node has two. RequestError refuses
-    a trial that does not fit, which Ray would silently leave pending. With --address and --max-concurrent-trials
-    nothing is refused, because an autoscaler may add nodes of unknown size.
-
-    Args:
-        nodes: the resources (name -> amount) of each node that exists or that the autoscaler may add.
+    RequestError refuses a trial that does not fit, which Ray would silently leave pending. With --address and
+    --max-concurrent-trials nothing is refused, because an autoscaler may add nodes of unknown size.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most_gpus = max((float(node.get("GPU", 0)) for node in nodes), default=0.0)
@@ -89,7 +80,6 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
 
 
 def _refusal(experiment: Options, trial: Resources, nodes: Sequence[Mapping[str, float]]) -> str:
-    """An error text: which resource the nodes lack, and what to request instead."""
     n, amounts = trial.workers, {"CPU": trial.cpus, "GPU": trial.gpus}
     for name, wanted in amounts.items():
         each = [float(node.get(name, 0)) for node in nodes]

@@ -34,10 +34,7 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
 class Ended(BaseException):
-    """Raised to end a trial's script before the code that needs the results of many trials.
-
-    `value` is the metric's value that is still to be reported; None if there is none.
-    """
+    """Ends a trial's script before code that needs the results of many trials; `value` is still to be reported."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__("the trial has ended")
@@ -45,7 +42,7 @@ class Ended(BaseException):
 
 
 class Declared(BaseException):
-    """Raised to end the import of a file once its space is declared; only trials run the rest of the file."""
+    """Ends the import of a file once its space is declared; only trials run the rest of the file."""
 
     def __init__(self, space: Space) -> None:
         super().__init__("the file's space is declared")
@@ -54,40 +51,28 @@ class Declared(BaseException):
 
 @dataclass
 class Trial:
-    """The trial that runs in this process.
-
-    Attributes:
-        config: its parameters.
-        metric, mode: the metric that the search optimizes, and "min" or "max".
-        read: whether `script`, argparse, `wandb.init` or Optuna passed parameters; replaced literals do not count.
-        reported: whether `tuner.integrations.wandb` has reported the metric.
-        pid: the id of the trial's process; `wandb.log` does nothing in processes that the script starts.
-        stack: callbacks that clean up at the trial's end.
-        at_end: called if the script ends without an error.
-    """
+    """The trial that runs in this process, and the search's metric and mode."""
 
     config: dict[str, Any]
     metric: str
     mode: str = "min"
-    read: bool = False
-    reported: bool = False
-    pid: int = field(default_factory=os.getpid)
-    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    at_end: Callable[[], None] | None = None
+    read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters
+    reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
+    pid: int = field(default_factory=os.getpid)  # in other processes `wandb.log` does nothing
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
+    at_end: Callable[[], None] | None = None  # called if the script ends without an error
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     """Makes the calling file a space: each trial runs the whole file with its own parameters.
 
-    Call it at the top of a script, above everything that trains. The script reports with `ray.tune.report`.
+    Call it at the top of a script, above everything that trains. It returns the trial's parameters; they are empty when
+    the script runs without tuner. The script reports with `ray.tune.report`.
 
     Args:
         params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a
             variable, argument or dictionary key to which the script gives a constant.
         options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
-
-    Returns:
-        The trial's parameters. They are empty when the script runs without tuner.
     """
     if trial := running():
         trial.read = True
@@ -98,11 +83,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
-    """Returns the space whose trials run this file.
-
-    Raises ValueError for a wrong parameter or field, and for a parameter that would reach nothing. Raises RequestError
-    for a mistake in the script that would spoil each trial, which `tuner.spec.script_text` finds.
-    """
+    """Returns the space whose trials run this file; ValueError or RequestError for what would spoil each trial."""
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)
@@ -113,21 +94,17 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
 
 
 def importing() -> Path | None:
-    """Returns the file of the space that is being imported now; None if there is none."""
     return _importing[-1] if _importing else None
 
 
 def check_declared(function: str) -> None:
     """Raises ValueError if a space's file, while it is imported, calls a function that only trials should call."""
     if importing():
-        raise ValueError(
-            f"{function} was called before the file declared its space; put tuner.script({{...}}), with the "
-            f"parameters, above it"
-        )
+        text = "was called before the file declared its space; put tuner.script({...}), with the parameters, above it"
+        raise ValueError(f"{function} {text}")
 
 
 def running() -> Trial | None:
-    """Returns the trial that runs in this process; None if there is none."""
     return _trial[-1] if _trial else None
 
 
@@ -143,7 +120,7 @@ def imported(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_trial(config: dict[str, Any], metric: str, mode: str = "min") -> Iterator[Trial]:
-    """Gives a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
+    """Passes a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
     trial = Trial(config, metric, mode)
     with trial.stack:
         _trial.append(trial)
@@ -161,7 +138,7 @@ def _replace(stack: contextlib.ExitStack, owner: Any, **values: Any) -> None:
 
 
 def _into_argparse(trial: Trial) -> None:
-    """Makes the parameters the defaults of every parser's options and arguments of the same name."""
+    """Makes the parameters the defaults of each parser's options and arguments of the same name."""
     config, original = trial.config, argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
@@ -186,7 +163,6 @@ def _into_argparse(trial: Trial) -> None:
 
 
 def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any]) -> None:
-    """Makes the parameters the defaults of every click command's options and arguments of the same name."""
     command: Any = importlib.import_module("click").Command
     original = command.make_context
 
@@ -198,21 +174,14 @@ def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
-
-    `source` is the file's text, read once: all trials of a session run it, even if the file changes meanwhile.
-    """
+    """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters."""
 
     path: str
-    source: str
+    source: str  # the file's text: all trials of a session run it, even if the file changes meanwhile
 
     def targets(self, names: Iterable[str]) -> dict[str, str]:
-        """Says what each parameter sets: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
-
-        Parameters that set nothing are left out.
-        """
+        """What each parameter sets, if anything: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
         words = options_of(self.source)
-        # Files that the script does not import count, too: a package beside it may import them and parse the options.
         for text in self._beside().values():
             words = options_of(text) | words
         for file, constants in self._constants(names).items():
@@ -240,8 +209,7 @@ class Script:
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
         """Returns, by file, the constants that parameters replace in the script and in the modules beside it.
 
-        A module gets only parameters that replace nothing in the script. An option of a parameter's name takes
-        precedence over constants.
+        An option takes precedence over constants, and a constant of the script over those of a module.
         """
         modules = imported_by(self.source, self._beside())
         own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())
@@ -253,7 +221,6 @@ class Script:
         return found
 
     def __call__(self, config: dict[str, Any]) -> None:
-        """Runs the script in a trial."""
         path, files = Path(self.path), self._constants(config)
         own, module = files.pop(path), ModuleType("__main__")
         module.__file__ = self.path
@@ -272,7 +239,7 @@ class Script:
             own.run(config, module.__dict__)
 
     def _trainers(self) -> set[str]:
-        """Returns modules whose `automatic` reports for the script's Trainers, unless the script reports by itself."""
+        """Returns the modules that report for the script's Trainers, unless the script reports by itself."""
         texts = [self.source, *imported_by(self.source, self._beside()).values()]
         if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
             return set()
@@ -293,14 +260,14 @@ class ChangedModules(MetaPathFinder, Loader):
         return spec_from_file_location(name, self._modules[name].file, loader=self) if known else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Lets Python create the module as usual."""
+        return None  # Python creates the module as usual
 
     def exec_module(self, module: ModuleType) -> None:
         self._modules[module.__name__].run(self._config, module.__dict__)
 
 
 def _forget_modules(folder: Path, before: set[str]) -> None:
-    """Forgets the modules of a script's folder, so that the worker's next trial imports them with its parameters."""
+    """Makes the worker's next trial import the modules of a script's folder anew, with its parameters."""
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
         if isinstance(file, str) and Path(file).is_relative_to(folder) and "-packages" not in file:

@@ -54,9 +54,7 @@ def options_of(source: str) -> dict[str, str]:
 class Constants(ast.NodeTransformer):
     """A file in which parameters replace the constants of their names: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
-    Attributes:
-        tree: the changed syntax tree; it reads the parameters from the global CONFIG.
-        lines: name -> the line numbers of the constants that the parameter of this name has replaced.
+    `lines` has, by name, the lines of the constants that were replaced.
     """
 
     def __init__(self, file: Path | str, text: str, names: Set[str]) -> None:
@@ -65,12 +63,11 @@ class Constants(ast.NodeTransformer):
         self.tree: ast.Module = ast.fix_missing_locations(self.visit(ast.parse(text, self.file)))
 
     def run(self, config: Mapping[str, Any], namespace: dict[str, Any]) -> None:
-        """Runs the file with the parameters, in a module's namespace."""
         namespace[CONFIG] = config
         exec(compile(self.tree, self.file, "exec", dont_inherit=True), namespace)
 
     def visit(self, node: ast.AST) -> Any:
-        """Replaces the constants of a node and of all nodes in it; leaves declarations of the parameters."""
+        """Replaces the constants of a node and of all nodes in it, but not in declarations of the parameters."""
         match node:
             case ast.Call() if declares(node):
                 return node
@@ -81,9 +78,8 @@ class Constants(ast.NodeTransformer):
             case ast.keyword():
                 node.value = self._value(node, node.value)
             case ast.arguments():
-                node.defaults = list(
-                    map(self._value, [*node.posonlyargs, *node.args][-len(node.defaults) :], node.defaults)
-                )
+                named = [*node.posonlyargs, *node.args][-len(node.defaults) :]
+                node.defaults = list(map(self._value, named, node.defaults))
                 node.kw_defaults = list(map(self._value, node.kwonlyargs, node.kw_defaults))
             case ast.Dict():
                 keys = [key if isinstance(key, ast.Constant) else None for key in node.keys]
@@ -113,10 +109,7 @@ def declares(node: ast.AST) -> bool:
 
 
 def reads_config(source: str) -> bool:
-    """Whether parameters may reach the script in ways that its text does not show.
-
-    They may if it uses what `script` returns, W&B, Optuna, or a parser whose options are fields of imported classes.
-    """
+    """Whether parameters may reach a script by what `script` returns, W&B, Optuna, or fields of imported classes."""
     nodes = list(ast.walk(ast.parse(source)))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     elsewhere = ("wandb", "suggest_", "HfArgumentParser")
@@ -162,12 +155,9 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 
 
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
-    """Raises ValueError if a parameter would reach nothing, with the nearest word of the script.
-
-    `unread` are the parameters that the text names neither as an option nor as a variable with a constant.
-    """
-    for name in sorted(unread)[:1] if not reads_config(source) else ():
-        words = set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
+    """Raises ValueError if an `unread` parameter, which the text does not name, would reach nothing."""
+    if unread and not reads_config(source):
+        name, words = min(unread), set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
         hint = nearest(name, words) or nearest(name.upper(), words)
         raise ValueError(
             f"parameter {name!r} would reach nothing in {path.name}{hint}; name an option of the "
@@ -178,8 +168,7 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
 def of_study(source: str, path: object) -> dict[str, Any]:
     """Returns the fields of a Space for a script's Optuna study, with the mode and number of trials that it declares.
 
-    Raises RequestError for several directions or objectives, and for a script that imports Optuna itself, so that each
-    trial would run the whole study.
+    Raises RequestError for several directions or objectives, and for a script that imports Optuna itself.
     """
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
@@ -221,7 +210,7 @@ def _name(node: ast.AST | None) -> str | None:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Returns the value of a literal; for another expression, its code as text."""
+    """Returns the value of a literal, or the code of another expression as text."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError):

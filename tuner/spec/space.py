@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from tuner.errors import RequestError
 from tuner.errors.one_line import in_one_line
@@ -40,13 +40,12 @@ class Space:
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
-        stop: metric -> value at which a trial ends. The searched metric ends it in its mode's direction; any other
-            ends it when it is at least the value.
+        stop: metric -> value at which a trial ends: in the direction of the mode for the searched metric, else at or
+            above it.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
-        mutable: parameters that pbt may change while a trial trains, such as "lr" or "weight_decay". A dict
-            declares the domain of each one's changed values, which is otherwise the parameter's own. A parameter with
-            a domain here may be a constant in `params`: then all trials start with it.
+        mutable: parameters that pbt may change while a trial trains, such as "lr". A dict declares the domain of each
+            one's changed values, else it is the parameter's own; in `params` it may be a constant, to start with.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
 
     Raises:
@@ -111,16 +110,11 @@ class Space:
     @cached_property
     def options(self) -> Options:
         """The fields that are options of a search, as such."""
+        names = ("num_samples", "max_epochs", "reduction_factor", "metric", "mode", "strategy", "workers_per_trial")
         epochs, grace = self.max_epochs, self.grace_period
         return Options(
-            num_samples=self.num_samples,
-            max_epochs=epochs,
+            **{name: getattr(self, name) for name in names},
             grace_period=min(grace, epochs) if type(grace) is type(epochs) is int else grace,
-            reduction_factor=self.reduction_factor,
-            metric=self.metric,
-            mode=cast(Any, self.mode),  # Options checks the value
-            strategy=cast(Any, self.strategy),
-            workers_per_trial=self.workers_per_trial,
             point=tuple(domains.words(point) for point in self.points),
             stop=domains.words(self.stop),
         )
@@ -150,7 +144,6 @@ class Space:
 
     @cached_property
     def mutations(self) -> dict[str, Any]:
-        """Mutable parameter -> the domain of its changed values."""
         return dict(self.mutable if isinstance(self.mutable, Mapping) else {n: self.params[n] for n in self.mutable})
 
     def reported(self) -> set[str] | None:

@@ -52,7 +52,7 @@ def main_space(attribute: str) -> LoadedSpace | None:
 def code_digest(space: Space) -> str:
     """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
 
-    It is empty if a function's source is unknown, for example of a function typed at Python's prompt.
+    It is empty if a source is unknown, as of a function typed at Python's prompt.
     """
     try:
         sources = sorted(_sources(space))
@@ -62,9 +62,9 @@ def code_digest(space: Space) -> str:
 
 
 def saves_checkpoints(space: Space) -> bool:
-    """Whether the trials of a space seem to save checkpoints: a Task does; the source text of a function tells.
+    """Whether the trials of a space seem to save checkpoints: a Task does, and a function whose text mentions them.
 
-    A text that only mentions checkpoints does no harm: without one at the first rung, asha-promotion becomes asha.
+    A wrong guess does no harm: without a checkpoint at the first rung, asha-promotion becomes asha.
     """
     train = space.train
     if train is None:
@@ -96,7 +96,7 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
 
 
 def _home(space: Space) -> tuple[ModuleType, str] | None:
-    """The module and variable that hold this space, or None; searches its functions' modules, then `__main__`."""
+    """The module and variable that have this space, or None; searches its functions' modules, then `__main__`."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
         for attribute, value in list(vars(module).items()) if module else ():

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import importlib
 import importlib.util
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -29,12 +27,15 @@ WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports this modul
 FINITE = "; write tune.uniform(low, high), or another domain, with finite numbers"
 ADVICE = {  # words of an import's error -> what to do
     "recursion depth": "; a function, or a dictionary in params, contains itself",
-    "circular import": "; move what both files use into a third one",
     "requires a lower bound": FINITE,
     "requires a upper bound": FINITE,
     "relative import": "; a file that is given by its path is in no package: import without the leading dot",
     "EOF when reading": '; the file asks for input when it is imported: put that under if __name__ == "__main__":',
 }
+CAUSE = (  # of an import that takes long
+    "; the usual cause is a training loop or an input() at the top level: put it under "
+    'if __name__ == "__main__":, or call script({...}) above it, so that each trial runs the file'
+)
 _parsing = threading.Lock()
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
 
@@ -43,7 +44,7 @@ MAIN = "__main__"  # a space that is defined in a script or a notebook is named 
 class LoadedSpace:
     """A loaded space with its origin: the name that was requested, its file, and the file's sha256.
 
-    A space of a notebook has no file; its sha256 is that of its functions' source texts (`tuner.spec.space_objects`).
+    A space of a notebook has no file; its sha256 is that of its functions' source texts.
     """
 
     space: Space
@@ -68,7 +69,7 @@ class LoadedSpace:
 
 
 def space_files() -> dict[str, Path]:
-    """Returns name -> path for each file in `search_spaces/`, sorted by name; skips `_*.py`."""
+    """Returns name -> path for each file in `search_spaces/`, sorted by name, but not `_*.py`."""
     return {path.stem: path for path in sorted(_folder().glob("*.py")) if not path.name.startswith("_")}
 
 
@@ -138,15 +139,11 @@ def locate_space(name: str) -> tuple[Path | str, str]:
 
 def file_of(name: str) -> Path | None:
     """The file that `find_space` runs for this name, or None if it does not exist; imports nothing."""
-    module_name = name.partition(":")[0]
-    if is_in_main(name):
+    try:
+        origin, _ = locate_space(name)
+    except RequestError:
         return None
-    if is_path(name):
-        path = Path(split_path(name)[0]).resolve()
-    elif "." not in module_name:
-        path = _folder() / f"{module_name}.py"
-    else:
-        path = _origin(module_name.split("."))
+    path = origin.resolve() if isinstance(origin, Path) else _origin(origin.split("."))
     return path if path.is_file() else None
 
 
@@ -163,8 +160,12 @@ def find_space(name: str) -> LoadedSpace:
     Raises RequestError if the name is unknown, the file does not import, or the module has no Space.
     """
     origin, attribute = locate_space(name)
-    with _told_if_long(name):
-        module = _import_file(origin.resolve()) if isinstance(origin, Path) else _import_module(origin, name)
+    try:
+        with patience(f"importing {name}", CAUSE):
+            module = _import_file(origin.resolve()) if isinstance(origin, Path) else _import_module(origin, name)
+    except KeyboardInterrupt as error:
+        why = "" if is_importing(innermost_frame(error)) else CAUSE
+        raise InterruptedEarly(f"interrupted while importing {name}{place_raised(error)}{why}") from None
     space = getattr(module, attribute or "space", None)
     if not isinstance(space, Space):
         raise RequestError(f"--space {name}: {_no_space(name, module, attribute or 'space', space)}")
@@ -172,23 +173,7 @@ def find_space(name: str) -> LoadedSpace:
     return LoadedSpace(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
 
 
-@contextlib.contextmanager
-def _told_if_long(name: str) -> Iterator[None]:
-    """Says which line of an import runs if it takes long or is interrupted, and what the usual cause is."""
-    cause = (
-        "the usual cause is a training loop or an input() at the top level: put it under "
-        'if __name__ == "__main__":, or call script({...}) above it, so that each trial runs the file'
-    )
-    try:
-        with patience(f"importing {name}", f"; {cause}"):
-            yield
-    except KeyboardInterrupt as error:
-        why = "" if is_importing(innermost_frame(error)) else f"; {cause}"
-        raise InterruptedEarly(f"interrupted while importing {name}{place_raised(error)}{why}") from None
-
-
 def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> str:
-    """Why a module has no Space of this name, and what to write."""
     others = [other for other, each in vars(module).items() if isinstance(each, Space)]
     missing = f"has no {attribute} = Space(...) at module level"
     if others:
@@ -241,8 +226,7 @@ def _import_module(module_name: str, name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # The module's name contains a digest of the path and the text, so that one process can load two files of one name
-    # or of one text, and a file again after a change.
+    # The module's name has a digest, so that one process can load two files of one name, and a file after a change.
     source = path.read_bytes()
     digest = hashlib.sha256(bytes(path) + source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
@@ -272,7 +256,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_error(error: BaseException, path: Path | None = None) -> str:
-    """The error of an import with the file and line in the user's code that raised it, and what to do about it."""
+    """The error of an import with the user's file and line, and what to do about it."""
     if isinstance(error, RequestError):  # a declaration that tuner refuses: the text says where
         return str(error)
     if isinstance(error, ValueError) and is_tuners(error):  # a wrong Space

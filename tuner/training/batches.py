@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
-from tuner.training.streams import kept_streams, reseed
-from tuner.training.task import Task
+from tuner.training.task import Task, kept_streams, reseed
 
 # Prepared input values per chunk: 341 CIFAR images. A chunk of 6 times as many takes twice the time per image.
 CHUNK_VALUES = 2**20
@@ -25,9 +24,7 @@ Rows = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices
 class Examples:
     """One part of the data (training, validation or test), ready to be read; `first` is its first stored input."""
 
-    # How many examples are efficient to read at once, whatever the batch size. A loader process decodes a whole batch
-    # alone: a larger one would leave the others idle.
-    chunk_length = 1
+    chunk_length = 1  # how many examples are efficient to read at once, whatever the batch size
 
     def __init__(self, part: DataSplit, task: Task, device: torch.device, first: Tensor) -> None:
         self.part, self.device = part, device
@@ -53,11 +50,7 @@ def examples_of(part: DataSplit, task: Task, device: torch.device) -> Examples:
 
 
 class ArrayExamples(Examples):
-    """Reads arrays in memory, many examples at once; never writes to the arrays.
-
-    A GPU gets a copy of the stored data, which can be much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as
-    stored, and 7.5 GB as floats of 112 x 112.
-    """
+    """Reads arrays in memory, many examples at once; never writes to them. A GPU gets a copy of the stored data."""
 
     def __init__(self, part: Arrays, task: Task, device: torch.device) -> None:
         with warnings.catch_warnings():
@@ -68,7 +61,7 @@ class ArrayExamples(Examples):
         self.chunk_length = max(1, CHUNK_VALUES // max(1, self.sample.numel()))
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
-        """Yields batches as views of chunks; copying each batch alone would add 9 us to a training step of 460 us."""
+        """Yields batches as views of chunks: copying each batch alone would add 9 us to a training step of 460 us."""
         length = max(1, self.chunk_length // batch_size) * batch_size
         for rows in torch.split(order.to(self.device), length):
             inputs = self.prepare(self.inputs.index_select(0, rows)).contiguous(memory_format=memory_format)
@@ -76,19 +69,18 @@ class ArrayExamples(Examples):
             yield from zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
 
 
-class LoadedExamples(Examples):
+class LoadedExamples(Examples, Dataset[Decoded]):
     """Reads examples of files or of a dataset batch by batch, ahead of the training.
 
-    At the first batch it starts as many loader processes as torch has threads, which live until `close`. For a GPU,
-    batches go through pinned memory and are copied while the device computes.
+    At the first batch it starts as many loader processes as torch has threads, which live until `close`.
     """
 
     def __init__(self, part: Files | Mapped, task: Task, device: torch.device) -> None:
-        self.decoder = Decoder(part)
+        self.files = part
         self.loader: DataLoader[Decoded] | None = None
         self.order: list[Rows] = []  # the batches of the current epoch
         with kept_streams():
-            first, _ = whole(self.decoder[0, [0]])
+            first, _ = whole(self[0, [0]])
         super().__init__(part, task, device, first)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
@@ -96,18 +88,15 @@ class LoadedExamples(Examples):
         self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
         if self.loader is None:
             self.loader = DataLoader(
-                self.decoder,
+                self,
                 sampler=self.order,  # the loader reads this list at the start of each epoch
                 batch_size=None,  # each item of `order` is a batch
                 num_workers=max(1, torch.get_num_threads()),
                 pin_memory=self.device.type == "cuda",
                 persistent_workers=True,
-                # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
-                # a `decode` function that cannot be pickled. The process never touches the device.
+                # A spawned process needs seconds to import torch, and cannot get a `decode` that cannot be pickled.
                 multiprocessing_context="fork",
-                # Without its own generator, a loader draws from torch's global stream. The metrics would then depend on
-                # whether examples are in memory or in files.
-                generator=torch.Generator(),
+                generator=torch.Generator(),  # otherwise it draws from torch's global stream
             )
         for decoded in self.loader:
             inputs, targets = (part.to(self.device, non_blocking=True) for part in whole(decoded))
@@ -119,21 +108,14 @@ class LoadedExamples(Examples):
         if iterator is not None:  # garbage collection would be too late: a Ray worker trains several trials
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
-
-class Decoder(Dataset[Decoded]):
-    """Turns a batch of indices into a batch of tensors, in a loader process; for the sample, in the trial's process."""
-
-    def __init__(self, part: Files | Mapped) -> None:
-        self.part = part
-
     def __getitem__(self, batch: Rows) -> Decoded:
-        """Returns the inputs and targets of a batch, or a DataError, since a raised one would arrive as a traceback."""
+        """Reads a batch in a loader process; returns a DataError, as a raised one would arrive as a traceback."""
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, they depend neither on the number of processes nor on a resume.
         reseed(key, epoch=rows[0])
         try:
-            inputs, targets = read_examples(self.part, rows)
+            inputs, targets = read_examples(self.files, rows)
         except DataError as error:
             return error
         # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
@@ -143,7 +125,7 @@ class Decoder(Dataset[Decoded]):
 
 
 def whole(decoded: Decoded) -> Batch:
-    """Returns a batch's decoded inputs and targets; raises the DataError if a loader process returned that instead."""
+    """Returns a decoded batch, or raises the DataError that a loader process returned instead."""
     if isinstance(decoded, DataError):
         raise decoded
     return decoded

@@ -30,8 +30,7 @@ def _check_lengths(**parts: Any) -> None:
 class Arrays:
     """Examples in memory; `targets[i]` belongs to `inputs[i]`.
 
-    Args:
-        inputs, targets: arrays of shape (N, ...) with any dtype that torch supports, such as uint8 for images.
+    Both are arrays of shape (N, ...) with any dtype that torch supports, such as uint8 for images.
     """
 
     inputs: np.ndarray
@@ -44,7 +43,6 @@ class Arrays:
         return len(self.inputs)
 
     def take(self, rows: np.ndarray) -> Arrays:
-        """The examples at these indices, in their order."""
         return Arrays(self.inputs[rows], self.targets[rows])
 
 
@@ -53,12 +51,10 @@ class Files:
     """Examples that do not fit in memory, one file per example; `targets[i]` belongs to `paths[i]`.
 
     Args:
-        paths: array of shape (N,) with paths as bytes (`os.fsencode`). All trials of a node share one array in
-            memory; a list of a million strings would be copied into each trial.
+        paths: array of shape (N,) with paths as bytes (`os.fsencode`), which all trials of a node share in memory.
         targets: array of shape (N,) or (N, ...).
         decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need the
-            same shape and dtype. It runs in the trial's loader processes, and once per part in the trial's own process.
-            An exception in it fails the trial, with an error that names the file.
+            same shape and dtype. An exception in it fails the trial, with an error that names the file.
     """
 
     paths: np.ndarray
@@ -75,14 +71,12 @@ class Files:
         return Files(self.paths[rows], self.targets[rows], self.decode)
 
     def example(self, row: int) -> tuple[np.ndarray, Any]:
-        """One input and its target."""
         return self.decode(self.path(row)), self.targets[row]
 
     def path(self, row: int) -> str:
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
-        """The start of an error text about an example."""
         return f"{self.path(row)} cannot be decoded"
 
 
@@ -111,10 +105,7 @@ DataSplit = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets.
-
-    Raises a DataError if an example cannot be read, or its input's or target's shape differs from the first one's.
-    """
+    """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets."""
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
     for row in rows:
@@ -147,10 +138,9 @@ class Splits:
             experiment's seed, becomes the validation part.
         test: the part on which the best trial is evaluated, once, at the end of the search; None = no test part.
         source: where the examples come from; recorded in experiment.json.
-        constants: values that depend on the data, such as the number of classes. The task's other functions
-            get them in their config; a parameter of the same name takes precedence.
-        notice: a warning about the data, such as that it is only a sample. It is shown at the start of a search and
-            beside the answer, and recorded in experiment.json.
+        constants: values that depend on the data, such as the number of classes. The task's other functions get them in
+            their config; a parameter of the same name takes precedence.
+        notice: a warning about the data, shown at the start of a search and beside the answer, and recorded.
     """
 
     train: Any
@@ -162,7 +152,6 @@ class Splits:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """The parts that are not None, by name."""
         return {name: part for name in ("train", "validation", "test") if (part := getattr(self, name)) is not None}
 
 
@@ -182,7 +171,7 @@ def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
         return splits
     order = np.random.default_rng(seed).permutation(len(splits.train))
     num_validation = round(len(order) * fraction)
-    # Sorted, because reading in memory order is faster. The order within a part has no meaning.
+    # Sorted, because reading in memory order is faster.
     validation, train = np.sort(order[:num_validation]), np.sort(order[num_validation:])
     parts = {"train": splits.train.take(train), "validation": splits.train.take(validation)}
     return HeldOut(**{**vars(splits), **parts}, rows={"train": train, "validation": validation})

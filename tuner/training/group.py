@@ -1,7 +1,4 @@
-"""The processes of one ddp trial: what each process does, and how the processes connect to each other.
-
-`tuner.engine.workers.actors` starts them as Ray actors; `Processes` starts plain ones, for `tuner.train`.
-"""
+"""The processes of one ddp trial: `tuner.engine.workers.actors` starts Ray actors, `Processes` plain ones."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ ECHO_S = 5.0  # seconds to wait for the original error of another process, see `
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory; the arguments are torch's text and how many examples it trained on."""
+    """A process ran out of memory; the arguments are torch's text and how many examples it trained on at once."""
 
 
 class WorkerDiedError(RuntimeError):
@@ -42,12 +39,9 @@ class WorkerDiedError(RuntimeError):
 
 
 class DDPRank:
-    """One process of a group. Callers must call a method in all processes at once, except `listen` and `state`.
+    """One process of a group; `device` is cpu or cuda:INDEX. Report and state of rank 0 are those of the trial.
 
-    Args:
-        rank: from 0. The report and state of rank 0 are those of the trial.
-        num_workers, num_threads: number of processes in the group, and of torch's threads in this one.
-        device: cpu or cuda:INDEX.
+    Callers must call a method in all processes at once, except `listen` and `state`.
     """
 
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
@@ -57,7 +51,7 @@ class DDPRank:
         self.training: Training | None = None
 
     def listen(self, host: str) -> int:
-        """Opens a port for the group, only at the address `host`; returns the port's number. Called in rank 0 only."""
+        """Opens a port for the group at the address `host`; returns its number. Called in rank 0 only."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family)  # TCPStore itself would listen on all interfaces
         port = int(listener.getsockname()[1])
@@ -68,10 +62,11 @@ class DDPRank:
         return port
 
     def join(self, host: str, port: int, address: str) -> None:
-        """Connects this process, whose own address in the group's network is `address`, to rank 0."""
+        """Connects this process, whose own address is `address`, to rank 0."""
         accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
         # By themselves, gloo and nccl would choose the interface of the host's name, or the first one.
-        if interface := interface_of(address):
+        interfaces = psutil.net_if_addrs().items()
+        if interface := next((name for name, known in interfaces if address in [each.address for each in known]), ""):
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
         if self.store is None:
             self.store = TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
@@ -82,8 +77,8 @@ class DDPRank:
         """Builds the training, restored from a state if there is one; returns its epoch and the state's `extra`.
 
         Args:
-            material: the task and its data, or a function that returns them.
-            limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
+            material: (task, splits), or a function that returns them.
+            limit: the most examples to train on at once; None = the limit saved in the state, if any.
         """
         self.end()
         task, splits = material() if callable(material) else material
@@ -96,10 +91,10 @@ class DDPRank:
         return self.training.epoch, extra
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Trains and validates one epoch; returns the report of `Training.run_epoch`, and this process's usage.
+        """Returns the report of `Training.run_epoch`, and this process's usage.
 
-        Raises GroupOutOfMemoryError if memory runs out and a smaller `limit` may help. The other processes may wait for
-        this one in a collective call, so the caller must restart the group.
+        Raises GroupOutOfMemoryError if a smaller `limit` may help. The other processes may wait for this one in a
+        collective call, so the caller must restart the group.
         """
         training = self.training
         assert training is not None
@@ -112,12 +107,10 @@ class DDPRank:
             raise GroupOutOfMemoryError(str(error), size) from None
 
     def state(self, extra: Any) -> bytes:
-        """The content of a checkpoint (`Training.state`); rank 0's serves all ranks."""
         assert self.training is not None
         return self.training.state(extra)
 
     def end(self) -> None:
-        """Frees the training; the process stays connected for the next trial."""
         if self.training is not None:
             self.training.close()
             self.training = None
@@ -127,8 +120,7 @@ class DDPRank:
 class Group:
     """Runs one trial in several processes: calls the methods of all `DDPRank`s at once.
 
-    A subclass implements `start`, `send`, `finished` and `close`. The next trial may reuse a group (call `begin`
-    again), unless a method raised an error; then the caller must end the group. `DDPRank.begin` gets `material`.
+    The next trial may reuse a group (call `begin` again), unless a method raised an error; then the caller must end it.
     """
 
     def __init__(self, material: Any, num_workers: int) -> None:
@@ -154,7 +146,7 @@ class Group:
         raise NotImplementedError
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> Any:
-        """Builds the training in every process (see `DDPRank.begin`); returns the state's `extra`."""
+        """Builds the training in every process; arguments and value as in `DDPRank.begin`."""
         self.spec, self.saved = spec, state
         self.epoch, extra = self.call("begin", self.material, spec, state, limit)[0]
         return extra
@@ -182,22 +174,20 @@ class Group:
         return report
 
     def state(self, extra: Any = None) -> bytes:
-        """The content of a checkpoint (`Training.state`); also kept for a restart."""
+        """The content of a checkpoint (`Training.state`), which is also kept for a restart."""
         saved: bytes
         (saved,) = self.answers([self.send(0, "state", extra)])
         self.saved = saved
         return saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of each `DDPRank`; returns the values by rank, or raises what `answers` does."""
         return self.answers([self.send(rank, method, *arguments) for rank in range(self.num_workers)])
 
     def answers(self, calls: list[Hashable]) -> list[Any]:
-        """Waits for calls; returns their values.
+        """Waits for calls; returns their values, or raises the first error: other processes may then wait for ever.
 
-        Raises the first error at once, because the other processes may wait in a collective call for ever. An error
-        that only says that another process is gone (`is_echo`) is raised after all have ended, or after ECHO_S in
-        which none has.
+        An error that only says that another process is gone (`is_echo`) is raised after all have ended, or after ECHO_S
+        in which none has.
         """
         values: dict[Hashable, Any] = {}
         echo: BaseException | None = None
@@ -215,12 +205,10 @@ class Group:
 
 
 class Processes(Group):
-    """A group of plain processes on this machine, without Ray. They end with `close`, or with this process.
+    """A group of plain processes on this machine, without Ray; they end with `close`, or with this process.
 
     Args:
-        material: a module-level function, or a `functools.partial` of one, that returns the task and its data. Each
-            process calls it, because these cannot always be pickled.
-        num_threads: number of torch threads in each process.
+        material: a module-level function, or a partial of one; each process calls it for the task and its data.
         use_cuda: whether each process uses the GPU with the index of its rank; otherwise it uses the CPU.
     """
 
@@ -269,7 +257,7 @@ class Processes(Group):
 
 
 def run_calls(pipe: Connection, *arguments: Any) -> None:
-    """The main function of a process: runs the calls that arrive through the pipe, until the pipe closes."""
+    """Runs the calls that arrive through the pipe, until the pipe closes; the main function of a process."""
     member = DDPRank(*arguments)
     with contextlib.suppress(EOFError):
         while True:
@@ -279,12 +267,6 @@ def run_calls(pipe: Connection, *arguments: Any) -> None:
             except Exception as error:
                 answer = None, error.with_traceback(None)
             pipe.send(answer)
-
-
-def interface_of(address: str) -> str:
-    """The name of the network interface with this address; empty if there is none."""
-    interfaces = psutil.net_if_addrs().items()
-    return next((name for name, known in interfaces if address in [each.address for each in known]), "")
 
 
 def addresses_among(addresses: list[str]) -> list[str]:

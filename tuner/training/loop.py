@@ -23,8 +23,7 @@ from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES
-from tuner.training.streams import reseed
-from tuner.training.task import Task, TrialSpec, whole_number
+from tuner.training.task import Task, TrialSpec, reseed, whole_number
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -35,19 +34,17 @@ SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's 
 class Training:
     """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Python's,
-    numpy's and torch's global random streams are reseeded at the start of an epoch, from seed, epoch and rank. So a
-    saved state needs no random state, and an epoch draws the same numbers whatever the process did before.
+    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Each epoch
+    begins with global random streams (Python's, numpy's, torch's) seeded from seed, epoch and rank, so a saved state
+    needs no random state. The data is only read, so it may lie in shared memory.
 
     Args:
-        splits: the data, with a validation part (see `hold_out`). It is only read, so it may lie in shared memory.
+        splits: the data, with a validation part (see `hold_out`).
         spec: the setting, and how to train it; `run_epoch` does not stop at its `max_epochs`.
         rank: the number of this process in a ddp trial, whose processes build, train and evaluate together.
         device: the torch device to train on; None = cuda if the trial has GPUs, else cpu.
 
-    Raises:
-        ValueError: the batch size, precision or `on_oom` is wrong, a part of the data is missing or empty, or the
-            strategy cannot train this task.
+    Raises ValueError for a wrong setting, a missing or empty part of the data, or a strategy that cannot train it.
     """
 
     def __init__(
@@ -55,8 +52,6 @@ class Training:
     ) -> None:
         if splits.validation is None:
             raise ValueError("the splits have no validation part: make one with tuner.training.data.hold_out")
-        if spec.on_oom not in ("shrink", "fail"):
-            raise ValueError(f"on_oom is {spec.on_oom!r}: give shrink or fail")
         if not task.compile:
             import_compiler_late()
         self.task, self.spec, self.rank = task, spec, rank
@@ -94,12 +89,11 @@ class Training:
         self.options = options_of([self.optimizer])
 
     def run_epoch(self) -> dict[str, float]:
-        """Trains one epoch, then validates.
+        """Trains one epoch, validates, and returns the report.
 
-        Returns:
-            `loss` and the task's metrics on the validation part, and `train_loss`, as means over the examples of all
-            processes. `micro_batch_size` is the most examples that one process trains on at once: its whole part of a
-            batch, unless memory ran out. `train_s` and `validate_s` are seconds, `images_per_s` training examples.
+        It has `loss` and the task's metrics on the validation part, and `train_loss`, as means over the examples of all
+        processes. `micro_batch_size` is the most examples that one process trains on at once. `train_s` and
+        `validate_s` are seconds, `images_per_s` training examples.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -114,7 +108,6 @@ class Training:
         }
 
     def train_epoch(self) -> float:
-        """Trains on every example once; returns the mean loss over all examples."""
         seed, epoch = self.spec.seed, self.epoch + 1
         reseed(seed, epoch=epoch)
         order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
@@ -133,11 +126,10 @@ class Training:
         return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""
+        """Updates the parameters once; returns the mean loss of this process's part of a batch."""
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
         states = [generator.get_state() for generator in self.generators]  # 1 us each
-        # `MicroBatcher` costs 4 us of a small step's 460 us.
         work, undo = partial(self.gradients, inputs, targets), partial(self.undo, states)
         loss = self.train_fit(work, targets.shape[0], undo)
         self.precision.step(self.optimizer)
@@ -146,7 +138,7 @@ class Training:
 
     def gradients(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
         """Adds up the gradients of the mean loss, `size` examples at a time; returns the loss, detached."""
-        num_examples = targets.shape[0]  # len() takes 4 times as long
+        num_examples = targets.shape[0]
         if num_examples <= size:
             return self.backward(inputs, targets, 1)
         losses = []
@@ -158,7 +150,6 @@ class Training:
         return torch.stack(losses).sum()
 
     def backward(self, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
-        """Adds the gradients of the mean loss times `share`, the examples' share of the batch; returns this product."""
         loss = self.training_loss(self.precision.forward(self.network, inputs), targets)
         if share != 1:
             loss = loss * share
@@ -183,7 +174,6 @@ class Training:
             return self.evaluate_examples(examples)
 
     def close(self) -> None:
-        """Ends the processes that load examples; the model stays usable."""
         self.train_examples.close()
         self.validation_examples.close()
 
@@ -199,7 +189,7 @@ class Training:
         return dict(zip(self.measures, means.tolist(), strict=True))
 
     def sums(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
-        """The sum over the examples of each measure, which returns a mean, computed `size` examples at a time."""
+        """The sum of each measure over the examples, computed `size` examples at a time."""
         total = torch.zeros((), dtype=torch.float64, device=inputs.device)
         for some, labels in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
             outputs = self.precision.forward(self.evaluated, some)
@@ -207,7 +197,7 @@ class Training:
         return total
 
     def state_dict(self) -> dict[str, Any]:
-        """The state from which `load_state_dict` continues exactly. As in torch, its tensors are not copies."""
+        """The state from which `load_state_dict` continues exactly; its tensors are not copies."""
         return {
             "epoch": self.epoch,
             "max_epochs": self.spec.max_epochs,
@@ -220,14 +210,14 @@ class Training:
         }
 
     def state(self, extra: Any = None) -> bytes:
-        """What torch.save writes of the state and of `extra`, plain values that `restore` returns: a checkpoint."""
+        """The content of a checkpoint: the state, and `extra`, plain values that `restore` returns."""
         saved = io.BytesIO()
         torch.save({"training": self.state_dict(), "extra": extra}, saved)
         return saved.getvalue()  # no copy
 
     def restore(self, state: bytes) -> Any:
         """Continues from the content of a checkpoint; returns the `extra` that was saved with it."""
-        # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
+        # A copy on the GPU would take the model's and the optimizer's memory twice.
         saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
         self.load_state_dict(saved["training"])
         return saved["extra"]
@@ -239,8 +229,8 @@ class Training:
         """
         schedules = [] if self.schedule is None else [self.schedule]
         rates = []
-        # A schedule may depend on the number of epochs. If a resume has changed that number, the schedule continues as
-        # if the search had had the new number from the start. A schedule that only counts epochs continues unchanged.
+        # A schedule may depend on the number of epochs. If a resume has changed it, the schedule continues as if the
+        # search had had the new number from the start.
         if schedules and state["max_epochs"] != self.spec.max_epochs:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
@@ -265,16 +255,10 @@ class Training:
 class MicroBatcher:
     """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
 
-    The batch size is a hyperparameter and stays. The following holds:
-
-    * Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
-      normalizes over the micro-batch, and dropout draws a mask for each part.
-    * A repeated step starts from the same torch random streams as the failed attempt. So, bit for bit on a CPU, it
-      equals a step that had its micro-batch from the start. Python's and numpy's streams are not restored: saving them
-      takes 34 us.
-    * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
-    * Augmentation happens before the first attempt, and is not repeated.
-    * With ddp, evaluation shrinks so, but for training `Group` restarts all processes with half the size.
+    Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
+    normalizes over the micro-batch, counts the examples of a failed attempt twice, and dropout draws a mask for each
+    part. A repeated step starts from torch's random streams of the failed attempt; Python's and numpy's are not
+    restored, as saving them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
 
     Args:
         what: what the examples are used for; written to the log.
@@ -286,14 +270,10 @@ class MicroBatcher:
         self.limit: int | None = None  # the most examples at once, at least 1; None = no limit
 
     def size(self, num_examples: int) -> int:
-        """How many of `num_examples` to process at once."""
         return num_examples if self.limit is None else min(num_examples, self.limit)
 
     def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
-        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep.
-
-        Raises the error if memory runs out with a single example, or with `shrink` False.
-        """
+        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep."""
         while True:
             size = self.size(num_examples)
             try:
@@ -310,7 +290,7 @@ class MicroBatcher:
 
 
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
+    """Makes a metric return a tensor without dimensions, also if it returns a number or a tensor with one value."""
 
     def measure(outputs: Any, targets: Tensor) -> Tensor:
         value = metric(outputs, targets)
@@ -324,10 +304,8 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    The choice changes the last bits of the metrics, and does not depend on timing. Measured with seven small networks
-    at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN divided by the time with it (channels
-    last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million multiply-adds per batch, 1.03 to 1.94 from
-    1.8 million on.
+    With seven small networks, batch sizes 1 to 8 and one thread, a step without oneDNN took 0.50 to 1.04 of the time
+    with it if the largest convolution had up to 1.4 million multiply-adds per batch, and 1.03 to 1.94 from 1.8 million.
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]

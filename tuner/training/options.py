@@ -11,7 +11,6 @@ RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # options that are 
 
 
 def options_of(optimizers: Iterable[Any]) -> Options:
-    """Returns the plain options of each optimizer's parameter groups; `plain_options` says which are plain."""
     return [[plain_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
 
 

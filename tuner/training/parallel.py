@@ -1,7 +1,7 @@
 """Strategies: how a training uses several processes or devices. A model is written for one device.
 
-A strategy places the model on devices, wraps it for training, and selects the examples of this process. It combines
-the processes' gradients and sums, and computes a loss on the right device. `Training` calls it.
+A strategy places the model, wraps it for training, selects the examples of this process, and combines the processes'
+gradients and sums.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ Measure = Callable[[Any, Tensor], Tensor]
 
 
 class Single:
-    """Trains in one process on one device. Its docstrings also describe subclasses that use several.
-
-    Args:
-        devices: the devices that this process uses; more than one only with dp, model and pipeline.
-        rank, num_workers: this process's number, from 0, and the number of processes; more than 1 only with ddp.
-    """
+    """Trains in one process on one device; subclasses use several `devices`, or `num_workers` processes."""
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
     weight = 1.0  # the weight of the loss on this process's part of the current batch
@@ -41,7 +36,7 @@ class Single:
         self.task, self.config, self.devices, self.rank, self.num_workers = task, config, devices, rank, num_workers
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """Moves a model to its devices; returns the modules that train and that evaluate it."""
+        """Moves a model to its devices; returns the modules that train it and that evaluate it."""
         model.to(self.devices[0])
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
@@ -66,7 +61,6 @@ class Single:
         return nullcontext()
 
     def total(self, sums: Tensor) -> Tensor:
-        """Adds up sums over all processes."""
         return sums
 
     def broadcast_buffers(self, model: nn.Module) -> None:
@@ -80,12 +74,9 @@ class Single:
 class DistributedDataParallel(Single):
     """Trains in several processes with a device each: torch's DistributedDataParallel on parts of each batch.
 
-    All processes draw the same order, and each takes its part of every batch, of equal size or one example more or
-    less. Each loss is weighted by the size of its part, so that the gradients, which torch averages, are those of the
-    whole batch. A last batch of fewer examples than processes goes to all of them.
-
-    Batch norm normalizes over a process's part. Its running statistics are those of rank 0, as in torch's default, but
-    copied once per epoch instead of before each forward pass.
+    Each loss is weighted by the size of its part, so that the gradients, which torch averages, are those of the whole
+    batch. A last batch of fewer examples than processes goes to all of them. Batch norm normalizes over a process's
+    part; its running statistics are those of rank 0, as in torch's default, but copied once per epoch.
     """
 
     shrinks = False  # the others wait in a collective call, so `tuner.training.group` restarts all processes
@@ -135,10 +126,7 @@ class DistributedDataParallel(Single):
 
 
 class DataParallel(Single):
-    """Trains in one process that copies the model to each of its GPUs for each batch; slower than ddp, for comparison.
-
-    With one device, or on a CPU, it trains as `Single` does. It refuses `Task.compile`.
-    """
+    """Trains in one process that copies the model to each of its GPUs for each batch; slower than ddp."""
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         if self.task.compile:
@@ -184,11 +172,7 @@ class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
     With `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j in training, as in
-    PyTorch's model parallel tutorial. `torch.distributed.pipelining` needs less memory, but one process per stage,
-    fixed shapes and split checkpoints.
-
-    Args:
-        stages: modules that take and return one tensor; without a split, the last may return what the loss accepts.
+    PyTorch's model parallel tutorial. `torch.distributed.pipelining` needs one process per stage and fixed shapes.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: list[torch.device], split_size: int | None) -> None:
@@ -208,10 +192,7 @@ class Staged(nn.Module):
 
 
 def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
-    """The stages of a model as `Task.stages` cuts it; without `Task.stages`, an nn.Sequential is cut by `cut`.
-
-    Raises a ValueError if the model cannot be cut, or one of its parameters is in no stage or in several.
-    """
+    """Cuts a model by `Task.stages`, or an nn.Sequential by `cut`; ValueError unless each parameter is in one stage."""
     if task.stages is not None:
         stages = list(task.stages(model))
     elif isinstance(model, nn.Sequential) and len(model) >= 2:

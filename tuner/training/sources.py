@@ -6,9 +6,7 @@ draw random numbers, stay datasets, which the trial's loader processes read (`Ma
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,19 +20,16 @@ from torch.utils import data as torch_data
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, Splits, hold_out, read_examples
-from tuner.training.streams import kept_streams, reseed
-from tuner.training.task import Task, callable_with
+from tuner.training.task import Task, callable_with, kept_streams, reseed
 
-logger = logging.getLogger(__name__)
 # Maximum bytes of a dataset's inputs for it to be read into memory; a tenth of the machine's memory also limits it.
 LARGEST_BYTES = 2**30
 NUM_LOOKED_AT = 16  # number of first examples that are read twice, to see whether the dataset draws random numbers
-TELL_AFTER_S = 3.0  # expected seconds of reading above which a warning is logged
 TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 WANTED = (
-    "return Splits(train=..., test=...), of tuner.training.data, whose parts are Arrays(inputs, targets), Files, "
-    "a pair (inputs, targets) or a map-style dataset"
+    "return Splits(train=(inputs, targets), validation=..., test=...), of tuner.training.data, whose parts are pairs, "
+    "Arrays, Files or map-style datasets"
 )
 MAP_STYLE = (
     "a map-style dataset, one with __len__ and __getitem__ such as TensorDataset, as an epoch takes all examples in a "
@@ -49,8 +44,8 @@ class UnsuitableData(DataError):
 def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
     """Calls the task's data function; returns its data as a search uses it, with a validation part.
 
-    The function draws the same random numbers in each session, so that a resumed search has the same parts. Raises
-    UnsuitableData if it returns no data that a trial can read, and what the function raises.
+    The function draws the same random numbers in each session. Raises UnsuitableData if it returns no data that a trial
+    can read, and what the function raises.
     """
     folder = Path(data_dir) if data_dir else None
     with kept_streams():
@@ -70,9 +65,7 @@ def predicts_classes(task: Task) -> bool:
 def as_splits(returned: Any, *, classes: bool) -> Splits:
     """What a data function returned, as Splits of parts that a trial can read; raises UnsuitableData if it is no data.
 
-    Args:
-        classes: whether the targets are class numbers or probabilities; shape (N, 1) then becomes (N,), and booleans
-            become integers.
+    With `classes`, targets are class numbers or probabilities: shape (N, 1) becomes (N,), and booleans integers.
     """
     if isinstance(returned, Splits):
         splits = returned
@@ -83,7 +76,8 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
     elif isinstance(returned, (tuple, list)) and len(returned) == 2 and all(map(_is_part, returned)):
         splits = Splits(train=returned[0], test=returned[1])
     else:
-        raise UnsuitableData(f"returns {_kind(returned)}; {_advice(returned)}")
+        wanted = f"return {MAP_STYLE}" if isinstance(returned, (IterableDataset, Iterator)) else WANTED
+        raise UnsuitableData(f"returns {_kind(returned)}; {wanted}")
     parts = {"train": splits.train, **splits.parts}
     for name, value in parts.items():
         try:
@@ -94,7 +88,6 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
 
 
 def as_part(value: Any, classes: bool) -> DataSplit:
-    """Converts one part of the data; raises a DataError for a type that `Splits` does not list, or bad examples."""
     if isinstance(value, Mapped):
         return value
     if isinstance(value, Files):
@@ -117,7 +110,6 @@ def as_part(value: Any, classes: bool) -> DataSplit:
 
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
-    """Returns inputs and targets in memory as Arrays; with `keep`, float64 stays float64; may raise a DataError."""
     try:
         return Arrays(array_of(inputs, keep), targets_of(array_of(targets, keep), classes))
     except ValueError as error:
@@ -127,8 +119,7 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
     """A tensor, array, number, list or PIL image as an array that torch can read; raises a DataError for other values.
 
-    Images become (channels, height, width). float64 becomes float32, the type of models, except in tensors or with
-    `keep`.
+    Images become (channels, height, width). float64 becomes float32, except in tensors or with `keep`.
     """
     if isinstance(value, torch.Tensor):
         try:
@@ -161,7 +152,7 @@ def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
 
 
 def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An item of a dataset as its input and target; raises a DataError if it is no pair or dictionary of two arrays."""
+    """An item of a dataset as its input and target; DataError if it is no pair or dictionary of two arrays."""
     if isinstance(value, Mapping):
         names = list(value)
         if len(names) != 2:
@@ -181,18 +172,14 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
     """Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
-    started = time.perf_counter()
     first = list(range(min(NUM_LOOKED_AT, len(part))))
     inputs, targets = read_examples(part, first)
-    seconds = time.perf_counter() - started
     with kept_streams():
         again, targets_again = read_examples(part, first)
     same = all(map(np.array_equal, inputs, again)) and np.array_equal(targets, targets_again)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not same or inputs[0].nbytes * len(part) > min(LARGEST_BYTES, memory_bytes // 10):
         return part
-    if (expected_s := seconds / len(first) * len(part)) > TELL_AFTER_S:
-        logger.warning("reading %d examples into memory; it takes about %.0f s", len(part), expected_s)
     stacked = np.empty((len(part), *inputs[0].shape), inputs[0].dtype)
     all_targets = np.empty((len(part), *targets.shape[1:]), targets.dtype)
     for start in range(0, len(part), 1024):
@@ -204,7 +191,7 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
 
 
 def _dataset_of(loader: DataLoader[Any]) -> Any:
-    """The examples that a DataLoader would load; raises a DataError if it selects or joins them in its own way."""
+    """The examples that a DataLoader would load; DataError if it selects or joins them in its own way."""
     if loader.collate_fn is not torch_data.default_collate:
         raise DataError(
             "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"
@@ -253,14 +240,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, IterableDataset):
         return f"the iterable dataset {name}"
     return f"a {name}"
-
-
-def _advice(value: Any) -> str:
-    """What a data function should return instead of this value."""
-    if isinstance(value, (tuple, list)) and len(value) == 3 and all(map(_is_part, value)):
-        return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
-    if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
-        return "return Splits(train=(X_train, y_train), test=(X_test, y_test)), of tuner.training.data"
-    if isinstance(value, (IterableDataset, Iterator)):
-        return f"return {MAP_STYLE}"
-    return WANTED

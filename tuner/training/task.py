@@ -1,9 +1,11 @@
-"""Task: the user's functions that define what a trial trains. TrialSpec: its setting, and how it is trained."""
+"""Task: the user's functions that define what a trial trains. TrialSpec: its setting, options and seed."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
@@ -24,42 +26,36 @@ def callable_with(function: Any, *arguments: Any) -> bool:
     """Whether a function can be called with these arguments; True for a built-in one, which has no signature."""
     try:
         inspect.signature(function).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:
-        pass
+    except (TypeError, ValueError) as error:
+        return isinstance(error, ValueError)
     return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The functions of one training; from them a trial gets its training loop, checkpoints, exact resume and metrics.
+    """The functions from which a trial gets its training loop, checkpoints, exact resume and metrics.
 
     Args:
-        data: `data(data_dir)` returns `Splits`, a pair (train, test), a dict of parts such as `train`, or a data set to
-            train on; `data_dir` is a Path, or None if the user gave no --data-dir. The function may also take no
-            argument.
+        data: `data(data_dir)` or `data()` returns `Splits`, a pair (train, test), a dict of parts such as `train`, or a
+            data set to train on; `data_dir` is a Path, or None without --data-dir.
         model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
-        training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`.
-            Use it if the training loss depends on the setting, as label smoothing does. The validation part is still
-            measured with `loss`, so that settings can be compared.
+        training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`. It may
+            depend on the setting, as label smoothing does; the validation part is measured with `loss`.
         metrics: name -> `metric(outputs, targets)`, a mean over the batch as a tensor or a number; reported for the
             validation part, beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
-        prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes.
-            It runs on many inputs at once on the trial's device, for training and evaluation, and on one on the CPU
-            to learn its shape. It must be deterministic.
+        prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
+            runs on many inputs at once on the trial's device, and once on the CPU. It must be deterministic.
         augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
         batch_size: the batch size if the config has no `batch_size`.
         validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
-        channels_last: whether the faster channels-last memory format may be used on a CPU. If so, the model must take
-            4-D inputs and must not call `view` on the output of a convolution.
-        compile: whether to compile the network for training with torch.compile, which needs a C++ compiler on a CPU.
-            The last digits of the figures may then differ between processes.
-        stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module
-            takes the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
+        channels_last: whether the faster channels-last memory format may be used on a CPU. The model must then take 4-D
+            inputs and must not call `view` on the output of a convolution.
+        compile: whether to train with torch.compile, which needs a C++ compiler on a CPU; last digits may then differ.
+        stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module takes
+            the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
         split_size: examples per micro-batch of the strategy pipeline, if the config has no `split_size`.
     """
 
@@ -104,10 +100,7 @@ class TrialSpec:
     Args:
         config: the setting. Its `batch_size`, `split_size` and `precision` take precedence over the task's and these.
         seed: the trial's own seed (`trial_seed`), at least 0.
-        max_epochs: the number of epochs to train; the task's schedule gets it.
-        precision: fp32, bf16 or fp16, for training and evaluation.
-        on_oom: if a batch does not fit in memory, shrink computes it in parts, and fail raises the error.
-        strategy: single, ddp, dp, model or pipeline.
+        precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
         cpus, gpus: CPUs and GPUs of the whole trial.
         constants: the space's constants; the config of a trial contains them, too.
@@ -126,22 +119,48 @@ class TrialSpec:
 
     @property
     def num_threads(self) -> int:
-        """The number of torch threads in each process."""
         return max(1, int(self.cpus / self.num_workers))
 
 
 def trial_seed(seed: int, trial_id: str) -> int:
-    """The seed of a trial's random streams, computed from the experiment's seed and `trial_id`, a number as text."""
+    """The seed of a trial's random streams, from the experiment's seed and `trial_id`, a number as text."""
     import numpy as np
 
     return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])
 
 
+def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
+    """Seeds the global streams of Python, numpy and torch, CUDA's included, from (seed, epoch), and a rank above 0.
+
+    Epoch 0 stands for the construction of the model.
+    """
+    import numpy as np
+    import torch
+
+    words = np.random.SeedSequence(seed, spawn_key=(epoch, rank) if rank else (epoch,)).generate_state(3)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))
+
+
+@contextlib.contextmanager
+def kept_streams() -> Iterator[None]:
+    """On exit, restores the random streams of Python, numpy and torch's CPU generator as they were on entry."""
+    import numpy as np
+    import torch
+
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
+
+
 def whole_number(name: str, value: object) -> int:
     """The value of a parameter as an int (searchers may propose numpy's); raises ValueError unless an integer >= 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        kind = ", a float: tune.randint(8, 33) or tune.choice([8, 16]) gives integers"
-        raise ValueError(
-            f"{name} is {value!r}{kind if isinstance(value, float) else ': give an integer of at least 1'}"
-        )
+        more = ", as tune.randint(8, 33) or tune.choice([8, 16]) do" if isinstance(value, float) else ""
+        raise ValueError(f"{name} is {value!r}: give an integer of at least 1{more}")
     return int(value)

@@ -1,8 +1,7 @@
-"""The GPUs of this process: training asks torch about them through one object, `here`.
+"""The GPUs of this process: training asks torch about them through one object, `here`, which tests replace.
 
-Tests put pretended devices in its place. NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in
-torch, the device type `cuda`. Apple's (MPS) and Intel's do not: Ray gives trials no share of an Apple GPU, and MPS has
-neither float64 nor a process group. Only methods that need torch import it, because a function may train without.
+NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in torch, the device type `cuda`. Apple's (MPS)
+and Intel's do not. Only methods that need torch import it, because a function may train without.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Text in an error -> the error's usual cause. After it, the process may be unable to use its GPU. The first match
-# counts. HIP is AMD's CUDA, and HSA is the runtime below it.
+# Text in an error -> its usual cause; the first match counts. After the error, the process may be unable to use its
+# GPU. HIP is AMD's CUDA, and HSA is the runtime below it.
 POISONED = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
@@ -53,10 +52,7 @@ class Accelerator:
         raise RuntimeError(f"the trial has a GPU from Ray, but {why}, or give --gpus-per-trial 0")
 
     def devices(self, first: str, num_devices: int) -> list[torch.device]:
-        """A process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated.
-
-        Raises a ValueError if the device type is neither cpu nor cuda.
-        """
+        """A process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated."""
         import torch
 
         device = torch.device(first)
@@ -69,7 +65,7 @@ class Accelerator:
         return [torch.device("cuda", index) if several else device for index in range(num_devices)]
 
     def use(self, device: str) -> None:
-        """Makes a GPU the current one of this process, or raises what `check` raises; does nothing for the CPU."""
+        """Makes a GPU the current one of this process; errors as `check`; does nothing for the CPU."""
         import torch
 
         if torch.device(device).type == "cuda":
@@ -81,7 +77,6 @@ class Accelerator:
         return "nccl" if device.startswith("cuda") else "gloo"
 
     def generators(self, devices: list[torch.device]) -> list[torch.Generator]:
-        """The random number generators of those devices that are GPUs."""
         import torch
 
         gpus = [device for device in devices if device.type == "cuda"]
@@ -91,15 +86,14 @@ class Accelerator:
         return [torch.cuda.default_generators[index] for index in indices]
 
     def replicated(self, model: nn.Module, devices: list[torch.device]) -> nn.Module:
-        """Wraps a model so that each batch is computed on copies of it, one per GPU."""
         from torch import nn
 
         return nn.DataParallel(model, device_ids=devices)
 
     def limit(self, share: float) -> None:
-        """Limits torch's memory in this process to a share of the current GPU, above 0; 1 or more removes the limit.
+        """Limits torch's memory in this process to a share of the current GPU; errors as `check`.
 
-        The CUDA context takes another 0.3 to 0.6 GB per process. Raises what `check` raises.
+        The CUDA context takes another 0.3 to 0.6 GB per process.
         """
         import torch
 
@@ -112,7 +106,6 @@ class Accelerator:
         return torch is not None and bool(torch.cuda.is_initialized())
 
     def empty_cache(self) -> None:
-        """Gives memory that no tensor uses back to the other processes of the GPU."""
         if self.in_use():
             sys.modules["torch"].cuda.empty_cache()
 
@@ -132,7 +125,7 @@ here = Accelerator()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error's type or text is that of a failed allocation, after which process and device still work."""
+    """Whether an error is a failed allocation, after which process and device still work."""
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
@@ -144,6 +137,5 @@ def usual_cause(text: str) -> str | None:
 
 
 def release() -> None:
-    """Frees unused memory, also torch's cache on a GPU: other processes may need it."""
     gc.collect()
     here.empty_cache()

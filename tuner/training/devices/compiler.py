@@ -1,10 +1,4 @@
-"""torch's compiler: compiles networks for `Task.compile`, and is not imported before code needs it.
-
-Its import takes 1.1 s and 150 MB in each process. A torch optimizer imports `torch._dynamo` when it is built (torch
-2.9 to 2.15), but in eager code uses only two functions of it, which do nothing there. torchvision imports one function
-of `torch._dynamo.utils`, which it may never call. `import_compiler_late` replaces both modules by stand-ins with these
-functions. Any other public attribute or submodule of a stand-in loads the real compiler.
-"""
+"""torch's compiler: compiles networks for `Task.compile`, and is not imported before code needs it."""
 
 from __future__ import annotations
 
@@ -16,15 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-NAME, UTILS = "torch._dynamo", "torch._dynamo.utils"
+NAME = "torch._dynamo"
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """Wraps a network; torch compiles the wrapper at its first batch. The network's parameters and names stay.
+    """Wraps a network, which torch compiles at its first batch; its parameters and their names stay.
 
-    Raises:
-        RuntimeError: torch needs a C++ compiler on a CPU, and there is none. Torch's own error is a page long and
-            appears only at the first batch.
+    Raises RuntimeError if torch needs a C++ compiler, as on a CPU, and there is none; torch itself says so late.
     """
     import torch._inductor.config
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -44,41 +36,27 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
 
 
 def import_compiler_late() -> None:
-    """Makes `import torch._dynamo` cheap until code needs the compiler; does nothing if it is already loaded."""
+    """Puts a stand-in for `torch._dynamo` in its place, unless the module is already loaded.
+
+    Its import takes 1.1 s and 150 MB in each process. A torch optimizer imports it (torch 2.9 to 2.15), but in eager
+    code uses only two of its functions, which do nothing there.
+    """
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = StandIn(NAME)
-        sys.modules[UTILS] = StandIn(UTILS)
-
-
-def is_compile_supported(device_type: Any) -> Any:
-    """Asks the real compiler whether it can compile for a device."""
-    return real(UTILS).is_compile_supported(device_type)
-
-
-is_compile_supported._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as the compiler's own is marked
 
 
 class StandIn(ModuleType):
-    """Has the functions that eager code asks for; any other public name loads the real module."""
+    """Has the functions that an optimizer uses; any other public name loads the real module."""
 
-    graph_break = staticmethod(lambda *arguments, **options: None)  # eager code has no compiled graph to end
-    is_compile_supported = staticmethod(is_compile_supported)
+    graph_break = staticmethod(lambda: None)
 
     @staticmethod
     def disable(function: Any = None, *arguments: Any, **options: Any) -> Any:
-        """Returns the function unchanged: eager code has no compiled graph to exclude it from."""
-        return function or real(NAME).disable(function, *arguments, **options)
+        return function or (lambda function: function)
 
     def __getattr__(self, name: str) -> Any:
-        package = self.__name__ == NAME and name == "__path__"  # what the import of a submodule asks for
-        if name.startswith("__") and not package:  # code that only inspects modules needs no compiler
+        if name.startswith("__") and name != "__path__":  # code that only inspects modules needs no compiler
             raise AttributeError(name)
-        return getattr(real(self.__name__), name)
-
-
-def real(name: str) -> ModuleType:
-    """Returns the real module of a stand-in's name; imports the compiler if needed."""
-    for stand_in in (NAME, UTILS):
-        if isinstance(sys.modules.get(stand_in), StandIn):
-            del sys.modules[stand_in]
-    return importlib.import_module(name)
+        if sys.modules.get(NAME) is self:
+            del sys.modules[NAME]
+        return getattr(importlib.import_module(NAME), name)

@@ -12,11 +12,7 @@ DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 9, 12  # NVML's results on a machine with
 
 @dataclass(frozen=True)
 class Device:
-    """The current state of one GPU. A number is None if the driver does not report it, for example for a MIG slice.
-
-    Attributes:
-        pids: the processes that compute on the GPU; empty if the driver does not report them.
-    """
+    """The current state of one GPU; what the driver does not report, as for a MIG slice, is None or empty."""
 
     index: int
     name: str
@@ -25,7 +21,7 @@ class Device:
     memory_total_bytes: int | None = None
     celsius: float | None = None
     watts: float | None = None
-    pids: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()  # the processes that compute on the GPU
 
 
 def devices() -> list[Device]:
@@ -54,9 +50,9 @@ def trouble() -> str:
 
 
 def percent(uuid: str) -> float | None:
-    """The utilization of the GPU with this UUID, without the leading `GPU-`; None if the driver does not report it.
+    """The share, in percent, of the last second or less in which any process ran a kernel on a GPU; None if unknown.
 
-    This is the share, in percent, of the last sampling period (up to 1 s) in which any process ran a kernel on it.
+    `uuid` is the GPU's, without the leading `GPU-`.
     """
     import pynvml
 

@@ -27,9 +27,8 @@ class Usage:
     def read(self) -> dict[str, float]:
         """The resource use now and since the last call; figures that the machine does not report are left out.
 
-        They are `cpu_percent` (100 = one core) and `rss_bytes`. On a GPU also `gpu_percent` (all its processes),
-        `gpu_memory_bytes` (torch's allocations in this process), and their peak since the last call,
-        `gpu_memory_peak_bytes`. If memory keeps growing, also `rss_growth_bytes` and `gpu_memory_growth_bytes`.
+        They are `cpu_percent` (100 = one core) and `rss_bytes`; on a GPU `gpu_percent` (all its processes),
+        `gpu_memory_bytes` (torch's allocations) and their peak, `gpu_memory_peak_bytes`; and those of `Growth`.
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         figures: dict[str, float] = {"cpu_percent": round(100 * (cpu_s - self._cpu_s) / (wall_s - self._wall_s), 1)}
@@ -56,9 +55,8 @@ def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 class Growth:
     """Detects memory that keeps growing: in the last `STEPS` epochs it never fell, and the mean step was `LEAST_BYTES`.
 
-    The first `SKIPPED` epochs are ignored, and the mean leaves out the largest step. LeNet on CIFAR-10 grows by 0
-    to 20 KiB per epoch, and once by 2 to 7 MB, when its heap is extended. With a list that keeps every loss, it grows
-    by 3 to 12 MB, but only every two or three epochs, so growth in every epoch cannot be required.
+    The mean leaves out the largest step: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch, and once by 2 to 7 MB. With
+    a list that keeps every loss, it grows by 3 to 12 MB, but only every two or three epochs.
     """
 
     def __init__(self, name: str) -> None:

@@ -114,7 +114,7 @@ def _check_reporting(train: Any, metric: str) -> None:
 
 def _check_task(request: Request) -> None:
     """Tries one batch for each alternative; raises CheckFailed if a trial would fail, or each would report only NaN."""
-    from tuner.training.streams import kept_streams
+    from tuner.training.task import kept_streams
     from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, try_setting
 
     experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
@@ -197,7 +197,7 @@ def _alternatives(value: Any) -> list[Any]:
         return [value]  # `variants` calls it
     if kind == "normal":
         return [float(value.sampler.mean)]
-    return sorted({domains.from_unit(value, end) for end in (0.0, 1.0)})
+    return sorted({domains.Range(value).value_at(end) for end in (0.0, 1.0)})
 
 
 def _difference(first: Config, config: Config) -> str:
