@@ -1,6 +1,7 @@
 """The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -41,8 +42,6 @@ class StandIn:
 
 
 class Search:
-    """The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
-
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
         self.path, self.journal, self.stopper = path, Journal(path), SearchStopper()
@@ -50,8 +49,6 @@ class Search:
         self.searcher_heard = []
         self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
         self.trials = {trial.trial_id: trial for trial in self.stage.run()}
-
-    # What a replay asks of `Proposals`.
 
     def again(self, trial_id, recorded):
         return StandIn(trial_id, status="PENDING")
@@ -83,19 +80,12 @@ class Search:
         return [event for event in read(self.path) if event["event"] == "decision"]
 
 
-def reports(seed, num_trials=14, most=8, num=4):
-    """A finite sequence of (trial, epoch, loss), trials going on at random beside each other."""
-    chance = random.Random(seed)
-    alive, waiting, epoch = [], [f"{i:05d}" for i in range(num_trials)], {}
-    while alive or waiting:
-        while waiting and len(alive) < num:
-            alive.append(waiting.pop(0))
-        trial = chance.choice(alive)
-        epoch[trial] = epoch.get(trial, 0) + 1
-        # Rounded, so that equal values occur.
-        yield trial, epoch[trial], round(chance.uniform(-3, 3), 1), lambda t=trial: alive.remove(t)
-        if epoch[trial] >= most and trial in alive:
-            alive.remove(trial)
+def reports(seed):
+    """The reports of 14 trials in a random order, each trial's own in order: (trial, epoch, loss)."""
+    chance, epochs = random.Random(seed), Counter()
+    for trial in chance.sample([f"{i:05d}" for i in range(14)] * 8, 14 * 8):
+        epochs[trial] += 1
+        yield trial, epochs[trial], round(chance.uniform(-3, 3), 1)  # rounded, so that equal values occur
 
 
 class Halving(Search):
@@ -104,9 +94,9 @@ class Halving(Search):
     The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
     """
 
-    def __init__(self, path, trials=8, **choices):
+    def __init__(self, path, **choices):
         super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)
-        for number in range(trials):
+        for number in range(8):
             trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
             self.scheduler.on_trial_add(self.stage, trial)
 

@@ -5,13 +5,12 @@
 * All slow tests run in two processes too, because most of them start processes and wait for them. A quarter of
   them use this Ray, so one process starts it here too.
 * A part of the suite runs in one process, as do the tests in a browser: two would only cost imports.
-* `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
 """
 
 import atexit
 import gc
 import os
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,36 +20,8 @@ import tuner  # noqa: F401  (before any test imports ray: it sets what ray reads
 SPACES = Path(__file__).parent / "spaces"
 
 
-def pytest_addoption(parser):
-    parser.addoption("--without-ray", action="store_true", help="skip each test that would import Ray")
-
-
 def pytest_configure(config):
     gc.disable()  # until all is imported: what a collection makes stays
-    if config.option.without_ray:
-        sys.meta_path.insert(0, WithoutRay())
-
-
-class WithoutRay:
-    """Skips the test, or the file of tests, that imports Ray."""
-
-    refused = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "ray":
-            WithoutRay.refused = True
-            pytest.skip("imports Ray", allow_module_level=True)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
-    """A test whose import of Ray was refused in another thread, which answered with an error, is skipped too."""
-    report = yield
-    if WithoutRay.refused and report.failed:
-        report.outcome, report.longrepr = "skipped", (str(item.path), 0, "Skipped: imports Ray")
-    if call.when == "teardown":
-        WithoutRay.refused = False
-    return report
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -87,6 +58,13 @@ def no_home(tmp_path, monkeypatch):
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("UV", raising=False)  # the commands that the search prints are then those without uv
+
+
+@pytest.fixture
+def sessions():
+    """A folder for Ray's sessions; its path is short, because those of sockets below it have 107 characters at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

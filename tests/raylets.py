@@ -7,6 +7,7 @@ compared, to the last digit, with those of the same search on one node that noth
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -114,6 +115,31 @@ class Testbed:
 
     def end(self) -> None:
         self._cluster.shutdown()
+
+
+NODES = """
+import json, sys
+from ray.cluster_utils import Cluster
+
+head, *others = json.loads(sys.argv[1])
+cluster = Cluster(initialize_head=True, head_node_args=head)
+for each in others:
+    cluster.add_node(**each)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@contextlib.contextmanager
+def nodes(env: dict[str, str], where: Path, *each: dict[str, int]) -> Iterator[str]:
+    """The address of a cluster with these nodes, which runs in a process of its own."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", NODES, json.dumps(each)], env=env, cwd=where, text=True, **pipes)
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.communicate("", timeout=60)
 
 
 @contextlib.contextmanager

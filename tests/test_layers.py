@@ -1,8 +1,6 @@
 """Imports go one way; what must start fast, or read without Ray, imports neither Ray nor torch with its module."""
 
 import ast
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,37 +16,10 @@ def name_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def broken_contracts(root):
-    """What import-linter prints where a contract of the folder's pyproject.toml is broken; empty where all hold."""
-    check = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        [sys.executable, "-c", check], cwd=root, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert "Contracts" in done.stdout, done.stderr
-    return done.stdout.partition("Broken contracts")[2] if done.returncode else ""
-
-
 def test_rooms_import_only_the_rooms_below_them():
-    assert broken_contracts(ROOT) == ""
-
-
-def test_imports_of_the_wrong_direction_break_the_contracts(tmp_path):
-    for name in ("tuner", "search_spaces"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    wrong = {
-        "tuner/spec/domains.py": ("def later(): import tuner.tuning.driver", "Rooms import only the rooms below them"),
-        "tuner/training/loop.py": ("import ray.tune", "Training knows no Ray"),
-        "tuner/tuning/trial.py": ("import tuner.tuning.assembly", "No imports go in a circle"),
-        "tuner/integrations/current_trial.py": ("import tuner.tuning.trial", "Integrations import nothing of the"),
-        "search_spaces/cifar.py": ("import tuner.record.journal", "Spaces import nothing of the search"),
-    }
-    for module, (line, _) in wrong.items():
-        with open(tmp_path / module, "a") as file:
-            file.write(f"\n{line}\n")
-    broken = broken_contracts(tmp_path)
-    assert all(contract in broken for _, contract in wrong.values()), broken
+    check = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "Contracts" in done.stdout and done.returncode == 0, done.stdout + done.stderr
 
 
 def test_commands_and_the_rooms_that_read_import_neither_ray_nor_torch():

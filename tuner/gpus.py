@@ -52,10 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
-    """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
-
-    Without an NVIDIA GPU, the first one says so, or the driver's `trouble`, and has this machine's CPUs and memory.
-    """
+    """Returns two tables: the GPUs (else why there are none, and this machine's figures), and the running trials."""
     if not gpus:
         first = [f"no NVIDIA GPU was found ({trouble or 'NVML reports none'})", machine()]
     else:
@@ -68,7 +65,6 @@ def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
 
 
 def trial_row(experiment: str, trial: TrialRecord) -> tuple[str, ...]:
-    """Returns a running trial's row."""
     cpus, gpus = (f"{finite(trial.resources.get(name)) or 0:g}" for name in ("CPU", "GPU"))
     return experiment, trial.id, str(trial.pid), trial.node[:MOST_NODE], cpus, gpus, str(trial.last_epoch)
 
@@ -78,27 +74,15 @@ def device_row(device: Device, trials: Trials) -> tuple[str, ...]:
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
+    figures = (device.percent, "%"), (device.celsius, "C"), (device.watts, "W")
+    percent, celsius, watts = ("-" if value is None else f"{value:.0f} {unit}" for value, unit in figures)
     here = [f"{experiment}/{trial.id}" for experiment, trial in trials if trial.pid in device.pids]
     others = len(set(device.pids) - {trial.pid for _, trial in trials})
     here += [f"{others} other process{'es' if others > 1 else ''}"] if others else []
-    return (
-        str(device.index),
-        device.name,
-        figure(device.percent, "%"),
-        memory,
-        figure(device.celsius, "C"),
-        figure(device.watts, "W"),
-        ", ".join(here) or "-",
-    )
-
-
-def figure(value: float | None, unit: str) -> str:
-    """Formats a figure with its unit; returns `-` if the figure is None."""
-    return "-" if value is None else f"{value:.0f} {unit}"
+    return str(device.index), device.name, percent, memory, celsius, watts, ", ".join(here) or "-"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Returns rows as lines of aligned columns under the names in `head`."""
     cells = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -112,10 +96,9 @@ def machine() -> str:
 
 
 def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
-    """The running trials of all experiments; logs a warning for an experiment that cannot be read.
+    """The running trials of all experiments whose driver lives; logs a warning for one that cannot be read.
 
-    A killed search journals no end of its trials; they are left out, since its driver has ended. `known` has, by
-    journal, the time of its last change and its running trials, so that it is read only after a change.
+    `known` has, by journal, the time of its last change and its running trials: it is read only after a change.
     """
     trials: Trials = []
     for path in sorted(results.glob("*/journal.jsonl")):

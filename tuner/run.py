@@ -77,7 +77,6 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 
 def _add_option(parser: Parser, name: str, about: str) -> None:
-    """Adds the option of a field; `Command` checks its value."""
     allowed, default = allowed_in(Command)[name], getattr(Command, name)
     classes = [each for each in allowed if isinstance(each, type)]
     choices = ",".join(each for each in allowed if isinstance(each, str))
@@ -126,7 +125,6 @@ def of_the_script(word: str, argv: list[str]) -> str:
 
 
 def run(call: SearchCall) -> int:
-    """Runs a new search, or resumes one; returns the exit code."""
     try:
         result = run_search(call)
         return result.exit_code if result else 0

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
     parser = Parser(prog="python -m tuner.train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("place", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
+    parser.add_argument("path", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
     parser.add_argument("--trial", metavar="ID", help="the trial of the experiment whose setting to train")
     parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
         args = parser.parse_args(argv)
-        place = Path(args.place)
+        path = Path(args.path)
         if args.trial is None:
-            config, folder, files = load_config(place), place.parent, [place.name]
+            config, folder, files = load_config(path), path.parent, [path.name]
         else:
-            record = load(place)
+            record = load(path)
             config, folder, files = trial_config(record, args.trial), record.experiment.folder, [FILE, COPY]
         space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
         say(*code)
@@ -76,15 +76,19 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 def retrain(config: dict[str, Any]) -> None:
     """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part."""
-    test = None
+    import torch
+
+    best = b""  # the state after the setting's best epoch in the search
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
         while training.epoch < config["max_epochs"]:
             report = training.run_epoch()
             say(f"epoch {training.epoch}/{config['max_epochs']}: {figures(report)}")
             if training.epoch == config["epoch"] and splits.test is not None:
-                test = tested(config, training, splits)
-    if test:
+                best = training.state()
+    if best:
+        state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
+        test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
         say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
@@ -94,9 +98,7 @@ def retrain(config: dict[str, Any]) -> None:
 def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
     """Yields the training of a setting, built as in its trial with the same number of processes, and its data.
 
-    Args:
-        config: the content of best/config.json; a RequestError if its space is missing or a function for Ray Tune.
-        state: the content of a checkpoint to resume from; None = start at epoch 0.
+    `config` is the content of best/config.json, `state` that of a checkpoint to resume from (None = start at epoch 0).
     """
     import torch
 
@@ -116,19 +118,6 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
         if state is not None:
             training.restore(state)
         yield training, splits
-
-
-def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -> dict[str, float]:
-    """Returns the test metrics, from one process as in the search; several would sum in another order."""
-    import torch
-
-    from tuner.training.loop import Training
-
-    assert splits.test is not None
-    if isinstance(training, Training):
-        return training.evaluate(splits.test)
-    state = torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
-    return evaluate(find_space(config["space"]), config, state, splits)
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from ray import tune
 
 from tuner.errors import RequestError
-from tuner.rules.named import rule_of
+from tuner.rules import rule_of
 from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space

@@ -1,6 +1,5 @@
 """`benchmarks.search_quality`: its results file, budgets, regrets, ranks and tables, and methods on a tiny table."""
 
-import json
 import math
 import re
 
@@ -9,14 +8,13 @@ import pytest
 
 from benchmarks.search_quality import methods, tables
 from benchmarks.search_quality.__main__ import main
-from benchmarks.search_quality.runs import NUM_REGRETS, Key, Regret, Results, run
+from benchmarks.search_quality.runs import Regret, run
 from benchmarks.search_quality.simulate import Curves, Observation, Problem, simulate
 from tuner.errors import RequestError
 
 NUM, EPOCHS = 60, 9
 SPACE = {"lr": {"type": "loguniform", "low": 1e-4, "high": 1.0}, "width": {"type": "choice", "values": [2, 4]}}
 IN_THIS_ENVIRONMENT = [name for name in methods.OPPONENTS if not name.startswith("syne:")]
-KEY = Key("tiny", "ours:random+asha,eta=3", 1, 0)
 
 
 @pytest.fixture
@@ -36,25 +34,6 @@ def curves(path):
     return Curves.load(path)
 
 
-def regrets_of(value):
-    return np.full(NUM_REGRETS, value)
-
-
-def test_every_cut_of_a_results_file_is_read_and_the_run_goes_on(tmp_path):
-    path = tmp_path / "results.jsonl"
-    results = Results(path)
-    results.add(KEY, regrets_of(0.5))
-    results.add(KEY._replace(repeat=1), regrets_of(0.25))
-    whole = path.read_bytes()
-    first = whole.index(b"\n") + 1
-    for size in [*range(first, len(whole), 11), len(whole) - 1]:
-        path.write_bytes(whole[:size])
-        results = Results(path)
-        assert list(results.regrets) == [KEY] and (results.regrets[KEY] == 0.5).all()
-        results.add(KEY._replace(repeat=1), regrets_of(0.25))
-        assert path.read_bytes() == whole
-
-
 @pytest.mark.parametrize("sign, mode", [(1, "min"), (-1, "max")])
 def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_table(sign, mode):
     values = sign * np.array([[5.0, 1.0], [4.0, 3.0], [math.nan, 9.0]])
@@ -63,33 +42,6 @@ def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_t
     seen += [Observation(4, 2, 1, 2, sign * 4), Observation(5, 2, 2, 2, sign * 1)]
     regrets = Regret(curves).at(np.array([0.5, 1, 2.9, 3, 4.5, 5, 9]), seen)
     assert regrets == pytest.approx([1, 2, 2, 0.5, 0.5, 0, 0])  # best 1, median of the settings' best values 3
-
-
-@pytest.mark.slow
-def test_an_experiments_completed_trials_become_a_table(search_here, tmp_path):
-    options = ("--searcher", "random", "--scheduler", "fifo", "--num-samples", "4")
-    folder = search_here("saving.py", *options).folder
-    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    ends = [at for at, line in enumerate(lines) if json.loads(line)["event"] == "trial_ended"]
-    (folder / "journal.jsonl").write_bytes(b"".join(lines[: ends[1] + 1]))
-    events = [json.loads(line) for line in lines[: ends[1] + 1]]
-    reports = [each for each in events if each["event"] == "report"]
-    ended = [each["trial"] for each in events if each["event"] == "trial_ended"]
-
-    curves, left_out = tables.record(folder, tmp_path / "table.npz")
-
-    assert left_out == len({each["trial"] for each in events if each["event"] == "trial_suggested"}) - len(ended) > 0
-    assert list(curves.space) == ["lr", "width"] and curves.space["width"]["values"] == [2, 4, 8]
-    assert curves.values[0] == pytest.approx(
-        [each["metrics"]["loss"] for each in reports if each["trial"] == ended[0]], rel=1e-6
-    )
-    times = [each["time"] for each in reports if each["trial"] == ended[0]]
-    assert curves.seconds[0, 1:] == pytest.approx(np.diff(times), abs=1e-3) and curves.seconds[0, 0] > 0
-
-    first = next(at for at, line in enumerate(lines) if json.loads(line)["event"] == "report")
-    (folder / "journal.jsonl").write_bytes(b"".join(lines[: first + 1]))
-    with pytest.raises(RequestError, match="none of . trials completed or diverged; search with --searcher random"):
-        tables.record(folder, tmp_path / "table.npz")
 
 
 @pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:random+asha,eta=3,grace=1", "ours:hyperopt+asha"])

@@ -7,41 +7,30 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
 import pytest
-from killing import TRIAL_ACTORS
 
 from tuner.engine.local.alone import importing, keep_token_private, start_ahead
 from tuner.training.group import Processes
 
 SCRIPT = """
-import contextlib, json, os, sys, time, uuid
-from pathlib import Path
-os.environ["OURS"] = uuid.uuid4().hex  # another Ray may run beside this one
+import json, sys, time
 import tuner.tuning.driver
-import ray
+import psutil, ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tuner.engine.local.alone import private_options, start_ahead
 
 def idle():
-    found = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            ours = os.environ["OURS"].encode() in (process / "environ").read_bytes()
-            found += ours and (process / "cmdline").read_bytes().startswith(b"ray::IDLE")
-    return found
+    return sum(process.name() == "ray::IDLE" for process in psutil.Process().children(recursive=True))
 
 class Actor:
     def look(self):
-        return os.getpid(), "colorsys" in sys.modules
+        return "colorsys" in sys.modules
 
-options = private_options(None, 3, ["colorsys"])
-ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, **options)
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, **private_options(None, 3, ["colorsys"]))
 start_ahead(3)
 end = time.monotonic() + 30
 while (started := idle()) < 3 and time.monotonic() < end:
@@ -49,13 +38,12 @@ while (started := idle()) < 3 and time.monotonic() < end:
 group = placement_group([{"CPU": 1}, {"CPU": 1}])
 ray.get(group.ready())
 time.sleep(3)  # Ray ends those that have been idle for a second
-kept = idle()
-actors = []
+kept, actors = idle(), []
 for index, cpus in ((0, 0), (0, 1), (1, 1)):
-    place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-    actors.append(ray.remote(Actor).options(num_cpus=cpus, scheduling_strategy=place).remote())
-seen = ray.get([actor.look.remote() for actor in actors])
-print(json.dumps({"started": started, "kept": kept, "left": idle(), "imported": [said for _, said in seen]}))
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    actors.append(ray.remote(Actor).options(num_cpus=cpus, scheduling_strategy=strategy).remote())
+imported = ray.get([actor.look.remote() for actor in actors])
+print(json.dumps({"started": started, "kept": kept, "left": idle(), "imported": imported}))
 ray.shutdown()
 """
 
@@ -108,32 +96,35 @@ def is_loopback(address):
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
 
-@pytest.fixture
-def sessions():
-    """Where Ray's session goes; a short path, because those of sockets below it have 107 characters at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
+EXPECTED = {"gcs_server", "raylet", "ray::IDLE"}
 
 
-def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, sessions):
-    command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "4", "--wandb", "disabled"]
+WITH_RAY = """
+import sys
+from tuner.engine.local.signals import signals_to
+from tuner.spec.experiment import Options
+from tuner.tuning.driver import ray_here
+with signals_to(print), ray_here(Options(), ()):
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_leaves_signals(tmp_path, sessions):
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"HOME": str(tmp_path), "RAY_TMPDIR": str(sessions)}
-    with open(tmp_path / "output", "w") as output:
-        search = subprocess.Popen(
-            [*command, "--results", str(tmp_path / "results")], env=env, stdout=output, stderr=output, umask=0o022
-        )
-        listeners, modes = set(), set()
-        while search.poll() is None:
-            listeners |= listening(search.pid)
-            with contextlib.suppress(FileNotFoundError):
-                modes |= {stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()}
-            time.sleep(0.3)  # a look takes 50 ms of a CPU
-    assert modes == {0o700} and not list(sessions.iterdir())
-    assert search.returncode == 0, (tmp_path / "output").read_text()
-    names = {name for name, _ in listeners}
-    assert {"gcs_server", "raylet"} <= names and any(name.startswith(TRIAL_ACTORS) for name in names)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    driver = subprocess.Popen([sys.executable, "-c", WITH_RAY], env=env, umask=0o022, text=True, **pipes)
+    assert driver.stdout.readline() == "started\n"
+    listeners, end = set(), time.monotonic() + 60
+    while not (EXPECTED <= {name for name, _ in listeners}) and time.monotonic() < end:
+        listeners |= listening(driver.pid)
+    assert EXPECTED <= {name for name, _ in listeners}
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()] == [0o700]
+    driver.terminate()
+    assert driver.communicate(timeout=60) == ("interrupted by SIGTERM\n", "") and driver.returncode == 0
+    assert not list(sessions.iterdir())
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700
 

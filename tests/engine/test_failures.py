@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import ray.exceptions
 import torch
-from tiers import further
 from workerless import in_this_process
 
 from tuner.engine.controller import failures
 from tuner.engine.controller.failures import Retries, as_a_worker_or_task_error, kind_of, likeness
 
-LOST = ray.exceptions.RayActorError(error_msg="killed")
+LOST = ray.exceptions.RayActorError(error_msg="killed\nmore")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
@@ -27,12 +26,9 @@ def as_ray_says(error):
         (KeyError("lr"), "user"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "oom"),
         (RuntimeError("CUDA out of memory"), "oom"),
-        (RuntimeError("CUDA error: device-side assert triggered"), "cuda"),
         (RuntimeError("CUDA error: unspecified launch failure"), "cuda"),
         (torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB."), "oom"),
         (torch.AcceleratorError("HIP error: an illegal memory access was encountered"), "cuda"),
-        (RuntimeError("HIP error: unspecified launch failure"), "cuda"),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), "cuda"),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "oom"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"), "oom"),
         (MemoryError("Unable to allocate 8.00 EiB for an array"), "oom"),
@@ -48,10 +44,9 @@ def test_an_error_of_a_trial_is_told_in_one_line(error, kind):
 
 
 def test_a_lost_worker_is_told_also_one_inside_a_trial():
-    lost = ray.exceptions.RayActorError(error_msg="killed by SIGKILL\nmore")
-    inner = ray.exceptions.RayTaskError("epoch", "", lost)
-    for error in (lost, inner, ray.exceptions.RayTaskError("train", "", inner)):
-        assert kind_of(error) == ("worker_lost", "its worker died: killed by SIGKILL")
+    inner = ray.exceptions.RayTaskError("epoch", "", LOST)
+    for error in (LOST, inner, ray.exceptions.RayTaskError("train", "", inner)):
+        assert kind_of(error) == ("worker_lost", "its worker died: killed")
 
 
 @pytest.mark.parametrize(
@@ -138,11 +133,8 @@ def epochs(ran, trial="00000"):
     return [event["epoch"] for event in ran.events if event["event"] == "report" and event["trial"] == trial]
 
 
-# By default, `test_recovery.py` has bohb, which pauses as hyperband does, without workers.
-@pytest.mark.parametrize("scheduler", ["asha", *further(["hyperband"])])
-def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
-    options = ["--scheduler", scheduler, "--max-concurrent-trials", "1"]
-    ran = lossy("killed once", "none", options=options)
+def test_a_lost_worker_costs_an_epoch_at_most(lossy):  # by asha; `test_recovery.py` has bohb, without workers
+    ran = lossy("killed once", "none", options=["--scheduler", "asha", "--max-concurrent-trials", "1"])
     assert ran.code == 0 and ran.trials["00000"].status == "completed"
     assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
     (failed,) = ran.failed
@@ -195,10 +187,8 @@ def test_a_dead_worker_is_told_with_its_probable_cause(monkeypatch):
         "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. Some common causes "
         "include: (1) the process was killed by the OOM killer"
     )
-    text = Retries(0).judge("00001", lost, 0).error
-    assert text.startswith(
-        "its worker was killed, or its native code crashed; `dmesg` says if memory ran out: then use"
-    )
+    says = "its worker was killed, or its native code crashed; `dmesg` says if memory ran out: then use"
+    assert Retries(0).judge("00001", lost, 0).error.startswith(says)
     for num, words in ((4, "by a signal, or its native code crashed (SIGSEGV); memory had not"), (5, "by the kernel")):
         kills = iter((4, num))
         monkeypatch.setattr(failures, "oom_kills", lambda kills=kills: next(kills))

@@ -16,7 +16,7 @@ from tuner.spec.experiment import Experiment
 from tuner.tuning.scheduling.population_scheduler import population_of
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
-STOPPER = tune.stopper.MaximumIterationStopper(3)
+STOPPER, CHANGING = tune.stopper.MaximumIterationStopper(3), schedulers.ResourceChangingScheduler()
 
 
 def train(config):
@@ -118,10 +118,7 @@ def test_what_a_space_cannot_hold_reaches_the_function_and_the_class(of):
         (dict(metric=None, mode=None), 'names no metric: give one, as search(tuner, metric="loss", mode="min")'),
         (dict(param_space={}), "no param_space"),
         (dict(search_alg=Namespace(searcher=1)), "no searcher Namespace: give another, as search(tuner, searcher='"),
-        (
-            dict(scheduler=schedulers.ResourceChangingScheduler()),
-            "no scheduler ResourceChangingScheduler: give another",
-        ),
+        (dict(scheduler=CHANGING), "no scheduler ResourceChangingScheduler: give another"),
         (dict(run={"stop": STOPPER}), "stop=MaximumIterationStopper, which tuner cannot use: give the most reports"),
     ],
 )
@@ -132,6 +129,6 @@ def test_what_tuner_does_not_have_is_refused(of, given, text):
 
 def test_the_callers_options_take_precedence(of):
     assert of(metric=None, mode=None, options={"metric": "loss", "mode": "max"}).space.mode == "max"
-    of(scheduler=schedulers.ResourceChangingScheduler(), options={"scheduler": "asha"})
+    of(scheduler=CHANGING, options={"scheduler": "asha"})
     limited = of(run={"stop": STOPPER}, options={"max_epochs": 5})
     assert limited.notes == ("stop=MaximumIterationStopper is not used",)

@@ -1,16 +1,18 @@
-"""Nodes that come and go: what a search makes of it. The searches with real nodes are in `tests/raylets.py`."""
+"""Nodes that come and go. `tests/raylets.py` has the searches with real nodes."""
 
 import json
+import platform
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import ray
 import yaml
 from raylets import FAULTS, figures, places, raylets
 
-from tuner.engine.cluster import nodes
+from tuner.engine.cluster import joining, nodes
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.cluster.nodes import Nodes, Want, agreed, division, launchable
 from tuner.errors import RequestError
@@ -34,13 +36,17 @@ def cluster(monkeypatch):
     return Cluster
 
 
-def test_trials_at_a_time_follow_the_nodes_and_stay_on_this_machine(cluster):
+def test_trials_at_a_time_follow_the_nodes_and_keep_to_the_share_or_stay_on_this_machine(cluster):
     followed, here = Nodes(Resources(1, 0, 4), follow=True), Nodes(Resources(1, 0, 2))
     cluster.leaving = frozenset("a")
     for present, expected in (([{"CPU": 4}], 4), ([{"CPU": 4}, {"CPU": 2}], 6), ([], 1), ([{"CPU": 1}], 1)):
         cluster.present = present
         assert followed.concurrent() == expected and followed.leaving == frozenset("a")
         assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
+    cluster.present = [{"CPU": 4}]
+    assert followed.concurrent() == 4 and not followed.too_many(9)
+    cluster.agreed = lambda want: 2
+    assert followed.concurrent() == 2 and followed.too_many(3) and not followed.too_many(2)
 
 
 def test_an_autoscaler_sees_the_trials_that_were_asked_for_or_that_it_may_add_nodes_for(cluster):
@@ -53,7 +59,6 @@ def test_an_autoscaler_sees_the_trials_that_were_asked_for_or_that_it_may_add_no
     ("wants", "expected"),
     [
         ([(10, 4)], [4]),
-        ([(10, 4), (10, 4)], [2, 2]),
         ([(10, 3), (10, 3)], [2, 1]),
         ([(10, 4), (1, 4)], [3, 1]),  # what one cannot use is the other's
         ([(10, 8), (10, 2)], [4, 1]),  # trials of different sizes: halves of the cluster
@@ -66,14 +71,6 @@ def test_an_autoscaler_sees_the_trials_that_were_asked_for_or_that_it_may_add_no
 )
 def test_searches_divide_a_cluster(wants, expected):
     assert list(division({str(i): Want(*want) for i, want in enumerate(wants)}).values()) == expected
-
-
-def test_a_search_keeps_to_its_part(cluster):
-    cluster.present = [{"CPU": 4}]
-    alone = Nodes(Resources(1, 0, 4), follow=True)
-    assert alone.concurrent() == 4 and not alone.too_many(9)
-    cluster.agreed = lambda want: 2
-    assert alone.concurrent() == 2 and alone.too_many(3) and not alone.too_many(2)
 
 
 ONE, DDP = Resources(1, 1, 2), Resources(2, 0, 1, workers=2, split=True)
@@ -162,7 +159,16 @@ def test_an_address_that_cannot_be_one_is_refused(address, message):
         check_head(address)
 
 
-# Real nodes: raylets of this machine.
+@pytest.mark.parametrize("theirs", [{"ray_version": "2.9.0"}, {"python_version": "3.9.1"}])
+def test_another_version_is_refused(monkeypatch, theirs):
+    ours = {"ray_version": ray.__version__, "python_version": platform.python_version()}
+    monkeypatch.setattr(joining, "_listening", str)
+    monkeypatch.setattr(joining, "_asked", lambda *_: (ours | theirs, []))
+    with pytest.raises(RequestError, match=r"the cluster runs Ray [\d.]+ on Python [\d.]+, but this process runs Ray"):
+        check_head("h:1")
+    monkeypatch.setattr(joining, "_asked", lambda *_: (ours, []))
+    with pytest.raises(RequestError, match="this machine is no node of that cluster; start the search on a node"):
+        check_head("h:1")
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,6 @@ def test_a_download_is_found_by_the_next_trial(around, place):
 
 
 def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
-    """The second finds, at its end, that the folder is there; only what is missing is added."""
     second = module.OwnFolder(trial(around, 1))
     assert second.open(True)
     (second.here / "raw_data").mkdir()
@@ -133,7 +132,6 @@ def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
 
 
 def test_a_download_is_shared_at_the_first_report(around):
-    """The trial itself still finds it, also in a file that is open."""
     with pytest.raises(OSError, match="later"), own_folder(trial(around), is_new=True):
         os.mkdir("raw_data")
         Path("raw_data/images").write_text("downloaded")
@@ -158,7 +156,6 @@ def test_a_download_that_failed_is_not_shared(around, error, shared):
 
 
 def test_files_follow_the_checkpoint(around):
-    """A trial that continues finds its files, also after a kill; one that starts anew does not."""
     with own_folder(trial(around), is_new=True):
         Path("log.txt").write_text("1")
     with own_folder(trial(around), is_new=False):
@@ -232,7 +229,6 @@ def test_the_copy_waits_for_a_worker_that_still_removes_links(around):
 
 
 def test_a_link_that_a_killed_trial_left_is_not_followed(around, tmp_path):
-    """It may be of a folder from elsewhere. The trial's own links within the folder stay."""
     (tmp_path / "precious").write_text("mine")
     killed = module.OwnFolder(trial(around))
     killed.open(True)

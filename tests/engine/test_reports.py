@@ -29,7 +29,7 @@ def processes(monkeypatch):
     return lambda **options: multiprocessing.Process(target=work, args=(0,), **options).start()
 
 
-def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processes):
+def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processes, monkeypatch):
     before = BaseProcess.start
     said = f"own process has reported nothing; it ran {WORK} in another one; send the metric"
     with pytest.raises(ValueError, match=said), explained(SimpleNamespace(num_reports=0)):
@@ -39,6 +39,9 @@ def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processe
         processes()
     with explained(SimpleNamespace(num_reports=0)):
         pass  # no process: Ray says that there is no report
+    monkeypatch.setattr(work, "__module__", "torch.utils.data._utils.worker")
+    with explained(SimpleNamespace(num_reports=0)):
+        processes()  # of a DataLoader
 
 
 def test_a_report_in_another_process_and_a_function_that_it_cannot_import_are_named(processes):
@@ -51,13 +54,6 @@ def test_a_report_in_another_process_and_a_function_that_it_cannot_import_are_na
         processes(name="broken")
 
 
-def test_the_processes_of_a_data_loader_report_nothing(monkeypatch):
-    monkeypatch.setattr(BaseProcess, "start", lambda process: None)
-    monkeypatch.setattr(work, "__module__", "torch.utils.data._utils.worker")
-    with explained(SimpleNamespace(num_reports=0)):
-        multiprocessing.Process(target=work).start()
-
-
 def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path):
     space = tmp_path / "tensors.py"
     space.write_text(TENSORS)
@@ -66,9 +62,8 @@ def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path
     for kind in ("scalar", "one", "numpy"):
         assert [report.metrics["loss"] for report in by_kind[kind].reports] == [1.0, 0.5], kind
     assert by_kind["many"].status == "failed"
-    assert by_kind["many"].reason.startswith(
-        "ValueError: 'loss' is reported as a tensor of shape (2,): report a number"
-    )
+    said = "ValueError: 'loss' is reported as a tensor of shape (2,): report a number"
+    assert by_kind["many"].reason.startswith(said)
     assert {"cpu_percent", "rss_bytes"} <= set(by_kind["one"].reports[0].metrics)
     assert "rss_bytes" not in ran.out
 

@@ -44,22 +44,6 @@ def wait_for(process, num_processes):
         time.sleep(0.05)
 
 
-WITH_RAY = """
-import os, signal, sys
-import ray
-from tuner.tuning.driver import ray_here
-from tuner.engine.local.signals import signals_to
-from tuner.spec.experiment import Options
-with signals_to(print), ray_here(Options(), ()):
-    os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-def test_ray_leaves_the_handlers_of_signals_as_they_are():
-    ran = subprocess.run([sys.executable, "-c", WITH_RAY], capture_output=True, text=True, check=True)
-    assert ran.stdout == "interrupted by SIGTERM\n" and "SIGTERM" not in ran.stderr
-
-
 @pytest.fixture
 def calls(monkeypatch):
     before = [signal.getsignal(number) for number in signals.HANDLED]

@@ -76,7 +76,7 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     assert sizes["none"] == [6, 6, 6] and sizes["scarce"] == [6, 1, 1]  # 6, 3 and 1 at once from the second epoch on
 
 
-@pytest.mark.parametrize("strategy", ["dp", "model", "pipeline"])
+@pytest.mark.parametrize("strategy", ["dp", *further(["model", "pipeline"], 2)])
 def test_one_process_with_several_devices_finds_what_single_finds(search_here, strategy):
     small = ["--num-samples", "2", "--max-epochs", "2", "--max-concurrent-trials", "1"]
     ran = search_here("tiny.py", *small, "--strategy", strategy, name=strategy)

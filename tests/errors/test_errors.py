@@ -6,21 +6,20 @@ import pytest
 
 from tuner.errors import RequestError, nearest, printable
 
-HOSTILE = {
-    "\x1b]0;evil\x07": r"\x1b]0;evil\x07",
-    "\x9b31m": r"\x9b31m",
-    "a\r\nb\tc": r"a\r\nb\tc",
-    "\u202egnp.exe\u2066\u200f": r"\u202egnp.exe\u2066\u200f",
-    "half \ud800": r"half \ud800",
-    "line\u2028end": r"line\u2028end",
-    "zero\x00\x7f": r"zero\x00\x7f",
-}
+HOSTILE = [
+    "\x1b]0;evil\x07",
+    "\x9b31m",
+    "a\r\nb\tc",
+    "\u202egnp.exe\u2066\u200f",
+    "half \ud800",
+    "line\u2028end",
+    "zero\x00\x7f",
+]
 
 
-@pytest.mark.parametrize(("text", "seen"), HOSTILE.items())
-def test_what_a_terminal_would_obey_is_shown_as_its_escape(text, seen):
-    assert printable(text) == seen and printable(text).isprintable()
-    printable(text).encode()
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_terminal_would_obey_is_shown_as_its_escape(text):
+    assert printable(text).isprintable() and printable(text).encode().decode("unicode_escape") == text
 
 
 @pytest.mark.parametrize("text", ["", "loss 0.5", "Zürich, 学習率, ∞ ± ² \U0001f600", "C:\\temp 'x' \"y\""])

@@ -27,6 +27,7 @@ from ray import tune
 from tuner import Arrays, RequestError, Space, Task, load, load_best, search
 params = {"lr": tune.uniform(0, 1)}
 def train(config): raise KeyError("gone")
+space = Space(params=params, train=train)
 """
 
 
@@ -52,16 +53,10 @@ def shown(tmp_path, monkeypatch, capsys):
 
 MISTAKES = [
     ("search('cifra')", "RequestError: no space named 'cifra'; did you mean 'cifar'?"),
-    (
-        "search(Space(params=params, train=train), scheduler=train)",
-        "scheduler (function): must be one of auto, asha, asha-promotion,",
-    ),
-    ("search(Space(params=params, train=train), time_budget=30)", "time_budget 30: must be a text such as 90s, 30m"),
-    (
-        "search(Space(params=params, train=train), point=0.1)",
-        'point 0.1: must be a list of settings, such as point=[{"',
-    ),
-    ("search(Space(params=params, train=train), resume=True)", "resume True: must be the name of an experiment, or"),
+    ("search(space, scheduler=train)", "scheduler (function): must be one of auto, asha, asha-promotion,"),
+    ("search(space, time_budget=30)", "time_budget 30: must be a text such as 90s, 30m"),
+    ("search(space, point=0.1)", 'point 0.1: must be a list of settings, such as point=[{"'),
+    ("search(space, resume=True)", "resume True: must be the name of an experiment, or"),
     (
         "search(tune.Tuner(train, param_space=params, tune_config=tune.TuneConfig(metric='loss', mode='min', "
         "scheduler=tune.schedulers.ResourceChangingScheduler())))",
@@ -85,9 +80,7 @@ def test_a_mistake_in_a_script_is_one_line_with_its_place(shown, call, text):
 
 
 def test_other_errors_keep_their_traceback(shown):
-    assert shown("try:\n    load('nothing')\nexcept RequestError:\n    pass\n1 / 0\n").startswith(
-        "Traceback (most recent"
-    )
+    assert shown("try:\n    load('nothing')\nexcept RequestError:\n    pass\n1 / 0\n").startswith("Traceback (most")
     assert "Traceback" in shown("int('x')\n")  # a ValueError, but none of tuner's
 
 
@@ -121,7 +114,7 @@ def test_a_process_runs_one_search_at_a_time(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_mistake_in_a_cell_is_one_line_that_names_the_cell(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    failing = "search(Space(params=params, train=train), num_samples=2, wandb='disabled').best.config"
+    failing = "search(space, num_samples=2, wandb='disabled').best.config"
     cells = [SETUP, *(call for call, _ in MISTAKES), failing]
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
     resources = {"metadata": {"path": str(tmp_path)}}

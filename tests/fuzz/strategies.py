@@ -6,10 +6,12 @@ A folder is a dictionary: path -> its content, or the name of a thing that is no
 import contextlib
 import copy
 import io
+import itertools
 import json
 import math
 import os
 import socket
+import stat
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
@@ -28,42 +30,27 @@ TRIALS = ("00000", "00001", "00002")
 EPOCHS = [9] * 6 + [1, 27, 1000, 1_000_000]  # the most make analyses so expensive that a busy machine ends them
 
 
-# --- values ---------------------------------------------------------------------------------------------------------
-
-NUMBERS = some.one_of(
-    some.integers(-2, 12),
-    some.floats(),
-    some.sampled_from(
-        [0, -0.0, 1.5, 2**31, 2**53 + 1, 2**63, 2**64, 10**18, -(10**18), 10**299, 10**400, -(10**400), 1e308, -1e308]
-        + [5e-324, math.nan, math.inf, -math.inf, 1e15, 1_000_000, 999_999]
-    ),
-)
-NAMES = some.one_of(
-    some.text(max_size=6),
-    some.sampled_from(
-        ["", ".", "..", "../../elsewhere", "/etc/passwd", "a/b", "a\0b", "\x1b[31m\x1b]0;x\x07", "\u202e", "\udcff"]
-        + ["nan", "inf", "-inf", "1e400", "True", "x" * 300, "x" * 20_000, "\n", "🙂", MARKUP]
-        + ["loss", "00000", "00001", "stop", "pause", "completed", "pruned", "lr", "rss_bytes", "cpu_percent"]
-        + [f"{FOREVER}deep{n}{FOREVER}" for n in (150, 400, 1200, 100_000)]
-        + [f"{FOREVER}digits{n}{FOREVER}" for n in (310, 5000)]
-    ),
-)
+ODD = [0, -0.0, 1.5, 2**31, 2**53 + 1, 2**63, 2**64, 10**18, -(10**18), 10**299, 10**400, -(10**400), 1e308, -1e308]
+ODD += [1.7e308, -1.7e308, 5e-324, math.nan, math.inf, -math.inf, 1e15, 1_000_000, 999_999]
+NUMBERS = some.integers(-2, 12) | some.floats() | some.sampled_from(ODD)
+FIXED = ["", ".", "..", "../../elsewhere", "/etc/passwd", "a/b", "a\0b", "\x1b[31m\x1b]0;x\x07", "\u202e", "\udcff"]
+FIXED += ["nan", "inf", "-inf", "1e400", "True", "x" * 300, "x" * 20_000, "\n", "🙂", MARKUP]
+FIXED += ["loss", "00000", "00001", "stop", "pause", "completed", "pruned", "lr", "rss_bytes", "cpu_percent"]
+DEEP, DIGITS = (150, 400, 1200, 100_000), (310, 5000)
+FIXED += [f"{FOREVER}deep{n}{FOREVER}" for n in DEEP] + [f"{FOREVER}digits{n}{FOREVER}" for n in DIGITS]
+NAMES = some.text(max_size=6) | some.sampled_from(FIXED)
 SCALARS = some.one_of(some.none(), some.booleans(), NUMBERS, NAMES)
-VALUES = some.one_of(
-    SCALARS,
-    some.lists(SCALARS, max_size=3),
-    some.dictionaries(NAMES, SCALARS, max_size=2),
-    some.dictionaries(NAMES, some.lists(SCALARS, max_size=2), max_size=2),
-)
+LISTS = some.lists(SCALARS, max_size=3)
+VALUES = SCALARS | LISTS | some.dictionaries(NAMES, SCALARS | LISTS, max_size=2)
 
 
 def text_of(document, is_ascii=True):
     """JSON, with what Python cannot nest or print put in as text."""
     text = json.dumps(document, ensure_ascii=is_ascii).encode(errors="surrogatepass")
     if FOREVER.encode() in text:
-        for n in (150, 400, 1200, 100_000):
+        for n in DEEP:
             text = text.replace(f'"{FOREVER}deep{n}{FOREVER}"'.encode(), b"[" * n + b"]" * n)
-        for n in (310, 5000):
+        for n in DIGITS:
             text = text.replace(f'"{FOREVER}digits{n}{FOREVER}"'.encode(), b"9" * n)
     return text
 
@@ -73,9 +60,9 @@ def mutated(draw, document, most=3):
     """The document with up to so many changes, anywhere in it."""
     document = copy.deepcopy(document)
     for _ in range(draw(some.integers(0, most))):
-        places = list(_places(document)) or [({"": None}, "")]
-        inside, key = draw(some.sampled_from(places))
-        value, (other, there) = inside[key], draw(some.sampled_from(places))
+        entries = list(_entries(document)) or [({"": None}, "")]
+        inside, key = draw(some.sampled_from(entries))
+        value, (other, there) = inside[key], draw(some.sampled_from(entries))
         kinds = (str(value)[:100], [value], {"x": value}, None, True, copy.deepcopy(other[there]))
         change = draw(some.sampled_from(["value", "value", "number", "kind", "drop", "name", "more"]))
         if change == "drop":
@@ -89,13 +76,12 @@ def mutated(draw, document, most=3):
     return document
 
 
-def _places(document):
-    items = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    )
-    for key, value in list(items):
+def _entries(document):
+    """(container, key) of each value in a document."""
+    keys = document if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ()
+    for key in list(keys):
         yield document, key
-        yield from _places(value)
+        yield from _entries(document[key])
 
 
 @some.composite
@@ -120,8 +106,6 @@ def hurt(document):
     return mutated(document).map(text_of).flatmap(spoiled)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
-
 PARAMS = {
     "lr": {"kind": "loguniform", "lower": 1e-4, "upper": 0.1},
     "act": {"kind": "choice", "categories": ["relu", "gelu"]},
@@ -133,12 +117,10 @@ FACTS = {"best_rule": "the best", "space": SPACE, "versions": {"python": "3.11"}
 
 
 def options_of(name, **other):
-    """The options of a search."""
     return asdict(Experiment(**{"space": "quadratic", "name": name, "results": "/anywhere", "max_epochs": 9, **other}))
 
 
 def with_sum(document):
-    """The document with its checksum."""
     return {**document, "sha256": digest(json.loads(text_of(document)))}
 
 
@@ -182,13 +164,7 @@ def events_of(word):
     return [*events, {"time": 2e9, "event": "experiment_finished", "state": "finished", "reason": word}]
 
 
-def journal_of(events):
-    """The bytes of a journal."""
-    return b"".join(sealed(text_of(event)) for event in events)
-
-
-ODD = [0, -0.0, 2**53 + 1, 2**63, 10**299, 1.7e308, -1.7e308, 5e-324, math.nan, math.inf, -math.inf, "nan", "inf", None]
-SHOWN = some.floats(0, 10) | some.floats() | some.integers(-2, 12) | some.sampled_from([*ODD, True, "much"])
+SHOWN = some.floats(0, 10) | NUMBERS | some.sampled_from(["nan", "inf", None, True, "much"])
 USED = some.sampled_from(["loss", "loss", "accuracy", "rss_bytes", "train_s", "odd"])
 METRICS = some.dictionaries(USED, SHOWN, min_size=1, max_size=3)
 CONFIGS = some.fixed_dictionaries({}, optional={"lr": SHOWN, "act": SHOWN, "b": VALUES, "CPU": VALUES, "GPU": SHOWN})
@@ -209,22 +185,13 @@ def journals(draw):
     how = draw(some.sampled_from(["", "", "", "", "moved", "unsealed", "mixed"]))
     if how == "moved":
         events = draw(some.permutations(events))
-    lines = [text_of(event) for event in events]
-    return draw(spoiled(b"".join(
-        line + b"\n" if how == "unsealed" or (how == "mixed" and number % 2) else sealed(line)
-        for number, line in enumerate(lines)
-    )))  # fmt: skip
+    is_sealed = {"unsealed": [False], "mixed": [True, False]}.get(how, [True])
+    lines = zip(map(text_of, events), itertools.cycle(is_sealed), strict=False)
+    return draw(spoiled(b"".join(sealed(line) if seal else line + b"\n" for line, seal in lines)))
 
 
-AUDIT = {
-    "winner": "00000",
-    "seed": 0,
-    "sample": ["00001", "00002"],
-    "trials": [
-        {"trial": "00001", "stopped": 1, "epochs": 9, "best": 0.5, "best_epoch": 3, "beats": False}
-        | {"differs": "", "seconds": 2.5}
-    ],
-}
+AUDITED = {"trial": "00001", "stopped": 1, "epochs": 9, "best": 0.5, "best_epoch": 3, "beats": False, "seconds": 2.5}
+AUDIT = {"winner": "00000", "seed": 0, "sample": ["00001", "00002"], "trials": [{**AUDITED, "differs": ""}]}
 audits = hurt(AUDIT)
 
 
@@ -232,9 +199,7 @@ audits = hurt(AUDIT)
 def states(draw):
     """A checkpoint's state.pt: a zip as torch.save writes it, or one with other records, packed, torn or altered."""
     file = io.BytesIO()
-    packed = draw(
-        some.sampled_from([zipfile.ZIP_STORED] * 3 + [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-    )
+    packed = draw(some.sampled_from([zipfile.ZIP_STORED] * 3 + [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA]))
     with zipfile.ZipFile(file, "w", packed) as archive:
         for name in draw(some.lists(some.one_of(some.just("state/data.pkl"), NAMES), max_size=3, unique=True)):
             size = draw(some.sampled_from([0, 10, 1000, 1000, 3_000_000]))
@@ -244,9 +209,6 @@ def states(draw):
         at = draw(some.integers(max(0, len(content) - 120), len(content)))
         content = content[:at] + draw(some.binary(min_size=1, max_size=4)) + content[at + 1 :]
     return draw(spoiled(content)) if draw(some.booleans()) else content
-
-
-# --- folders --------------------------------------------------------------------------------------------------------
 
 
 @some.composite
@@ -268,14 +230,9 @@ def whole(name, word):
     document, text = text_of(with_sum(saved(name, word))), word.encode()
     paths = (".lock", "best/config.json", "report.html", "trials.csv", "ray/00000/stdout")
     files = dict.fromkeys((*paths, ".driver", "ray/00000/checkpoint_000001/state.pt"), text)
-    audit = {**AUDIT, "trials": [{**AUDIT["trials"][0], "differs": word}]}
-    files |= {
-        FILE: document,
-        COPY: document,
-        "journal.jsonl": journal_of(events_of(word)),
-        "audit.json": text_of(audit),
-    }
-    return files
+    audit = {**AUDIT, "trials": [{**AUDITED, "differs": word}]}
+    files |= {FILE: document, COPY: document, "audit.json": text_of(audit)}
+    return files | {"journal.jsonl": b"".join(sealed(text_of(event)) for event in events_of(word))}
 
 
 @some.composite
@@ -324,13 +281,11 @@ def entry(name):
     return row | {"job": "", "message": "", "submitted": 0.0}
 
 
-PHASES = ["queued", "submitted", "stopping", "stopped", "failed", "done"]
+PHASES = some.sampled_from(["queued", "submitted", "stopping", "stopped", "failed", "done"])
 # Entries of the service's queue: name of the file -> content.
 queues = some.dictionaries(
     some.sampled_from(["a.json", "b.json", "c.json", "odd name.json", "x" * 100 + ".json"]),
-    some.tuples(some.sampled_from("abc"), some.sampled_from(PHASES)).flatmap(
-        lambda pair: hurt({**entry(pair[0]), "phase": pair[1]})
-    ),
+    some.tuples(some.sampled_from("abc"), PHASES).flatmap(lambda pair: hurt({**entry(pair[0]), "phase": pair[1]})),
     max_size=3,
 )
 # cluster.json of the service's state.
@@ -342,25 +297,20 @@ def put(folder: Path, files) -> Path:
     make = {"pipe": os.mkfifo, "folder": Path.mkdir, "empty": Path.touch, "socket": _socket}
     folder.mkdir(parents=True)
     for path, content in files.items():
-        place = folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
-            place.write_bytes(content)
+            path.write_bytes(content)
         elif content.startswith("link "):
-            place.symlink_to(content.removeprefix("link "))
+            path.symlink_to(content.removeprefix("link "))
         else:
-            make[content](place)
+            make[content](path)
     return folder
 
 
-def _socket(place):
-    """A socket's name in the file system; its path may be longer than a socket's address can be."""
-    here = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with socket.socket(socket.AF_UNIX) as each:
-            each.bind(f"/proc/self/fd/{here}/{place.name}")
-    finally:
-        os.close(here)
+def _socket(path):
+    """A socket's name in the file system."""
+    os.mknod(path, stat.S_IFSOCK | 0o600)
 
 
 def elsewhere(folder: Path) -> Path:
@@ -377,10 +327,6 @@ def elsewhere(folder: Path) -> Path:
 
 def tree(folder: Path):
     """What lies in a folder and below, links not followed: path -> kind, size and time of its last change."""
-    entries = {}
-    for place, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = os.path.join(place, name)
-            is_at = os.lstat(path)
-            entries[path] = (is_at.st_mode, is_at.st_ino, is_at.st_size, is_at.st_mtime_ns)
-    return entries
+    found = {os.path.join(at, name) for at, folders, names in os.walk(folder) for name in (*folders, *names)}
+    statuses = {path: os.lstat(path) for path in found}
+    return {path: (each.st_mode, each.st_ino, each.st_size, each.st_mtime_ns) for path, each in statuses.items()}

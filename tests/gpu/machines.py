@@ -30,9 +30,8 @@ def built(folder):
     if compiler is None:
         pytest.skip("the stub of NVML needs a C compiler: there is no cc")
     library = Path(folder) / "libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, HERE / "nvml.c"], check=True
-    )
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror"]
+    subprocess.run([compiler, *options, "-o", library, HERE / "nvml.c"], check=True)
     return library
 
 
@@ -42,8 +41,6 @@ class Gpu:
 
     result: int = 0
     name: str = "NVIDIA H200"
-    total_bytes: int = 1 << 30
-    used_bytes: int = 1 << 28
     percent: int = 97
     celsius: int = 54
     milliwatts: int = 412345
@@ -65,7 +62,7 @@ class Machine:
         pretended.make(self.folder, len(self.gpus), self.total_bytes)
         lines = [str(self.init)]
         for index, gpu in enumerate(self.gpus):
-            numbers = gpu.total_bytes, gpu.used_bytes, gpu.percent, gpu.celsius, gpu.milliwatts
+            numbers = 1 << 30, 1 << 28, gpu.percent, gpu.celsius, gpu.milliwatts
             pids = ",".join(map(str, gpu.pids)) or "-"
             lines.append("\t".join(map(str, (gpu.result, gpu.name, f"GPU-pretended-{index}", *numbers, pids))))
         (self.folder / "nvml").write_text("\n".join(lines) + "\n")
@@ -83,12 +80,10 @@ class Machine:
             **self.more,
         }
 
-    def python(self, *words, timeout=240, cwd=None):
+    def python(self, *words):
         """Runs Python on the machine to its end."""
-        return subprocess.run(
-            [sys.executable, *map(str, words)],
-            env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
+        options = {"env": self.env, "cwd": self.folder, "capture_output": True, "text": True, "timeout": 240}
+        return subprocess.run([sys.executable, *map(str, words)], **options)
 
     @property
     def log(self):

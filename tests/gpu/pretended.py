@@ -1,14 +1,12 @@
 """Pretended GPUs: they show the control flow of training on GPUs, on a machine without one.
 
-Every tensor is a tensor of the CPU. Above autograd, a mode notes for each storage on which pretended device it lies,
-and does what a real device would do to the control flow:
+Every tensor is on the CPU. Above autograd, a mode notes on which pretended device each storage lies, and does what a
+real device would do to the control flow:
 
 * `tensor.device` is the pretended one; an operation on tensors of two devices raises torch's own error.
 * Allocations count against the process's share of the device's memory, beyond which they raise torch.OutOfMemoryError.
   Memory that tensors have freed stays with the process until its cache is emptied.
 * An index out of range poisons the process: every later operation there raises torch.AcceleratorError.
-
-It has no streams, no kernels and no numerics of a GPU.
 
 The folder has `devices.json`, and `log.jsonl`: who did what.
 """
@@ -25,14 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from tuner.training.devices.accelerator import Accelerator
 
-POISONED = (
-    "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API "
-    "call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-)
-SEVERAL = (
-    "Expected all tensors to be on the same device, but found at least two devices, {} and {}! "
-    "(when checking argument for argument mat1 in method wrapper_CUDA_addmm)"
-)
+POISONED = "CUDA error: device-side assert triggered\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+SEVERAL = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
 MOVES = {"to", "cpu", "cuda", "copy_", "type_as", "new_tensor"}  # take tensors of two devices
 ASKS = {"__get__", "__set__", "untyped_storage", "is_floating_point", "is_complex", "numel", "size", "dim", "__len__"}
 ASKS |= {"requires_grad_", "__repr__", "data_ptr", "element_size", "__hash__", "__reduce_ex__", "__deepcopy__"}
@@ -67,12 +59,8 @@ class Devices(Accelerator):
         self.physical = every if visible is None else [index for index in visible.split(",") if index]
         self.share, self.current, self.poisoned, self.used = 1.0, 0, False, False
         self.storages = {}  # id of a storage -> (weak reference to it, its device's index, its bytes)
-        self.allocated = [0] * len(self.physical)
-        self.reserved = [0] * len(self.physical)
-        self.peak = 0
+        self.allocated, self.reserved, self.peak = [0] * len(self.physical), [0] * len(self.physical), 0
         self.generators_of = [torch.Generator() for _ in self.physical]
-
-    # What the seam asks.
 
     def check(self):
         if not self.physical:
@@ -122,8 +110,6 @@ class Devices(Accelerator):
         now, peak, self.peak = self.allocated[self.current], self.peak, 0
         return now, max(now, peak)
 
-    # What a device does.
-
     def enter(self):
         """Puts the mode over all operations of this thread, for good."""
         if not any(isinstance(mode, Mode) for mode in torch.overrides._get_current_function_mode_stack()):
@@ -145,7 +131,7 @@ class Devices(Accelerator):
         found = self.storages.get(tensor.untyped_storage()._cdata)
         return None if found is None else found[1]
 
-    def place(self, tensor, index):
+    def put(self, tensor, index):
         """Counts a tensor's storage to a device; raises torch's error if there is no room."""
         storage = tensor.untyped_storage()
         known = self.storages.get(storage._cdata)
@@ -153,11 +139,10 @@ class Devices(Accelerator):
             return
         if not self.reserved[index]:
             self.note("first", index)
-        self.used = True
-        num_bytes = storage.nbytes()
+        num_bytes, self.used = storage.nbytes(), True
         if self.allocated[index] + num_bytes > self.reserved[index]:
             self.sweep()
-            self.grow(index, num_bytes)
+            self.reserve(index, self.allocated[index] + num_bytes)
         self.storages[storage._cdata] = (StorageWeakRef(storage), index, num_bytes)
         self.allocated[index] += num_bytes
         if index == self.current:
@@ -170,16 +155,14 @@ class Devices(Accelerator):
                 self.allocated[index] -= num_bytes
                 del self.storages[key]
 
-    def grow(self, index, num_bytes):
-        wanted = max(self.reserved[index], self.allocated[index] + num_bytes)
-        if wanted > self.share * self.total:
+    def reserve(self, index, num_bytes):
+        if num_bytes > self.share * self.total:
             self.note("out of memory", index)
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {num_bytes / MIB:.2f} MiB. GPU {index} has a total capacity of "
-                f"{self.total / MIB:.2f} MiB. {self.share * self.total / MIB:.2f} MiB allowed; of the allocated memory "
-                f"{self.allocated[index] / MIB:.2f} MiB is allocated by PyTorch."
+                f"CUDA out of memory. GPU {index} has a total capacity of {self.total / MIB:.2f} MiB. "
+                f"{self.share * self.total / MIB:.2f} MiB allowed; {self.allocated[index] / MIB:.2f} MiB is allocated."
             )
-        self.reserved[index] = wanted
+        self.reserved[index] = max(self.reserved[index], num_bytes)
 
     def note(self, what, index, **more):
         line = {"pid": os.getpid(), "what": what, "device": self.physical[index], "visible": self.physical, **more}
@@ -206,8 +189,7 @@ class Mode(TorchFunctionMode):
         if name.startswith("_foreach_"):
             return self.each(func, name, args, kwargs)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        places = [here.device_of(tensor) for tensor in tensors]
-        on = next((place for place in places if place is not None), None)
+        on = next((index for tensor in tensors if (index := here.device_of(tensor)) is not None), None)
         if name in ("numpy", "__array__") and on is not None:
             raise TypeError(f"can't convert cuda:{on} device type tensor to numpy. Use Tensor.cpu() first.")
         if name in ("to", "cpu", "cuda"):
@@ -218,7 +200,7 @@ class Mode(TorchFunctionMode):
         elif wanted is not None:
             on = None
         elif name not in MOVES | ASKS:
-            self.check(name, tensors, places)
+            self.check(name, tensors)
         if on is not None and name not in ASKS and here.poisoned:
             raise torch.AcceleratorError(POISONED)
         try:
@@ -232,7 +214,7 @@ class Mode(TorchFunctionMode):
         if on is not None:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
-                    here.place(leaf, on)
+                    here.put(leaf, on)
         return result
 
     def each(self, func, name, args, kwargs):
@@ -242,21 +224,19 @@ class Mode(TorchFunctionMode):
         if here.poisoned:
             raise torch.AcceleratorError(POISONED)
         for tensors in zip(*lists, strict=True):
-            self.check(name, tensors, [here.device_of(tensor) for tensor in tensors])
+            self.check(name, tensors)
         results = func(*args, **kwargs)
         for first, result in zip(lists[0], results or (), strict=False):
             if (on := here.device_of(first)) is not None:
-                here.place(result, on)
+                here.put(result, on)
         return results
 
-    def check(self, name, tensors, places):
+    def check(self, name, tensors):
         """Raises torch's error for tensors of two devices; a number on the CPU and an index may be beside a GPU's."""
-        pairs = zip(tensors, places, strict=True)
-        told = {place for tensor, place in pairs if tensor.dim() or place is not None}
-        if name in INDEXES:
-            told.discard(None)
-        if len(told) > 1:
-            shown = sorted("cpu" if place is None else f"cuda:{place}" for place in told)
+        pairs = [(tensor, self.here.device_of(tensor)) for tensor in tensors]
+        on = {index for tensor, index in pairs if index is not None or (tensor.dim() and name not in INDEXES)}
+        if len(on) > 1:
+            shown = sorted("cpu" if index is None else f"cuda:{index}" for index in on)
             raise RuntimeError(SEVERAL.format(*shown[:2]))
 
     def move(self, name, args, kwargs, on):
@@ -274,7 +254,7 @@ class Mode(TorchFunctionMode):
             raise torch.AcceleratorError(POISONED)
         moved = torch.Tensor.to(tensor, copy=wanted != on, **more)
         if wanted is not None and moved is not tensor:
-            here.place(moved, wanted)
+            here.put(moved, wanted)
         return moved
 
 

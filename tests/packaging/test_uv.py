@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,26 +25,15 @@ def readme_command():
     return [UV, *words.split()[1:]]
 
 
-def without_ours():
-    """The environment as a user has it: this process has imported tuner, which sets what Ray reads."""
-    return {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}
-
-
-@pytest.fixture
-def sessions():
-    """A folder for Ray's sessions; its path is short, because those of sockets below it have 107 characters at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-@pytest.mark.slow  # a Ray of its own; by default `test_environment.py` has what keeps Ray from another environment
+@pytest.mark.slow  # a Ray of its own; by default `test_main.py` has what keeps Ray from another environment
 @pytest.mark.skipif(not UV or Path(sys.prefix) != ROOT / ".venv", reason="runs where uv has made the environment")
 def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
     options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]
+    users = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # this process set it
     done = subprocess.run(
         [*readme_command(), str(ROOT / "tests" / "spaces" / "functions.py:interpreter"), *options],
         cwd=ROOT,
-        env=without_ours() | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
+        env=users | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
         capture_output=True,
         text=True,
         timeout=240,

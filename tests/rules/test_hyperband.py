@@ -3,7 +3,7 @@
 import math
 import random
 from collections import defaultdict
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from ray.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
@@ -19,31 +19,6 @@ from tuner.tuning.proposals import Proposals
 from tuner.views.whatif import reproduced, what_if
 
 
-class Named:
-    """A trial to Ray's rules, which hash it."""
-
-    is_saving, status = False, "RUNNING"
-
-    def __init__(self, trial_id):
-        self.trial_id = trial_id
-
-
-class Controller:
-    """As much of Ray's controller as its schedulers ask for."""
-
-    search_alg = SimpleNamespace(searcher=SimpleNamespace(on_pause=str, on_unpause=str))
-
-    def __init__(self, scheduler, trials):
-        self.scheduler, self.trials = scheduler, trials
-
-    def get_trials(self):
-        return self.trials
-
-    def stop_trial(self, trial):
-        trial.status = "TERMINATED"
-        self.scheduler.on_trial_remove(self, trial)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("most", "factor"), [(8, 3), (9, 3), (16, 2), (5, 4)])
 @pytest.mark.parametrize("kind", [HyperBandScheduler, HyperBandForBOHB])
@@ -53,8 +28,15 @@ def test_the_rule_decides_as_rays_does(seed, most, factor, kind):
     theirs = kind(time_attr="t", metric="m", mode=mode, max_t=most, reduction_factor=factor)
     experiment = Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor, mode=mode)
     ours = HyperBand(experiment, for_bohb=kind is HyperBandForBOHB)
-    trials = [Named(str(n)) for n in range(num)]
-    controller = Controller(theirs, trials)
+    trials = [Mock(trial_id=str(n), is_saving=False, status="RUNNING") for n in range(num)]
+    controller = Mock()
+    controller.get_trials.return_value = trials
+
+    def stop(trial):
+        trial.status = "TERMINATED"
+        theirs.on_trial_remove(controller, trial)
+
+    controller.stop_trial.side_effect = stop
     epochs, stopped, halved = [0] * num, set(), 0
     for n, trial in enumerate(trials):
         theirs.on_trial_add(controller, trial)
@@ -64,16 +46,16 @@ def test_the_rule_decides_as_rays_does(seed, most, factor, kind):
         epochs[n] += 1
         value = chance.randint(0, 9)
         bracket, band = theirs._trial_info[trials[n]]
-        place = bracket._cumul_r, theirs._hyperbands[band].index(bracket), band
+        rung_id = bracket._cumul_r, theirs._hyperbands[band].index(bracket), band
         action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
         judged, others = ours.judge(n, epochs[n], value)
         decided = dict(others) | ({n: judged} if others or judged.action == "stop" else {})
         assert judged.action == action.lower()
-        assert (judged.rung, judged.bracket, judged.band) == place or not judged.reason
+        assert (judged.rung, judged.bracket, judged.band) == rung_id or not judged.reason
         if action == "PAUSE":
             trials[n].status = "PAUSED"
         elif action == "STOP":
-            controller.stop_trial(trials[n])
+            stop(trials[n])
         stopped |= {other for other, each in decided.items() if each.action == "stop"}
         for other, each in decided.items():
             assert (trials[other].status == "TERMINATED") == (each.action == "stop")

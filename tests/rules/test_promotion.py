@@ -1,5 +1,6 @@
 """Promoting ASHA: searches by Ray's controller and the plain rule, compared with Algorithm 2 written another way."""
 
+import itertools
 import math
 import random
 
@@ -31,17 +32,14 @@ class Algorithm2:
         self.completed = set()
 
     def rungs(self, bracket):
-        k, found = bracket, []
-        while (epoch := self.rules.grace_period * self.rules.reduction_factor**k) < self.rules.max_epochs:
-            found.append(epoch)
-            k += 1
-        return found
+        epochs = (self.rules.grace_period * self.rules.reduction_factor**k for k in itertools.count(bracket))
+        return list(itertools.takewhile(lambda epoch: epoch < self.rules.max_epochs, epochs))
 
-    def promotable(self, place):
+    def promotable(self, at):
         """The trials among the best 1/eta of a rung that were not promoted, the best first."""
-        values = self.at[place]
+        values = self.at[at]
         best = sorted(values, key=lambda trial: values[trial])[: math.floor(len(values) / self.rules.reduction_factor)]
-        return [t for t in best if (*place, t) not in self.promoted]
+        return [t for t in best if (*at, t) not in self.promoted]
 
     def report(self, trial, epoch, value):
         """The trials that wait, and those that are promoted, after a report."""
@@ -52,10 +50,10 @@ class Algorithm2:
         new = [rung for rung in self.rungs(bracket) if rung <= epoch and rung > max(done, default=0)]
         if not new:
             return []
-        place = bracket, max(new)
-        self.at.setdefault(place, {})[trial] = value
-        self.waiting[trial] = place
-        return [self.promote(t) for t in self.promotable(place) if t in self.waiting]
+        at = bracket, max(new)
+        self.at.setdefault(at, {})[trial] = value
+        self.waiting[trial] = at
+        return [self.promote(t) for t in self.promotable(at) if t in self.waiting]
 
     def promote(self, trial):
         self.promoted.add((*self.waiting.pop(trial), trial))
@@ -123,7 +121,7 @@ def test_the_rule_decides_as_algorithm_2(data):
 
 
 def diverging(chance, train):
-    """The method `train` of a worker, except that about one epoch in forty reports NaN."""
+    """`train` of a worker, except that about one epoch in forty reports NaN."""
 
     def trained(worker):
         result = train(worker)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from ray import tune
 from ray.tune.search.sample import Domain
@@ -37,8 +36,7 @@ EPOCH = "training_iteration"
 MOST_REPORTS = 1000  # the most reports of a trial if the Tuner sets no limit
 
 
-@dataclass(frozen=True)
-class TunerRequest:
+class TunerRequest(NamedTuple):
     """What a `tune.Tuner` declares: the space, options by name, and notes for the user."""
 
     space: Space
@@ -47,11 +45,7 @@ class TunerRequest:
 
 
 def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerRequest:
-    """Reads a Tuner that has not run.
-
-    Args:
-        options: the caller's own options by name; they take precedence. A searcher or scheduler that they replace may
-            be one that tuner does not have.
+    """Reads a Tuner that has not run; the caller's own `options` take precedence, also over what tuner does not have.
 
     Raises:
         RequestError: the Tuner lacks a metric, parameters or a limit of reports, or tuner its searcher or scheduler.

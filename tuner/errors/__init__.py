@@ -13,10 +13,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
-from tuner.errors.terminal import shown
+from tuner.errors.output import shown
 
 logger = logging.getLogger(__name__)
 # Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
@@ -87,14 +86,11 @@ class Once(argparse.Action):
 
 
 def printable(text: str) -> str:
-    """Escapes (`\\x1b`) each character that `str.isprintable` refuses: it could control a terminal or hide its output.
-
-    Line ends and tabs are such characters, so pass a text of several lines line by line.
-    """
+    """Escapes (`\\x1b`) each character that `str.isprintable` refuses, also line ends: it could control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-@contextmanager
+@contextlib.contextmanager
 def blamed(folder: str) -> Iterator[None]:
     """Turns an error that no check foresaw into a RequestError that names the folder; logs the traceback at DEBUG."""
     try:
@@ -126,10 +122,7 @@ def say(*lines: str, to: TextIO | None = None) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without Python's clean-up; the caller must have closed what it opened.
-
-    The clean-up waits for threads, and takes 1.9 s after torch and Ray, 19 s if records take 1.2 GB of memory.
-    """
+    """Ends the process without Python's clean-up, which takes 1.9 s after torch and Ray, 19 s with 1.2 GB of data."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the stream is a pipe that its reader has closed
             stream.flush()
@@ -157,6 +150,6 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def _shortened(name: str) -> set[str]:
-    """Returns the usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
+    """The usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
     initials = "".join(word[:1] for word in name.split("_"))
     return {initials if "_" in name else name, *(name[:end] for end in range(3, len(name)))}

@@ -1,17 +1,97 @@
-"""Limits what the user's code prints: a trial must not fill the disk for all others, nor a function the terminal.
-
-A full disk does not fail a trial that prints: its output is dropped and the trial continues.
-"""
+"""Fits what is printed to the width of a terminal, colours it there, and limits what the user's code prints."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 MOST_BYTES = 10 * 1024 * 1024  # limit per output stream and start of a trial: 100,000 lines of 100 characters
 MOST_SHOWN = 1024 * 1024  # limit per output stream and call of the user's code by the driver: 10,000 such lines
+# The start of a line: a label as in `folder      results/lenet`, or its indentation. Wrapped lines align with it.
+LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
+# To be copied: a shell command or a call from Python that is all of a line after its label or after a colon.
+COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner[. ]|ray job submit |tuner\.\w+\(.*\)$).*")
+# A word of it: an option stays with its value, and a quoted text in one piece.
+WORD = re.compile(r"""(?:-\S+ (?!-))?(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+GAP = "\0"  # stands for a space that must not become a line end; printable texts have no such character
+BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # of the sequence that sets a colour (ECMA-48)
+HEADS = ((r"tuner: error:|failed  +", RED), (r"NOTE:|!!!", YELLOW), (r"best  +", f"{BOLD};{GREEN}"), (r"\S+  +", BOLD))
+
+
+def is_steerable(stream: TextIO) -> bool:
+    """Whether a stream writes to a terminal that understands control sequences."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; False for IPython in a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether to colour what a stream writes: in a terminal that has colours, unless the user has set NO_COLOR."""
+    return is_steerable(stream) and not os.environ.get("NO_COLOR")
+
+
+def shown(line: str, stream: TextIO) -> list[str]:
+    """Returns a line as a stream shows it: in a terminal in lines of its width, their head coloured."""
+    if not stream.isatty():
+        return [line]
+    lines = fitted(line, shutil.get_terminal_size().columns)
+    return [with_head(lines[0]), *lines[1:]] if has_colours(stream) else lines
+
+
+def fitted(line: str, width: int) -> list[str]:
+    """Breaks a line that is wider than `width` characters between its words.
+
+    What is to be copied stays whole: a command gets a line of its own, and is continued after a backslash; a path or
+    address that is wider than the terminal is not broken.
+    """
+    if len(line) <= width:
+        return [line]
+    match = LABEL.match(line)
+    label = match[0] if match else ""
+    text, indent = line[len(label) :], " " * (len(label) or 2)
+    command = COMMAND.search(text)
+    if command and command.start():
+        before = (label + text[: command.start()]).rstrip()
+        return [*fitted(before, width), *fitted(indent + command[0], width)]
+    joint = " \\" if command and not text.startswith("tuner.") else ""
+    words = [word.replace(" ", GAP) for word in WORD.findall(text)] if command else text.split()
+    room, longest = width - len(joint), max(map(len, words), default=0)
+    indent += "  " if command and label.strip() else ""
+    if len(indent) + longest > room:
+        indent = ""  # a long word gets the whole line
+    lines = textwrap.wrap(
+        " ".join(words),
+        room,
+        initial_indent=label if len(label) + len(words[0]) <= room else indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [f"{each}{joint}".replace(GAP, " ") for each in lines[:-1]] + [lines[-1].replace(GAP, " ")]
+    return lines if lines[0].startswith(label) or not label.strip() else [label.rstrip(), *lines]
+
+
+def painted(text: str, colour: str) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def with_head(line: str) -> str:
+    """Colours the head of a line: the label, or the word that says what the line is."""
+    for head, colour in HEADS:
+        if match := re.match(head, line):
+            return painted(match[0], colour) + line[match.end() :]
+    return line
 
 
 class Bounded:
@@ -24,21 +104,16 @@ class Bounded:
     def __call__(self, text: str) -> int:
         if self._left > 0:
             self._left -= len(text.encode(errors="replace"))
-            with contextlib.suppress(OSError):
-                self._write(text if self._left >= 0 else text[: self._left])
-                if self._left <= 0:
-                    self._write(self._note)
+            if_there_is_room(self._write, text if self._left >= 0 else text[: self._left])
+            if self._left <= 0:
+                if_there_is_room(self._write, self._note)
         return len(text)
 
 
-def flushed(flush: Callable[[], Any]) -> Callable[[], None]:
-    """Returns a replacement for a stream's `flush` that ignores a full disk."""
-
-    def flush_if_there_is_room() -> None:
-        with contextlib.suppress(OSError):
-            flush()
-
-    return flush_if_there_is_room
+def if_there_is_room(write: Callable[..., Any], *text: str) -> None:
+    """Calls a stream's `write` or `flush`: on a full disk, a trial loses its output and continues."""
+    with contextlib.suppress(OSError):
+        write(*text)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import os
 import re
 import sys
@@ -63,11 +64,8 @@ def shown_path(file: str | Path | None) -> str:
 
 def is_importing(frame: FrameType | None) -> bool:
     """Whether a frame, running or of a traceback, is in the import of a module that is not the user's."""
-    while frame is not None and _is_foreign(frame.f_code.co_filename):
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    files = [each.f_code.co_filename for each, _ in traceback.walk_stack(frame)] if frame else []
+    return any(file.startswith("<frozen importlib") for file in itertools.takewhile(_is_foreign, files))
 
 
 def innermost_frame(error: BaseException) -> FrameType | None:

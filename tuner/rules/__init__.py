@@ -2,3 +2,25 @@
 
 The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same objects.
 """
+
+from tuner.rules.hyperband import HyperBand
+from tuner.rules.median import Median
+from tuner.rules.own_length import OwnLength
+from tuner.rules.rule import Rule
+from tuner.spec.experiment import Experiment
+
+
+def rule_of(experiment: Experiment, brackets: int) -> Rule:
+    """Returns a new rule for an experiment's scheduler; for pbt, which changes settings instead, the rule of fifo.
+
+    Only asha and asha-promotion have `brackets`.
+    """
+    match experiment.scheduler:
+        case "asha" | "asha-promotion":
+            return OwnLength(experiment, brackets)
+        case "median":
+            return Median(experiment)
+        case "hyperband" | "bohb":
+            return HyperBand(experiment, for_bohb=experiment.scheduler == "bohb")
+        case _:
+            return Rule(experiment)

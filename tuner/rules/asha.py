@@ -1,7 +1,6 @@
-"""ASHA in Ray's stopping variant: the cutoff at a rung, and which trials are compared there.
+"""ASHA (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020) in Ray's stopping variant.
 
-Source: Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, as in Ray's
-`AsyncHyperBandScheduler` (2.60.0).
+Ray's is `AsyncHyperBandScheduler` (2.60.0).
 """
 
 from __future__ import annotations
@@ -50,30 +49,20 @@ class Asha(Rule):
 
 
 class _Rung:
-    """A rung: the trials that have a reward there, and the rewards in ascending order.
-
-    A reward is a metric's value with the sign that makes larger values better.
-    """
+    """The trials that have a reward (a value whose sign makes larger ones better) at a rung; the rewards, ascending."""
 
     def __init__(self, epoch: float) -> None:
         self.epoch, self.trials, self.rewards = epoch, set[int](), list[float]()
 
 
 def cutoff(rewards: Sequence[float], factor: float) -> float | None:
-    """Returns the least reward with which the next trial continues; None if no reward is recorded at the rung.
-
-    Args:
-        rewards: the rewards recorded at the rung, in ascending order.
-    """
+    """Returns the least reward with which the next trial continues; None if the rung has no `rewards` (ascending)."""
     return percentile(rewards, (1 - 1 / factor) * 100) if rewards else None
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns what `np.percentile` returns, bit for bit, but without a sort: the values are in ascending order.
-
-    It computes as numpy's linear method (`_lerp`) does: trials are compared with the result by `<`, so each bit counts.
-    """
-    place = (len(ordered) - 1) * (percent / 100)
-    low = math.floor(place)
-    a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low
+    """Returns what `np.percentile` (`_lerp`) returns, bit for bit, but without a sort: the values are ascending."""
+    rank = (len(ordered) - 1) * (percent / 100)
+    low = math.floor(rank)
+    a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], rank - low
     return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part

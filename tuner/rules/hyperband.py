@@ -18,10 +18,10 @@ ADVICE = (
 
 
 class BracketShape(NamedTuple):
-    """A bracket of HyperBand: its number of trials, the epoch of its first rung, and how often it is halved."""
+    """A bracket of HyperBand."""
 
-    size: int
-    rung: int
+    size: int  # its number of trials
+    rung: int  # the epoch of its first rung
     halvings: int
 
 
@@ -56,12 +56,12 @@ class HyperBand(Rule):
 
     def added(self, trial: int) -> None:
         while not self._brackets or not self._takes_more(self._brackets[-1]):
-            band, place = divmod(len(self._brackets), len(self._band))
-            number, shape = self._band[place]
+            band, turn = divmod(len(self._brackets), len(self._band))
+            number, shape = self._band[turn]
             self._brackets.append(_Bracket(band, number, *shape))
-        self._of[trial] = self._brackets[-1]
-        self._of[trial].live[trial] = math.inf
-        self._of[trial].was_full |= self._of[trial].is_full()
+        self._of[trial] = bracket = self._brackets[-1]
+        bracket.live[trial] = math.inf
+        bracket.was_full |= bracket.is_full()
 
     def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         bracket = self._of[trial]
@@ -70,7 +70,7 @@ class HyperBand(Rule):
         bracket.live[trial] = self._sign * value
         bracket.waiting.add(trial)
         reason = f"waits at rung {bracket.rung} for the other trials of its bracket"
-        pause = RuleDecision("pause", reason, *bracket.place, recorded=len(bracket.waiting) - 1)
+        pause = RuleDecision("pause", reason, *bracket.rung_id, recorded=len(bracket.waiting) - 1)
         decided = dict(self._settled(bracket, trial))
         return decided.pop(trial, pause), list(decided.items())
 
@@ -90,9 +90,7 @@ class HyperBand(Rule):
         """Halves or ends a bracket if all its live trials have reached the rung.
 
         As in Ray, a bracket without live trials is also halved: trials that join afterwards start at a later rung.
-
-        Args:
-            trial: the trial that reported or ended; None if no trial runs and no setting is left.
+        `trial` has reported or ended; it is None if no trial runs and no setting is left.
         """
         if not bracket.live.keys() <= bracket.waiting:
             return []
@@ -101,7 +99,7 @@ class HyperBand(Rule):
         return self._halve(bracket) if bracket.halvings else self._finish(bracket, trial)
 
     def _halve(self, bracket: _Bracket) -> Decisions:
-        place, values = bracket.place, dict(bracket.live)
+        rung_id, values = bracket.rung_id, dict(bracket.live)
         worst_first = sorted(values, key=lambda trial: -values[trial])
         bracket.halvings, bracket.was_full = bracket.halvings - 1, True
         bracket.size = int(np.ceil(bracket.size / self._factor))
@@ -111,7 +109,7 @@ class HyperBand(Rule):
             return []
         bad, good = worst_first[: -bracket.size], worst_first[-bracket.size :]
         cutoff = self._sign * values[good[0]]
-        at, others = f"of its bracket at rung {place[0]}", len(worst_first) - 1
+        at, others = f"of its bracket at rung {rung_id[0]}", len(worst_first) - 1
         best = f"the best {len(good)} of the {trials(others + 1)} {at}"
         missed = f"is not among {best}; the worst of them has {cutoff:.6g}"
         kept = f"is among {best}" if others else f"is the only one {at}"
@@ -121,7 +119,7 @@ class HyperBand(Rule):
         for trial in worst_first:
             action: Action = "continue" if trial in bracket.live else "stop"
             why = f"{self._metric} {self._sign * values[trial]:.6g} {missed if action == 'stop' else kept}"
-            decided.append((trial, RuleDecision(action, why, *place, cutoff, others)))
+            decided.append((trial, RuleDecision(action, why, *rung_id, cutoff, others)))
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
@@ -133,25 +131,23 @@ class HyperBand(Rule):
                 bracket.stopped.add(trial)
             else:
                 bracket.leave(trial)
-        return [(trial, RuleDecision("stop", reason, *bracket.place, recorded=len(last) - 1)) for trial in last]
+        return [(trial, RuleDecision("stop", reason, *bracket.rung_id, recorded=len(last) - 1)) for trial in last]
 
 
 @dataclass
 class _Bracket:
-    """A bracket of HyperBand: its maximum number of trials, its next rung's epoch, and its number of halvings left."""
-
     band: int
     number: int
-    size: int
-    rung: int
-    halvings: int
+    size: int  # maximum number of trials
+    rung: int  # epoch of the next rung
+    halvings: int  # that are left
     live: dict[int, float] = field(default_factory=dict)  # running or paused trial -> its loss at the rung
     waiting: set[int] = field(default_factory=set)  # live trials that have reached the rung
     stopped: set[int] = field(default_factory=set)  # live trials that stop at the last rung, until they have ended
     was_full: bool = False  # also after a halving
 
     @property
-    def place(self) -> tuple[int, int, int]:
+    def rung_id(self) -> tuple[int, int, int]:
         """The rung, the bracket's number and its band, as a decision has them."""
         return self.rung, self.number, self.band
 

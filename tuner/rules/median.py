@@ -16,9 +16,9 @@ from tuner.spec.experiment import Experiment
 class Median(Rule):
     """Stops a trial whose best value is worse than the median of the other trials' running means at the same epoch.
 
-    A report costs little, however many there were: Ray computes the running means anew at each (5 ms with 100 trials).
-    A trial continues if fewer than LEAST others have a value to compare. Ray pauses such a trial after each epoch while
-    others wait, which costs a restart per epoch, and all trained epochs if the trial saves no checkpoint.
+    Ray computes the running means anew at each report (5 ms with 100 trials); here a report costs little.
+    A trial continues if fewer than LEAST others have a value to compare. Ray pauses it after each epoch while others
+    wait, which costs a restart per epoch, and all trained epochs if the trial saves no checkpoint.
     """
 
     LEAST = 3  # minimum number of other trials at an epoch; with fewer, nothing is compared

@@ -14,14 +14,14 @@ from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
-    """Returns the rules for trials that end by themselves after `epochs` epochs; 0 = unknown number.
+    """Returns the rules for trials that end by themselves after `epochs` epochs (0 = unknown).
 
-    A grace period that `auto` chose shrinks in proportion. The user's grace period and the reduction factor stay.
+    Only a grace period that `auto` chose shrinks in proportion.
     """
     if not 0 < epochs < rules.max_epochs:
         return rules
     grace = suited_grace(epochs) if rules.auto_grace else min(rules.grace_period, epochs)
-    # A lower grace period gives more rungs; this keeps their number below MOST_RUNGS.
+    # Keeps the number of rungs below MOST_RUNGS.
     grace = max(grace, math.ceil(epochs * rules.reduction_factor ** (2 - MOST_RUNGS)))
     shorter = replace(rules, brackets=1, max_epochs=epochs, grace_period=grace)
     return replace(shorter, brackets=min(rules.brackets, _num_rungs(shorter)))
@@ -45,8 +45,8 @@ MOVED = RuleDecision(reason="continues, because the rungs moved to the length of
 class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
-    At a new length, the same rule with other rungs gets all earlier calls again, in their order. So the trials that
-    have ended count at the new rungs. A trial that has passed a new rung is not stopped there.
+    At a new length, a rule with the new rungs gets all earlier calls again, so the trials that have ended count there.
+    A trial that has passed a new rung is not stopped there.
 
     If the first trial at a rung has no checkpoint, asha replaces asha-promotion: it stops trials, and pauses none.
     """

@@ -1,4 +1,4 @@
-"""Promoting ASHA, Algorithm 2 of Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020."""
+"""Promoting ASHA: Algorithm 2 of Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020."""
 
 from __future__ import annotations
 
@@ -9,20 +9,16 @@ from tuner.spec.experiment import Experiment
 
 
 class Promotion(Rule):
-    """Promoting ASHA: pauses a trial at a rung until it is among the best 1/eta of the trials that reached the rung.
+    """Promoting ASHA: pauses a trial at a rung unless it is among the best 1/eta of the trials that reached the rung.
 
-    A trial that is among them when it arrives continues without a pause. The rule never waits for stragglers: each
-    arrival promotes at most one trial, at once. When no setting is left and no trial runs, the best trial of the
-    highest rung is promoted, until one trial has trained all its epochs. Then all paused trials stop.
-
-    The paper's algorithm promotes whenever a worker is free, and so at each arrival that pauses or ends a trial.
-
-    Each further bracket has its first rung later. A trial's bracket is drawn from (seed, trial), as in `Asha`.
+    Each arrival promotes at most one trial, at once. (The paper's algorithm promotes whenever a worker is free.) When
+    no setting is left and no trial runs, the best trial of the highest rung is promoted, until one trial has trained
+    all its epochs. Then all paused trials stop. Brackets are those of `Asha`.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
-        self._brackets = Brackets(experiment, brackets)
+        self._brackets, self._best = Brackets(experiment, brackets), f"the best 1/{self._factor:g}"
         self._rungs = [
             [PromotionRung(at, self._factor) for at in rungs if at < self._most] for rungs in self._brackets.rungs
         ]
@@ -78,11 +74,9 @@ class Promotion(Rule):
         return decided
 
     def _closing(self, trial: int, rung: PromotionRung) -> RuleDecision:
-        """Stops a trial that waited to the end of the search."""
+        why = f"not among {self._best} of the trials there"
         if rung.cutoff is None:
             why = f"with too few trials there to promote {self._best} of them"
-        else:
-            why = f"not among {self._best} of the trials there"
         end = f"waited at rung {rung.epoch:g} to the end of the search"
         return self._decision("stop", trial, rung, f"{end}, {why}: {self._missed(trial, rung)}")
 
@@ -95,10 +89,6 @@ class Promotion(Rule):
         cutoff = None if rung.cutoff is None else self._sign * rung.cutoff
         bracket, recorded = self._brackets.of(trial), len(rung) - 1
         return RuleDecision(action, reason, rung.epoch, bracket, cutoff=cutoff, recorded=recorded)
-
-    @property
-    def _best(self) -> str:
-        return f"the best 1/{self._factor:g}"
 
     def _own(self, trial: int, rung: PromotionRung) -> str:
         return f"{self._metric} {self._sign * rung.value(trial):.6g}"
@@ -117,10 +107,9 @@ class Promotion(Rule):
 
 
 class PromotionRung:
-    """A rung of promoting ASHA: the values of the trials that reached it, and which of them were promoted.
+    """A rung of promoting ASHA. Smaller values are better; of equal values, the earlier one.
 
-    Smaller values are better; of equal values, the earlier one. A method takes O(log n) steps and moves at most 8
-    bytes per trial in a list.
+    A method takes O(log n) steps and moves at most 8 bytes per trial in a list.
     """
 
     def __init__(self, epoch: float, factor: float) -> None:
@@ -131,7 +120,6 @@ class PromotionRung:
 
     @property
     def num_best(self) -> int:
-        """How many of the trials that reached the rung are among its best 1/factor."""
         return int(len(self._ranked) / self._factor)
 
     @property
@@ -143,7 +131,6 @@ class PromotionRung:
         return len(self._ranked)
 
     def value(self, trial: int) -> float:
-        """The value with which a trial reached the rung."""
         return self._of[trial][0]
 
     def arrive(self, trial: int, value: float) -> int | None:

@@ -13,26 +13,16 @@ Action = Literal["continue", "stop", "pause"]
 
 
 class RuleDecision(NamedTuple):
-    """A rule's decision on one trial, with what the journal records of it.
-
-    Attributes:
-        reason: why the rule decides so; empty if it compares nothing.
-        rung: the epoch of the comparison; None if the rule compares nothing at this report.
-        bracket: the number of the rung's bracket, which for hyperband and bohb is its number in its band; else None.
-        band: the number of the bracket's band for hyperband and bohb; else None.
-        cutoff: the value that the trial had to reach, with the metric's own sign; None if no value is known yet.
-        recorded: the number of other trials that have a value at the rung.
-        compared: the trial's best value if the rule compares that; None if it compares the report's value.
-    """
+    """A rule's decision on one trial, as the journal records it."""
 
     action: Action = "continue"
-    reason: str = ""
-    rung: int | float | None = None
-    bracket: int | None = None
-    band: int | None = None
-    cutoff: float | None = None
-    recorded: int = 0
-    compared: float | None = None
+    reason: str = ""  # empty if the rule compares nothing
+    rung: int | float | None = None  # the epoch of the comparison; None if the rule compares nothing at this report
+    bracket: int | None = None  # the rung's bracket; with hyperband and bohb its number in its band
+    band: int | None = None  # the bracket's band; only with hyperband and bohb
+    cutoff: float | None = None  # that the trial had to reach, with the metric's own sign; None if none is known yet
+    recorded: int = 0  # the number of other trials that have a value at the rung
+    compared: float | None = None  # the trial's best value if the rule compares that, not the report's value
 
 
 Decisions = list[tuple[int, RuleDecision]]  # (trial, decision) in the order in which they take effect
@@ -42,13 +32,10 @@ class Rule:
     """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
 
     Trials are numbered 0, 1, ... in the order in which they were suggested. Values have the metric's own sign.
-
-    Attributes:
-        in_force: the rules in force; those of asha and asha-promotion may change during a search.
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self.in_force = experiment
+        self.in_force = experiment  # asha and asha-promotion may change it during a search
         self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
@@ -56,19 +43,16 @@ class Rule:
         """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
 
     def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
-        """Decides on a report of any epoch before max_epochs, and on the paused trials that waited for it.
+        """Decides on a report before max_epochs, whose value is finite, and on the paused trials that waited for it.
 
-        Args:
-            value: finite.
-            saved: whether the trial has a checkpoint to continue from. Without one, asha-promotion pauses no trial.
+        `saved` says whether the trial has a checkpoint; without one, asha-promotion does not pause it.
         """
         return RuleDecision(), []
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         """Removes a trial that has ended; returns the decisions on paused trials that waited only for it.
 
-        Args:
-            value: the trial's last value; None if it failed, diverged, or was stopped while it was paused.
+        `value` is the trial's last; None if it failed, diverged, or was stopped while it was paused.
         """
         return []
 
@@ -77,9 +61,9 @@ class Rule:
         return []
 
     def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
-        """Notes that a trial has ended by itself after fewer than max_epochs epochs.
+        """Notes that a trial has ended by itself after `epochs`, before max_epochs.
 
-        Returns the decisions on those of the paused trials that continue because of it.
+        Returns the decisions on the paused trials that continue because of it.
         """
         return []
 

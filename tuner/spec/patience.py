@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from tuner.errors import printable
-from tuner.errors.output import bounded_output
-from tuner.errors.terminal import shown
+from tuner.errors.output import bounded_output, shown
 from tuner.errors.users_code import is_importing, place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines: after 10, 30, 90, 270, 570 s.

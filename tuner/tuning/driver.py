@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ import ray
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
-from tuner.engine.local.node import cause_in_logs, is_of_the_folder, local_node
+from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node
 from tuner.engine.local.signals import kept_from_ray, signals_to
 from tuner.errors import RequestError, say
 from tuner.record.journal import Journal
@@ -106,7 +107,8 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                 folder = stack.enter_context(alone.session_folder())
                 stack.enter_context(local_node())
                 stack.callback(ray.shutdown)
-                with alone.on_loopback(), kept_from_ray():
+                alone.keep_token_private()
+                with kept_from_ray():
                     ray.init(
                         "local",
                         num_cpus=here["CPU"],
@@ -119,7 +121,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                 return stack.pop_all()
             except Exception as error:  # Ray raises Exception itself, too
                 reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
-        if is_of_the_folder(reasons[-1]):
+        if re.search(OF_THE_FOLDER, reasons[-1]):
             raise RequestError(f"Ray does not start ({reasons[-1]}); {ELSEWHERE}")
         if len(reasons) == 1:
             say(f"Ray did not start ({reasons[0]}){busy()}; starting it a second time", to=sys.stderr)

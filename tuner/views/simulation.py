@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from tuner.record.events import RETURNED
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.rules.named import rule_of
+from tuner.rules import rule_of
 from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 

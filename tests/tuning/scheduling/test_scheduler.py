@@ -39,19 +39,20 @@ def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mode, bad):
     search, without = (Search(tmp_path / name, max_epochs=8, mode=mode) for name in ("with", "without"))
-    diverges_at = {"00002": 1, "00005": 2, "00008": 3}
-    for trial_id, epoch, loss, end in reports(1):
+    diverges_at, ended = {"00002": 1, "00005": 2, "00008": 3}, set()
+    for trial_id, epoch, loss in reports(1):
+        if trial_id in ended:
+            continue
         if epoch == diverges_at.get(trial_id):
             assert search.report(trial_id, epoch, loss=bad) == STOP
             decision, reason = search.decisions()[-1], f"loss is {bad} at epoch {epoch}: the training diverged"
             assert decision["reason"] == reason and search.ends()[trial_id] == ("pruned", reason)
             assert decision["rung"] is None and decision["action"] == "stop"
-            end()
+            ended.add(trial_id)
             continue
         action = search.report(trial_id, epoch, loss=loss)
         assert action == without.report(trial_id, epoch, loss=loss)
-        if action == STOP:
-            end()
+        ended |= {trial_id} if action == STOP else set()
     decided = [[{**d, "time": 0} for d in each.decisions() if d["rung"]] for each in (search, without)]
     assert decided[0] == decided[1]
 

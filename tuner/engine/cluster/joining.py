@@ -66,10 +66,9 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """Queries the cluster's head; returns the cluster's metadata (its Ray and Python versions) and its nodes.
+    """Returns the cluster's metadata (its Ray and Python versions) and its nodes, from its head.
 
-    Raises:
-        RequestError: this machine's token is missing or does not suit the cluster, or what listens is no Ray head.
+    Raises RequestError if this machine's token is missing or does not suit, or what listens is no Ray head.
     """
     path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()

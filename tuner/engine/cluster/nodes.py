@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import ray
 import yaml
@@ -24,10 +24,10 @@ class Nodes:
     """Says how many trials of one search the cluster can run; without `follow`, always the number at the start.
 
     Args:
-        resources: one trial's resources; its `concurrent` is how many trials may run at once at the start.
+        resources: of one trial; its `concurrent` is the number at the start.
         most: the requested number of concurrent trials; 0 = as many as fit.
         follow: whether to follow nodes that join and leave (`--address`).
-        priority: this search's priority among the searches that share the cluster.
+        priority: among the searches that share the cluster.
     """
 
     def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False, priority: int = 0) -> None:
@@ -37,15 +37,12 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        # How many trials this search could run at once if the nodes had room; `Watch` sets it to the number of trials
-        # that are unfinished or still to be proposed.
-        self.wanted = self._most or resources.concurrent
+        self.wanted = self._most or resources.concurrent  # trials left to run; `Watch` updates it
 
     def concurrent(self) -> int:
         """Returns how many trials may run or start at once: 1 or more, on a cluster at most this search's share.
 
-        On a cluster, a requested number applies even if fewer trials fit. The trials without a node make the autoscaler
-        add nodes, and an autoscaler need not publish its limit.
+        A requested number applies even if fewer trials fit: trials without a node make the autoscaler add nodes.
         """
         if not self._follow:
             return self._resources.concurrent
@@ -54,7 +51,7 @@ class Nodes:
         return most if self._part is None else min(most, self._part)
 
     def too_many(self, num_workers: int) -> bool:
-        """Whether `num_workers` trial processes exceed this search's share of the cluster; False if alone."""
+        """Whether `num_workers` trial processes exceed this search's share of the cluster."""
         self._look()
         return self._part is not None and num_workers > self._part
 
@@ -92,17 +89,14 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns one dict of resources per living node, without nodes being drained, and the ids of the latter."""
+    """Returns the resources of each living node, without nodes that are being drained, and the ids of these."""
     drained = frozenset(state.get_draining_nodes())
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
 
 
 def launchable() -> list[dict[str, float]]:
-    """Returns the resources of the nodes that the autoscaler may start, from the file that `ray up` writes on the head.
-
-    Elsewhere the list is empty.
-    """
+    """Returns the resources of the nodes that the autoscaler may start; on a head that `ray up` made, else none."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []
@@ -110,8 +104,7 @@ def launchable() -> list[dict[str, float]]:
     return [kind.get("resources", {}) for kind in kinds for _ in range(min(kind.get("max_workers", 0), MOST_NODES))]
 
 
-@dataclass(frozen=True)
-class Want:
+class Want(NamedTuple):
     """What a search requests from the cluster."""
 
     num_trials: int  # that the search could run at once, 0 or more
@@ -122,7 +115,7 @@ class Want:
 def agreed(mine: Want) -> int | None:
     """Publishes this search's request and returns its share in trials; None if no other search runs on the cluster."""
     job = ray.get_runtime_context().get_job_id()
-    _internal_kv_put(job.encode(), json.dumps(astuple(mine)).encode(), overwrite=True, namespace=TABLE)
+    _internal_kv_put(job.encode(), json.dumps(mine).encode(), overwrite=True, namespace=TABLE)
     wants, running = {job: mine}, {each["JobID"] for each in state.job_table() if not each["IsDead"]}
     for key in _internal_kv_list(b"", namespace=TABLE):
         if key.decode() in running:
@@ -133,9 +126,8 @@ def agreed(mine: Want) -> int | None:
 def division(wants: Mapping[str, Want]) -> dict[str, int]:
     """Returns how many trials each search may run, at least 1.
 
-    It hands out one trial at a time, first to searches without a trial. Then the search with the highest priority takes
-    all that it can use. Among equal priorities, the next trial goes to the search whose part of the cluster is
-    smallest. Other searches get what a search cannot use (max-min fairness, Bertsekas and Gallager, Data Networks,
+    It hands out one trial at a time, first to searches without a trial, then to the highest priority. Among equals, the
+    search with the smallest part of the cluster is next (max-min fairness, Bertsekas and Gallager, Data Networks,
     6.5.2).
     """
 
@@ -143,13 +135,12 @@ def division(wants: Mapping[str, Want]) -> dict[str, int]:
         want = wants[name]
         return shares[name] > 0, -want.priority, (shares[name] + 1) / want.fit, name
 
+    def may_take(name: str) -> bool:
+        return shares[name] < wants[name].num_trials and 1 / wants[name].fit <= left + 1e-9
+
     shares, left = dict.fromkeys(sorted(wants), 0), 1.0
-    while True:
-        takers = [
-            name for name, want in wants.items() if shares[name] < want.num_trials and 1 / want.fit <= left + 1e-9
-        ]
-        if not takers:
-            return {name: max(1, number) for name, number in shares.items()}
+    while takers := list(filter(may_take, wants)):
         name = min(takers, key=turn)
         shares[name] += 1
         left -= 1 / wants[name].fit
+    return {name: max(1, number) for name, number in shares.items()}

@@ -1,7 +1,7 @@
-"""Sends the search's code to a cluster's nodes and checks each node before the first trial.
+"""Sends the search's code to a cluster's nodes; checks each before the first trial.
 
 Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package, if any.
-The check asks: does the space load on the node, is the results folder shared with the driver, and is it writable?
+It must load the space, share the results folder with the driver, and may write to it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Changes Ray Tune's controller where a failure, a restart or an idle worker would cost a search time or trials.
 
-`ray.tune.Tuner` takes its controller's class from `ray.tune.tune`; `installed` puts this class there for a search.
-`failures.py` decides whether a failed trial is retried. A retried trial keeps its rung and its bracket. The scheduler
-and the journal do not get the epochs that a retry repeats.
+A retried trial keeps its rung and bracket. The scheduler and the journal do not get the epochs that a retry repeats.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from ray.util import placement_group_table
 
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_task_error
-from tuner.engine.controller.trials import SearchTrial
+from tuner.engine.controller.scheduling import SearchTrial
 from tuner.record.report_keys import WAITS
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
@@ -48,26 +46,23 @@ class Controller(TuneController):
         self._actor_cache = _ObjectCache(may_keep_one=False)
         self._room = 0
         if self.watch.on_this_machine:
-            # Ray would set environment variables for each actor. The processes that the raylet started in advance lack
-            # them, so Ray would start new ones. Here the workers inherit the driver's environment anyway.
+            # Ray would set environment variables for each actor, and so use none of the processes that the raylet
+            # started in advance. Here the workers inherit the driver's environment anyway.
             self._class_cache = SimpleNamespace(get=functools.cache(ray.remote))
         self._actor_force_cleanup_timeout = STOP_S
         self._judged_until: dict[str, int] = {}  # id of a retried trial -> its last epoch before the retry
         theirs = self._actor_manager._actor_task_failed
-        # Ray's actor manager would end the whole search for an error that is neither an actor's nor a task's. One such
-        # error is that of a worker that the node's memory monitor has killed. So this converts these errors.
+        # An error that is neither an actor's nor a task's would end the whole search: for example, that of a worker
+        # that the node's memory monitor has killed.
         self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
             tracked_actor_task, as_a_worker_or_task_error(exception)
         )
 
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
-        """Retries the failed trial if `retries` allows it; otherwise the trial ends with the error.
-
-        `retries` has one count for each kind of failure, whereas Ray has one count for all kinds.
-        """
+        """Retries the failed trial if `retries` allows it; otherwise the trial ends with the error."""
         if trial in self._resetting_trials:
-            # Ray could not give an idle worker to this trial: the worker had died, or the function of its previous
-            # trial still runs. The failure does not count against this trial, which starts on another worker.
+            # The idle worker that Ray chose had died, or the function of its previous trial still runs. The failure
+            # does not count against this trial, which starts on another worker.
             if trial.status != Trial.RUNNING:
                 kill_worker(trial)
                 self._actor_failed(self._trial_to_actor[trial], exception)  # makes it RUNNING, and calls this method
@@ -76,8 +71,7 @@ class Controller(TuneController):
             self._set_trial_status(trial, Trial.PENDING)
             return
         lost = isinstance(exception, RayActorError)
-        # Ray reports a dead actor first and its lost task next. By the second report the trial no longer runs, and the
-        # report is ignored, so that one failure is not counted twice.
+        # Ray reports a dead actor first and then its lost task, when the trial no longer runs: one failure counts once.
         if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
             return
         failure = self.watch.retries.judge(trial.trial_id, exception, saved_epoch(trial))
@@ -96,8 +90,7 @@ class Controller(TuneController):
     def _had_been_judged(self, trial: SearchTrial) -> bool:
         """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
 
-        `tune.report` had copied the checkpoint before. If the scheduler decided at that report to stop or pause the
-        trial, this stops or pauses it and returns True: the trial needs no retry.
+        If the scheduler had decided there to stop or pause the trial, does so and returns True: it needs no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -114,11 +107,10 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """Gives the trial an idle worker, unless the trial's own worker is already starting.
+        """Gives the trial an idle worker, unless its own worker is already starting, which Ray would end.
 
-        Ray would end the starting worker in the middle of its imports, and take the idle one. Trials that are pruned at
-        the first rung are often shorter than a worker's start. One worker would then run all trials, while Ray starts
-        and ends other processes.
+        Trials that are pruned at the first rung are often shorter than a worker's start: one worker would then run all
+        trials, while Ray starts and ends other processes.
         """
         own = self._trial_to_actor.get(trial)
         starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
@@ -127,11 +119,10 @@ class Controller(TuneController):
         return bool(super()._maybe_reuse_cached_actor(trial))
 
     def keep_idle(self, trial: Trial, num_running: int) -> None:
-        """Keeps idle workers for later trials, at most as many as trials may run at once.
+        """Keeps idle workers for later trials, at most as many as trials may run at once, within the search's share.
 
-        Ray keeps idle workers only for trials that already wait for one. Two trials that end together then cost a new
-        process each time, which takes 2 to 4 s of imports. If a cluster gets another search, idle workers that exceed
-        this search's share end.
+        Ray keeps them only for trials that already wait: two trials that end together then cost a new process each
+        time, which takes 2 to 4 s of imports.
         """
         room = self.watch.nodes.concurrent()
         if self.watch.nodes.too_many(num_running + self._actor_cache.num_cached_objects):
@@ -154,10 +145,10 @@ class Controller(TuneController):
         return str(TrialScheduler.CONTINUE)
 
     def stop_trial(self, trial: Trial) -> None:
-        """Stops a trial; one that only saves its checkpoint before a pause is stopped like a paused trial.
+        """Stops a trial; one that still saves its checkpoint before a pause is stopped like a paused trial.
 
-        Ray would stop it like a running trial. Scheduler and searcher would then be called differently if the save took
-        a little longer. The journal does not have how long it took, so a replay would give another result.
+        Ray would stop it like a running trial, with other calls of scheduler and searcher. A replay cannot know how
+        long the save took.
         """
         if trial.is_saving and self._cached_trial_decisions.get(trial.trial_id) == TrialScheduler.PAUSE:
             self._set_trial_status(trial, Trial.PAUSED)
@@ -176,7 +167,6 @@ class Controller(TuneController):
 
 
 def kill_worker(trial: Trial) -> None:
-    """Kills a trial's worker at once."""
     ray.kill(trial.temporary_state.ray_actor)
 
 
@@ -186,23 +176,14 @@ class TrialTimeoutError(Exception):
 
 @dataclass(eq=False)
 class Watch(Callback):
-    """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share.
-
-    Args:
-        nodes: which nodes are being drained, and this search's share of the cluster, which limits idle workers too.
-        on_this_machine: whether workers inherit the driver's environment.
-        retries: decides whether a failed trial is retried.
-        timeout_s: seconds that a running trial may go without a report; None = no limit.
-        waiting: called with the reason when a trial waits because it cannot save a checkpoint.
-        failed: called with the controller, a trial and its failure, before the trial ends or is retried.
-    """
+    """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share."""
 
     nodes: Nodes
-    on_this_machine: bool
+    on_this_machine: bool  # workers inherit the driver's environment
     retries: Retries
-    timeout_s: float | None
-    waiting: Callable[[str], None]
-    failed: Callable[[Controller, SearchTrial, Failure], None]
+    timeout_s: float | None  # that a running trial may go without a report; None = no limit
+    waiting: Callable[[str], None]  # called with the reason when a trial cannot save a checkpoint
+    failed: Callable[[Controller, SearchTrial, Failure], None]  # called before the trial ends or is retried
     # Started trial -> when it last started, reported or was saved; and why it has not saved its checkpoint since.
     _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # started or saved since the last step: moving them loses nothing
@@ -224,9 +205,7 @@ class Watch(Callback):
 
     on_trial_save = on_trial_start
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
-    ) -> None:
+    def on_trial_result(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.heard(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.errors.users_code import place_in
 from tuner.record.events import Event
@@ -16,8 +15,7 @@ from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A trial's failure: kind, one-line text, whether the trial is retried, and from which epoch (0 = the start)."""
 
     kind: str
@@ -27,18 +25,15 @@ class Failure:
 
 
 class Retries:
-    """Decides by the kind of a failure whether its trial is retried.
+    """Decides by the kind of a failure whether its trial is retried; counts by trial and kind, over all sessions.
 
-    Each trial has one count of retries per kind, over all sessions.
-
-    * worker_lost is retried `max_failures` times: a process was killed, a node was lost or reclaimed, or a host ran
-      out of memory. The number is limited because the trial itself may kill its worker.
+    * worker_lost (a killed process, a lost node, a host out of memory) is retried `max_failures` times: the trial
+      itself may kill its worker.
     * cuda is retried once, in a new process: another trial on the GPU may be the cause.
-    * oom and user are never retried: the same setting with the same seed usually fails again at the same place. A hang
-      counts as user: each retry would cost its whole timeout.
+    * oom and user are never retried: the same setting and seed usually fail at the same place. A hang counts as user:
+      each retry would cost its whole timeout.
 
     Args:
-        max_failures: how many lost workers a trial survives, at least 0.
         history: the events of earlier sessions; their retries count too.
         here: whether all workers run on this machine, whose kernel then says if memory ran out.
     """
@@ -50,11 +45,7 @@ class Retries:
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
-        """Returns the failure of an error that Ray caught; counts the retry, if there is one.
-
-        Args:
-            from_epoch: the epoch of the trial's last checkpoint; 0 = it has none.
-        """
+        """Returns the failure of an error that Ray caught; `from_epoch` is that of the last checkpoint, 0 = none."""
         killed = None if self._killed_before is None else (oom_kills() or 0) - self._killed_before
         kind, text = kind_of(error, killed)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)
@@ -69,13 +60,10 @@ class Retries:
 def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
     """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
-    Args:
-        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError.
-        killed: how many processes this machine's kernel has killed because memory ran out; None if that is unknown.
+    `killed` is how many processes this machine's kernel has killed because memory ran out; None if that is unknown.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
-    # Use the exception, not the traceback's last line: CUDA's messages have several lines, and the first one matters.
     # An exception of a ddp worker is wrapped twice. A lost ddp worker counts as the trial's lost worker.
     cause, printed = error, ""
     while isinstance(cause, RayTaskError):

@@ -16,10 +16,7 @@ TELL_S = 60.0  # minimum seconds between two lines on standard error that say wh
 
 
 class SearchStopper(Stopper):
-    """Ends the search as soon as it has a reason to; Ray calls `stop_all` at each step of its loop.
-
-    `budget` is the time budget as the user wrote it ("30m"), of which `left_s` seconds remain; None = no limit.
-    """
+    """Ends the search as soon as it has a reason to; `left_s` seconds remain of the user's `budget` ("30m")."""
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
         self.reason = ""

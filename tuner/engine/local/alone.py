@@ -47,11 +47,8 @@ def num_gpus() -> int:
 
 
 def local_cluster() -> dict[str, float]:
-    """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run.
-
-    If the program that calls tuner has started Ray, these are the ones that it has given to `ray.init`.
-    """
-    if ray.is_initialized():
+    """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run."""
+    if ray.is_initialized():  # the program that calls tuner has started Ray, and given it these resources
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
     # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
@@ -70,11 +67,9 @@ def correct_late_import() -> None:
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them.
+    """Returns options for `ray.init`: the folder of its sockets and logs, `PATIENT`, and what workers import.
 
-    Args:
-        folder: where Ray puts its sockets and logs.
-        imports: modules that each worker process imports when it starts.
+    With them, only `start_ahead` starts workers before a trial needs them.
     """
     config = {
         "prestart_worker_first_driver": False,
@@ -86,29 +81,24 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 
 @contextmanager
 def importing(modules: Sequence[str]) -> Iterator[None]:
-    """Imports modules in a second thread while the `with` block runs, and waits for the thread at its end.
+    """Imports modules in a second thread while the `with` block runs, in which Ray's processes start.
 
-    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune:
-    its modules import each other in circles, so two threads at once would get half-imported modules.
+    The block must not import Ray Tune: its modules import each other in circles, so two threads at once would get
+    half-imported modules.
     """
-
-    def load() -> None:
-        for module in modules:
-            importlib.import_module(module)
-
     with ThreadPoolExecutor(1, "imports") as pool:
-        pool.submit(load)
+        pool.map(importlib.import_module, modules)
         yield
-    load()  # costs nothing after a success; if an import failed, repeats it, so that its error is raised here
+    for module in modules:  # costs nothing after a success; an import that failed is repeated, and raises its error
+        importlib.import_module(module)
 
 
 def start_ahead(num_processes: int) -> None:
-    """Makes this machine's Ray start `num_processes` worker processes, without waiting for them.
+    """Makes this machine's Ray start `num_processes` worker processes, without waiting; logs a warning if it fails.
 
-    Ray's own number, one process per CPU, is too many for few trials at once, and too few for ddp. It also ends idle
-    processes as soon as trials have taken all CPUs, and then starts new ones, whose imports take 5 s on two cores. Ray
-    has no Python function to start them, so this calls the raylet (ray 2.60, NodeManagerService.PrestartWorkers). If
-    the call fails, this logs a warning, and Ray starts workers when trials need them.
+    Ray's own number, one per CPU, suits neither few trials at once nor ddp. Ray also ends idle processes as soon as
+    trials have taken all CPUs, and then starts new ones, whose imports take 5 s on two cores. It has no Python function
+    to start them, so this calls the raylet (ray 2.60).
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
     request = PrestartWorkersRequest(  # `language` keeps its default, 0 = Python
@@ -138,30 +128,17 @@ def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
 
 @contextmanager
 def session_folder() -> Iterator[str]:
-    """Creates a folder for Ray's sockets and logs that only this user may enter, and removes it afterwards.
-
-    All users of the machine may write to the folders that Ray makes in it.
-    """
+    """Creates a folder for Ray that only this user may enter, and removes it: all users may write to what Ray makes."""
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:
         yield f"{folder}/ray"
 
 
-def on_loopback() -> AbstractContextManager[Any]:
-    """Creates the token; makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there.
-
-    While Ray's constant is True, Ray listens on all interfaces. Ray reads the environment variable for the constant at
-    import, before the command's options are known.
-    """
-    keep_token_private()
-    return mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False)
-
-
 def keep_token_private() -> None:
-    """Creates Ray's authentication token so that only this user can read it, unless the environment names one.
+    """Creates Ray's authentication token with mode 0600, unless the environment names one.
 
-    An existing token is kept. If its file belongs to this user and everybody can read it, the file's mode becomes 0600.
+    An existing token is kept; if its file is this user's and everybody can read it, its mode becomes 0600.
     """
     path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
     try:

@@ -1,12 +1,11 @@
 """Starts the processes of a Ray for one search on this machine, and tells why they did not start.
 
-`ray.init` also starts three services for clusters: the autoscaler's monitor, a reduced dashboard, and the log monitor.
-It has no option to leave them out (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s
-instead of 1.4 s. It also uses 1.3 s less CPU time while workers import torch (two cores, AMD EPYC).
+`ray.init` has no option to leave out three services for clusters: the autoscaler's monitor, a reduced dashboard, and
+the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
 
-On a busy machine Ray gives up too early. The raylet aborts if its agents, two Python processes, take 15 s to write
-their ports into files. `ray.init` stops waiting for the raylet after 30 s, whether it still starts or has ended. No
-setting changes these two limits. So `LocalNode` chooses the ports, and waits for the raylet as long as it lives.
+On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
+and `ray.init` waits 30 s for the raylet, whether it still starts or has ended. No setting changes these two limits. So
+`LocalNode` chooses the ports, and waits for the raylet as long as it lives.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ray._private import node
+from ray._private import node, ray_constants
 from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
@@ -55,16 +54,10 @@ class LocalNode(node.Node):
             raise
 
     def start_api_server(self, **options: Any) -> None:
-        """Starts nothing."""
         self._webui_url = ""
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
-        """Starts the raylet, and waits until it has registered.
-
-        Raises:
-            ChildProcessError: the raylet or the GCS has ended.
-            TimeoutError: the raylet lives, but has not registered within `START_S`.
-        """
+        """Starts the raylet, and waits until it has registered; ChildProcessError or TimeoutError if it does not."""
         # Ray tells this port only to the agent; the raylet reads it from this file, which the agent writes again.
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
@@ -78,7 +71,6 @@ class LocalNode(node.Node):
             time.sleep(LOOK_S)
 
     def has_registered(self) -> bool:
-        """Whether the GCS knows the raylet."""
         try:
             nodes = self.get_gcs_client().get_all_node_info(timeout=ANSWER_S)
         except RpcError:  # the GCS is slow, or has ended
@@ -88,10 +80,9 @@ class LocalNode(node.Node):
 
 @contextmanager
 def local_node() -> Iterator[None]:
-    """Makes `ray.init` start a `LocalNode` while the `with` block runs.
+    """Makes `ray.init` start a `LocalNode` on 127.0.0.1 while the `with` block runs.
 
-    Sockets that are bound, but do not listen, reserve its ports until the block ends: agents listen only seconds after
-    `ray.init` has returned.
+    Bound sockets reserve its ports until the block ends: agents listen only seconds after `ray.init` has returned.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -100,6 +91,8 @@ def local_node() -> Iterator[None]:
             each.bind(("127.0.0.1", 0))
         LocalNode.ports = [each.getsockname()[1] for each in sockets]
         stack.enter_context(mock.patch.object(node, "Node", LocalNode))
+        # Else Ray's processes listen on all interfaces. Ray reads the constant's environment variable at import.
+        stack.enter_context(mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
         yield
 
 
@@ -118,8 +111,3 @@ def cause_in_logs(folder: str) -> str:
     named = (each for cause in CAUSES for each in lines if re.search(cause, each[1]))
     name, line = next(named, ("", ""))
     return f"{name}: {re.sub(NOISE, '', line).strip()[:MOST_CHARS]}" if name else ""
-
-
-def is_of_the_folder(reason: str) -> bool:
-    """Whether another folder for Ray's files and sockets would repair the error with this text."""
-    return re.search(OF_THE_FOLDER, reason) is not None

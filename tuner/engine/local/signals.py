@@ -26,12 +26,11 @@ LATE_S = 14.0  # seconds after the first signal at which a process that still ru
 
 @contextmanager
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
-    """Makes the first signal call `first` with a text that names the signal, and the second call `end_now`.
+    """Makes the first signal call `first` (of the inner block) with a text that names the signal.
 
-    In nested blocks, a signal calls the inner `first`. After the first signal, the next one kills the process until the
-    outermost block ends. The process is also killed `LATE_S` seconds after the first signal: if Ray's processes got the
-    SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60). Inside `in_a_program`, the
-    next signal raises KeyboardInterrupt instead, and nothing kills the process.
+    Until the outermost block ends, the next signal calls `end_now`, and so does `_deadline` after `LATE_S` seconds: if
+    Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60).
+    Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # changes nothing: Python can set signal handlers only in the main thread
@@ -64,9 +63,9 @@ def kept_from_ray() -> AbstractContextManager[Any]:
 
 @contextmanager
 def in_a_program() -> Iterator[None]:
-    """Makes signals in a `with` block fit a user's program, such as a notebook: they never kill its process.
+    """Keeps signals from killing a user's program, such as a notebook.
 
-    A KeyboardInterrupt in the block kills the processes that were started in the block, unless the user's Ray runs.
+    A KeyboardInterrupt kills the processes that were started in the block, unless the user's Ray runs.
     """
     hosts.append(set(psutil.Process().children(recursive=True)))
     try:
@@ -87,9 +86,8 @@ deadlines: list[SimpleQueue[str]] = []  # what the outermost block got from `_de
 def _deadline() -> SimpleQueue[str]:
     """Starts a thread that kills the process `LATE_S` after a signal; returns the queue that tells the thread.
 
-    The thread starts before any signal: a signal handler must not start one, as it may have interrupted the start of
-    another, and would wait for that thread's lock forever. It may put into a SimpleQueue. An alarm (SIGALRM) would not
-    help: Python runs its handler in the main thread, which may be blocked.
+    A signal handler must not start a thread, as it may have interrupted the start of one; it may use a SimpleQueue. For
+    SIGALRM, Python would run the handler in the main thread, which may be blocked.
     """
     queue: SimpleQueue[str] = SimpleQueue()
 
@@ -111,10 +109,7 @@ def give_up(reason: str) -> None:
 
 
 def end_now(number: int, frame: Any) -> None:
-    """Kills this process and all processes that it started, Ray's and W&B's, without a message; exit code 130.
-
-    If only the parent ended, its children would end later: on a busy machine some take more than 15 s (ray 2.60).
-    """
+    """Kills this process and its descendants, Ray's and W&B's, which may else take more than 15 s; exit code 130."""
     end_family()
     os._exit(130)
 

@@ -1,8 +1,8 @@
 """Runs the worker processes of a ddp trial as Ray actors inside the trial's placement group.
 
-The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. It owns the workers,
-so they end when it ends. A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does
-not count. It takes 14 s to its first report, and keeps that placement group when the trial is pruned (ray 2.60).
+The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. They end when it
+ends. A `TorchTrainer` inside a trial takes 14 s to its first report. It reserves a second placement group, which Ray
+Tune does not count, and keeps that when the trial is pruned (ray 2.60).
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ class WorkerActor(DDPRank):
     """A member of a training group, which is one ddp process, as a Ray actor."""
 
     def address(self) -> str:
-        """Returns the IP address of this process's node."""
         return str(ray.util.get_node_ip_address())
 
 
 class Workers(Group):
-    """A training group of Ray actors, one in each bundle of the trial's placement group.
+    """A training group of Ray actors, one in each bundle of the trial's placement group, with `cpus` and `gpus` each.
 
-    Args:
-        material: a reference to (task, splits) in the object store.
-        cpus, gpus: one worker's CPUs and GPUs.
+    `material` is a reference to (task, splits) in the object store.
     """
 
     def __init__(self, material: Any, num_workers: int, cpus: float, gpus: float) -> None:
@@ -43,8 +40,8 @@ class Workers(Group):
         self.actors: list[Any] = []
         device = "cuda:0" if self.gpus else "cpu"  # Ray makes only the worker's own GPUs visible to it
         for rank in range(self.num_workers):
-            place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
-            options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": place}
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
+            options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": strategy}
             arguments = rank, self.num_workers, max(1, int(self.cpus)), device
             self.actors.append(actor.options(**options).remote(*arguments))
         addresses = addresses_among(ray.get([each.address.remote() for each in self.actors]))

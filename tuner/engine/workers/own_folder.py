@@ -1,11 +1,11 @@
 """Runs a trial in a folder of its own, in which links show the files around the folder where the search was started.
 
-The trial's process changes into the folder, so a relative path of any code leads there, also in C++ and in a process
-that the trial starts. Before Python code writes through a link, the link is replaced: a folder by a new one with links
-to the same files, a file by a copy. So a trial changes no files outside, unless code in C++ opens one that was there.
+The trial's process changes into the folder, so a relative path of any code leads there. Before Python code writes
+through a link, the link is replaced: a folder by a new one with links to the same files, a file by a copy. So a trial
+changes no files outside, unless code in C++ opens one that was there.
 
-Data is shared instead: a folder with `data` or `cache` in its name stays a link. If it is new, it is moved beside the
-script at the trial's first report or at its end, so that later trials find it.
+Data is shared instead: a folder with `data` or `cache` in its name stays a link. A new one is moved beside the script
+at the trial's first report or at its end, so that later trials find it.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ _thread = threading.local()  # `busy`: whether this thread is replacing a link
 
 @contextlib.contextmanager
 def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
-    """Runs a `with` block in the trial's own folder, below the folder `trial` of Ray.
-
-    If the trial starts at its first epoch (`is_new`), what an earlier attempt has written is deleted.
-    """
+    """Runs a `with` block in the trial's own folder, below Ray's folder `trial`; empties it first if `is_new`."""
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
@@ -80,7 +77,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     os.chdir(own.here)
     users_code.working_folder = own.start
     _own = own
-    ended_well = True
+    ended_well = True  # else an error may have cut a download, which is then not shared
     try:
         yield
     except BaseException as error:  # SystemExit(0): Ray has stopped the trial
@@ -111,8 +108,7 @@ def await_left() -> None:
 class OwnFolder:
     """The folder `here` in which a trial runs; it and the folders above it show those around `start`.
 
-    Args:
-        trial: the trial's folder, `<results>/<experiment>/ray/<trial>`.
+    Ray's folder of the trial is `<results>/<experiment>/ray/<trial>`.
     """
 
     def __init__(self, trial: Path) -> None:
@@ -151,10 +147,7 @@ class OwnFolder:
                 self._show(each, shown / each.name)
 
     def claim(self, path: Any, *, keep: bool) -> None:
-        """Replaces the links on a path, so that what is written there stays in this folder.
-
-        A file's content is copied if it is still needed (`keep`); else only its link is removed.
-        """
+        """Replaces the links on a path, so that what is written there stays here; copies a file only if `keep`."""
         whole = os.path.abspath(os.fsdecode(path))
         if not whole.startswith(f"{self._root}{os.sep}"):
             return
@@ -180,10 +173,7 @@ class OwnFolder:
                 shown.unlink()
 
     def close(self, *, share: bool) -> None:
-        """Removes the links; renames the folder to `files`; moves new data beside the script if `share`.
-
-        Data is not shared after an error, which may have cut a download.
-        """
+        """Removes the links; renames the folder to `files`; moves new data beside the script if `share`."""
         if share:
             self.share(_move)
         self._remove_links()
@@ -196,25 +186,24 @@ class OwnFolder:
     def _remove_links(self) -> None:
         """Removes links that lead out of the folder, also the trial's own, and empty folders."""
         root = f"{self._root}{os.sep}"
-        for place, folders, names in os.walk(self._root, topdown=False):
-            for path in (os.path.join(place, name) for name in (*folders, *names)):  # 25 us a link; a Path doubles it
+        for folder, folders, names in os.walk(self._root, topdown=False):
+            for path in (os.path.join(folder, name) for name in (*folders, *names)):  # 25 us a link; a Path doubles it
                 if os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(root):
                     os.unlink(path)
             with contextlib.suppress(OSError):
-                os.rmdir(place)  # if it is empty
+                os.rmdir(folder)  # if it is empty
 
     def share(self, move: Callable[[Path, Path], None]) -> None:
-        """Calls `move` with each new file or folder of data, and with its place outside."""
-        for place, folders, names in os.walk(self._root):
+        """Calls `move` with each new file or folder of data, and with its path outside."""
+        for folder, folders, names in os.walk(self._root):
             for name in (*folders, *names):
-                if is_shared(name) and not (path := Path(place, name)).is_symlink():
+                if is_shared(name) and not (path := Path(folder, name)).is_symlink():
                     with contextlib.suppress(OSError):  # no permission, or another trial moved its copy first
                         move(path, self._base / path.relative_to(self._root))
             folders[:] = [name for name in folders if not is_shared(name)]
 
 
 def is_shared(name: str) -> bool:
-    """Whether all trials share a folder of this name."""
     return SHARED.search(name.lower()) is not None
 
 
@@ -276,14 +265,10 @@ def _wrap_writers() -> None:
     """Makes the functions of WRITERS raise an event with their path first, once their modules are imported."""
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)
-        if original is not None and not hasattr(original, "__wrapped__"):
-            setattr(sys.modules[name], function, _raising(original, position))
+        if original is not None and not isinstance(original, functools.partial):
+            setattr(sys.modules[name], function, functools.partial(_raising, original, position))
 
 
-def _raising(original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def write(*arguments: Any, **named: Any) -> Any:
-        sys.audit("tuner.write", *arguments[position : position + 1])
-        return original(*arguments, **named)
-
-    return write
+def _raising(original: Callable[..., Any], position: int, *arguments: Any, **named: Any) -> Any:
+    sys.audit("tuner.write", *arguments[position : position + 1])
+    return original(*arguments, **named)

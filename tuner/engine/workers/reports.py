@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 from unittest import mock
@@ -20,7 +21,7 @@ from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
 from tuner.engine.workers.own_folder import share_data
-from tuner.errors.output import Bounded, flushed
+from tuner.errors.output import Bounded, if_there_is_room
 from tuner.errors.users_code import place_of
 from tuner.record.report_keys import WAITS
 from tuner.training.devices.usage import Usage
@@ -34,8 +35,7 @@ ELSEWHERE = "tune.report was called in another process than the trial's"
 class Reporter:
     """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
 
-    Ray's own `report` refuses tensors, since the driver may lack the device that they are on. A number that Ray reports
-    without a name, such as a function's return value, gets the name of the search's metric.
+    Ray's own refuses tensors. A number without a name, such as a function's return value, gets the metric's name.
     """
 
     def __init__(self, report: Callable[..., None], metric: str) -> None:
@@ -72,7 +72,7 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
     session.report = reporter = Reporter(type(session).report.__get__(session), metric)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
-            stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
+            stream.write, stream.flush = Bounded(stream.write), partial(if_there_is_room, stream.flush)
     return reporter
 
 
@@ -94,13 +94,12 @@ def as_number(name: str, value: Any) -> Any:
 
 @contextmanager
 def explained(reporter: Reporter) -> Iterator[None]:
-    """Makes a trial fail, with advice, if processes that it starts report in its place: the search gets no such report.
+    """Makes a trial fail, with advice, if processes that it starts report instead of it: no such report is sent.
 
-    `sys.exit` in a trial's function ends the trial as a return does; a code except 0 and None fails the trial. A
-    SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
+    `sys.exit()` ends the trial as a return does. A SystemExit by which Ray stops the function passes through.
 
     Raises:
-        RuntimeError: the function called `sys.exit` with another code.
+        RuntimeError: the function called `sys.exit` with a code except 0 and None.
         ValueError: the function started a process and reported nothing itself, or the process cannot get its function.
     """
     started: list[str] = []

@@ -25,8 +25,8 @@ class StillTrainingError(Exception):
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
     """Returns a Ray trainable class for a function, with the resources of one trial.
 
-    Its `reset_config` raises if the worker cannot be reset for the next trial. Ray's own returns False, and Ray's
-    controller then marks the next trial as failed, although it has not started, and never informs the searcher.
+    Its `reset_config` raises if the worker cannot be reset. Where it returns False, as Ray's own does, Ray's controller
+    marks the next trial as failed, although it has not started, and never informs the searcher.
     """
     base: Any = wrap_function(function)
 
@@ -55,40 +55,29 @@ def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     If `save_checkpoint` returns a dict, `torch.load` must be able to read it with `weights_only`: a resume must not run
     code from a file. Any other returned value is ignored, and the files in the folder are the checkpoint.
     """
+    import torch
+
     # Without `storage`, a Trainable makes a folder in the user's home for each trial.
-    instance = trainable(config=config, storage=get_session().storage)
+    instance: Any = trainable(config=config, storage=get_session().storage)
     try:
-        _restore(instance)
+        if checkpoint := tune.get_checkpoint():
+            with checkpoint.as_directory() as folder:
+                state = torch.load(Path(folder) / STATE, weights_only=True)
+                instance.load_checkpoint(folder if state["data"] is None else state["data"])
+            instance._iteration = state["iteration"]
         done = False
         while not done:
             result = instance.train()
             done = bool(result.get(DONE))
-            _report({name: value for name, value in result.items() if name not in RAY_KEYS}, instance)
+            metrics = {name: value for name, value in result.items() if name not in RAY_KEYS}
+            with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+                try:
+                    data = instance.save_checkpoint(folder)
+                except NotImplementedError:  # the class does not define `save_checkpoint`
+                    tune.report(metrics)
+                    continue
+                data = data if isinstance(data, dict) else None
+                torch.save({"iteration": instance.iteration, "data": data}, Path(folder) / STATE)
+                tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
     finally:
         instance.stop()
-
-
-def _restore(instance: Any) -> None:
-    checkpoint = tune.get_checkpoint()
-    if checkpoint is None:
-        return
-    import torch
-
-    with checkpoint.as_directory() as folder:
-        state = torch.load(Path(folder) / STATE, weights_only=True)
-        instance.load_checkpoint(folder if state["data"] is None else state["data"])
-    instance._iteration = state["iteration"]
-
-
-def _report(metrics: dict[str, Any], instance: Any) -> None:
-    import torch
-
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
-        try:
-            data = instance.save_checkpoint(folder)
-        except NotImplementedError:  # the class does not define `save_checkpoint`
-            tune.report(metrics)
-            return
-        data = data if isinstance(data, dict) else None
-        torch.save({"iteration": instance.iteration, "data": data}, Path(folder) / STATE)
-        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))

@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
-from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
+from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
 from tuner.record.texts import flat, formatted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table

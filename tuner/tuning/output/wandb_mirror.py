@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tuner.errors import RequestError, say
-from tuner.errors.terminal import in_notebook
+from tuner.errors.output import in_notebook
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.reading import follow, read
 from tuner.record.saved_experiment import load_experiment

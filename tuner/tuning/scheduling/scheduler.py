@@ -20,7 +20,7 @@ from tuner.record.events import RETURNED, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
-from tuner.rules.named import rule_of
+from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
