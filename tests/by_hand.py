@@ -12,7 +12,7 @@ from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduling.scheduler import SearchScheduler
+from tuner.tuning.scheduler import SearchScheduler
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
 CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
@@ -49,6 +49,8 @@ class Search:
         self.searcher_heard = []
         self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
         self.trials = {trial.trial_id: trial for trial in self.stage.run()}
+
+    total_samples = 9  # which a replay asks of `Proposals`, as it does these
 
     def again(self, trial_id, recorded):
         return StandIn(trial_id, status="PENDING")

@@ -27,8 +27,7 @@ ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", str(len(os.
 
 def run_whole(results, name, options):
     """The search without a kill."""
-    command = [*COMMAND, *options, "--results", str(results), "--name", name]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([*COMMAND, *options, "--results", str(results), "--name", name], check=True, capture_output=True)
     return results / name
 
 
@@ -89,14 +88,10 @@ def num_lines(journal):
 
 def start(command, **options):
     """A search whose processes are known by a mark in their environment (`left_of`)."""
-    mark = f"TUNER_TEST={uuid.uuid4().hex}"
-    environment = {**os.environ, **dict([mark.split("=")])}
-    process = subprocess.Popen(
-        command,
-        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, **options},
-        start_new_session=True,
-    )
-    process.mark = mark.encode()
+    mark = uuid.uuid4().hex
+    usual = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"TUNER_TEST": mark}}
+    process = subprocess.Popen(command, **usual | options, start_new_session=True)
+    process.mark = f"TUNER_TEST={mark}".encode()
     return process
 
 

@@ -35,12 +35,8 @@ class Search:
     folder: Path
     process: subprocess.Popen[str]
 
-    @property
-    def events(self) -> list[Event]:
-        return read(self.folder / "journal.jsonl")
-
     def named(self, event: str) -> list[Event]:
-        return [each for each in self.events if each["event"] == event]
+        return [each for each in read(self.folder / "journal.jsonl") if each["event"] == event]
 
     def wait_for(self, what: Callable[[], Any]) -> None:
         """Until `what()` is true; TimeoutError after `PATIENCE_S`, RuntimeError where the search ended before."""
@@ -56,7 +52,6 @@ class Search:
         self.wait_for(lambda: len(self.named("report")) >= number)
 
     def end(self) -> int:
-        """Its exit code."""
         return self.process.wait(PATIENCE_S)
 
     @property
@@ -84,7 +79,6 @@ class Testbed:
             self.add()
 
     def add(self, **resources: Any) -> str:
-        """Starts a node and returns its address."""
         self._last += 1
         address = f"127.0.0.{self._last}"
         options = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "node_ip_address": address, **resources}
@@ -106,15 +100,11 @@ class Testbed:
         subprocess.run([*command, "--node-id", node.node_id, *reason, *deadline], check=True, capture_output=True)
 
     def search(self, name: str, *options: str, space: Path = SPACE) -> Search:
-        """Starts a search."""
         out = (self.folder / f"{name}.out").open("w")
         place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
         command = [sys.executable, "-m", "tuner.run", "--space", str(space), *place]
         command += ["--searcher", "random", "--scheduler", "fifo", *options]
         return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
-
-    def end(self) -> None:
-        self._cluster.shutdown()
 
 
 NODES = """
@@ -153,7 +143,7 @@ def raylets(folder: Path, num_nodes: int) -> Iterator[Testbed]:
         try:
             yield bed
         finally:
-            bed.end()
+            bed._cluster.shutdown()
             for name, value in before.items():
                 os.environ.pop(name, None)
                 os.environ |= {} if value is None else {name: value}
@@ -163,18 +153,16 @@ def figures(search: Search) -> Figures:
     """(trial, epoch) -> what it reported of its training; AssertionError where an epoch is there twice."""
     by_report: Figures = {}
     for event in search.named("report"):
-        key = event["trial"], event["epoch"]
+        key, metrics = (event["trial"], event["epoch"]), event["metrics"]
         assert key not in by_report, f"{key} is in the journal twice"
-        by_report[key] = {
-            name: repr(value) for name, value in event["metrics"].items() if name in ("loss", "train_loss")
-        }
+        by_report[key] = {name: repr(metrics[name]) for name in ("loss", "train_loss") if name in metrics}
     return by_report
 
 
 def epochs_lost(search: Search) -> int:
     """Epochs that had been reported and are trained again, over all retries."""
     lost, last = 0, {}
-    for event in search.events:
+    for event in read(search.folder / "journal.jsonl"):
         if event["event"] == "report":
             last[event["trial"]] = event["epoch"]
         elif event["event"] == "trial_failed" and event["will_retry"]:

@@ -28,7 +28,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.tuning import driver
 from tuner.tuning.assembly import assemble
-from tuner.tuning.requests import Request
+from tuner.tuning.checks.request import Request
 from tuner.tuning.session import open_journal
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
@@ -40,16 +40,12 @@ class Handle:
     """What the controller asks of an actor itself."""
 
     def __init__(self, ip="127.0.0.1"):
-        answers = {"get_auto_filled_metrics": {}, "get_current_ip_pid": (ip, 1)}
-        for name, answer in answers.items():
-            setattr(self, name, SimpleNamespace(remote=lambda answer=answer, **options: ray.put(answer)))
+        self.get_auto_filled_metrics = SimpleNamespace(remote=lambda **options: ray.put({}))
+        self.get_current_ip_pid = SimpleNamespace(remote=lambda: ray.put((ip, 1)))
 
 
 class Worker:
-    """What a worker process holds: a trial, and what it has trained to.
-
-    It trains and saves as `spaces/saving.py` does.
-    """
+    """What a worker process holds: a trial, which it trains and saves as `spaces/saving.py` does."""
 
     def __init__(self, config, storage):
         self.reset(config, storage)
@@ -104,7 +100,6 @@ class Workerless:
         return actor
 
     def started(self, cls, kwargs):
-        """What Ray would make in a worker process: an object of the actor class."""
         return self.worker(**kwargs)
 
     def answer_of(self, worker, method, args, kwargs):
@@ -112,7 +107,6 @@ class Workerless:
         return getattr(worker, method)(*args, **kwargs)
 
     def saved_by(self, worker):
-        """The checkpoint of the worker's last report."""
         return worker.saved_result()
 
     def schedule_actor_task(
@@ -147,7 +141,6 @@ class Workerless:
         return False
 
     def _died(self, actor, error, on_error):
-        """Tells the controller of the actor and then of the task that it had, as Ray's manager does."""
         del self._workers[actor], self._live_actors_to_ray_actors_resources[actor]
         for tell in (actor._on_error, on_error):
             if tell:
@@ -183,10 +176,9 @@ class Workerless:
 
 
 class InThisProcess(Workerless):
-    """Runs the space's own trainable in this process, one trial at a time: no process starts, and none can be lost.
+    """Runs the space's own trainable in this process, one trial at a time, as Ray keeps one session a process.
 
-    Ray keeps one session a process, so two trials cannot train at once. A trial changes into its own folder; the search
-    does not, as if it were another process.
+    A trial changes into its own folder; the search does not, as if it were another process.
     """
 
     _folder = None  # the working folder of the trial
@@ -290,10 +282,7 @@ def resumed(folder, num_events, **choices):
 
 
 def outcome_of(folder):
-    """Suggestions, reports and decisions in their order, and how each trial ended.
-
-    Not the numbers of checkpoints: a trial that took over another's state uses its last one again, a resumed one not.
-    """
+    """Suggestions, reports (without checkpoints' numbers) and decisions in their order, and how each trial ended."""
     events = read(folder / "journal.jsonl")
     kept = [e for e in events if e["event"] in ("trial_suggested", "report", "decision")]
     ends = {e["trial"]: e["reason"] for e in events if e["event"] == "trial_ended"}

@@ -18,8 +18,7 @@ from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, 
 from tuner.spec.experiment import BEST_RULE, Options, Table, allowed_in, option, values_of
 from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
-from tuner.tuning.requests import SearchCall
-from tuner.tuning.session import run_search
+from tuner.tuning.session import SearchCall, run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"

@@ -27,7 +27,6 @@ from tuner.rules import rule_of
 from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.scheduling.population_scheduler import check_scheduler
 from tuner.tuning.searchers.named import build_searcher
 
 Floats = npt.NDArray[np.float64]
@@ -243,7 +242,6 @@ class Search:
 
     def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
         space = Space(params=params, train=_untrained, metric=experiment.metric, mode=experiment.mode)
-        check_scheduler(experiment, space)
         self._asked = build_searcher(experiment, space)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
         self._experiment = experiment

@@ -13,7 +13,7 @@ from ray.tune.search.optuna import OptunaSearch
 from tuner.engine.moved import MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduling.population_scheduler import population_of
+from tuner.tuning.scheduler import population_of
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 STOPPER, CHANGING = tune.stopper.MaximumIterationStopper(3), schedulers.ResourceChangingScheduler()

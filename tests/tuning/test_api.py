@@ -163,8 +163,6 @@ def test_a_file_that_searches_when_it_is_imported_is_named(here):
     script.write_text(f"{SCRIPT}\nfrom tuner import search\nsearch(space, num_samples=1)\n")
     with pytest.raises(RequestError, match=r"unguarded.py calls search\(\) while it is imported"):
         search(script)
-    with pytest.raises(RequestError, match="no such file"):
-        search(here / "other.py")
 
 
 def test_a_space_is_named_as_the_command_line_finds_it(tmp_path, monkeypatch):
@@ -191,9 +189,8 @@ def test_a_space_is_named_as_the_command_line_finds_it(tmp_path, monkeypatch):
 
 def test_a_search_whose_trials_all_failed_says_so_in_place_of_a_best_trial(here):
     result = search(Space(params={"x": tune.uniform(-1, 1)}, train=failing), name="failed", **QUICK)
-    with pytest.raises(
-        RequestError, match=r"no best trial: all 3 trials failed, 0000\d first: KeyError: 'gone' \("
-    ) as no:
+    message = r"no best trial: all 3 trials failed, 0000\d first: KeyError: 'gone' \("
+    with pytest.raises(RequestError, match=message) as no:
         result.best.config  # noqa: B018  (as a script that was written for Ray Tune does)
     assert "test_api.py, line" in str(no.value) and "/error.txt" in str(no.value)
     assert "best        none: no trial has a finite loss" in repr(result) and len(result.trials) == 3

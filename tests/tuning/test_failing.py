@@ -1,5 +1,7 @@
 """A search whose trials fail by the user's code: it stops, says where, and goes on after the code was corrected."""
 
+import re
+
 import pytest
 from killing import SPACES
 from tiers import further
@@ -40,25 +42,7 @@ def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_cor
 
     third = search_here(str(space), "--resume", "test", "--num-samples", "7", *OPTIONS)  # the replay agrees
     assert third.code == 0 and len(third.record.trials) == 7 and "0 trials continue, 6 done" in third.out
-
-
-def test_a_resume_without_a_correction_tries_three_more_trials(search_here, tmp_path):
-    first = search_here("buggy.py", "--scheduler", "fifo", *OPTIONS)
-    assert first.code == 1, first.out
-    again = search_here(None, "--resume", "test", *OPTIONS)
-    assert again.code == 1 and [trial.status for trial in again.record.trials] == ["failed"] * 6
-    assert "failed      6 trials, 00005 the last, in epoch 2: TypeError" in again.out
-
-
-def test_after_a_resume_the_counts_and_the_best_are_those_of_the_whole_search(search_here):
-    first = search_here("tiny.py", "--num-samples", "4", *OPTIONS)
-    best = first.record.best()
-    again = search_here(None, "--resume", "test", "--num-samples", "6", *OPTIONS)
-    statuses = [trial.status for trial in again.record.trials]
-    line = next(line for line in again.out.splitlines() if line.startswith("6/6 done: "))
-    assert line.startswith(f"6/6 done: {statuses.count('pruned')} pruned, {statuses.count('completed')} completed | ")
-    trial, report = again.record.best()
-    assert f"best loss {formatted(report.metrics['loss'])} (trial {trial.id})" in line
-    assert report.metrics["loss"] <= best[1].metrics["loss"]
-    ends = [line for line in again.out.splitlines() if line.startswith("trial 0000")]
-    assert [line.split()[1] for line in ends] == ["00004", "00005"]
+    trial, report = third.record.best()  # the counts and the best value are those of the whole search
+    best = f"best loss {formatted(report.metrics['loss'])} (trial {trial.id})"
+    assert re.search(rf"^7/7 done: .* \| {re.escape(best)}", third.out, re.MULTILINE)
+    assert [line[:11] for line in third.out.splitlines() if line.startswith("trial 0")] == ["trial 00006"]

@@ -8,8 +8,7 @@ from tuner.tuning.tracker import Tracker
 BUG = "KeyError: 'lr' (/home/me/space.py, line 12)"
 
 
-def begun(event="experiment_started"):
-    return {"event": event}
+BEGUN = {"event": "experiment_started"}
 
 
 def report(trial, epoch, loss, checkpoint=None):
@@ -35,7 +34,7 @@ def tracked(*events, history=(), **options):
 
 
 def test_the_best_value_is_that_of_all_sessions():
-    history = [begun(), report("00000", 1, 0.2), report("00001", 1, 0.5)]
+    history = [BEGUN, report("00000", 1, 0.2), report("00001", 1, 0.5)]
     assert tracked(report("00002", 1, 0.4), history=history).best() == (0.2, "00000")
     assert tracked(report("00002", 1, 0.7), history=history, mode="max").best() == (0.7, "00002")
     assert tracked(report("00002", 1, float("nan"))).best() is None
@@ -67,14 +66,14 @@ def test_a_search_is_hopeless_if_its_first_three_trials_fail_alike(events, hopel
 
 
 def test_each_session_may_fail_three_times():
-    history = [begun(), *failed("00000"), *failed("00001"), *failed("00002")]
+    history = [BEGUN, *failed("00000"), *failed("00001"), *failed("00002")]
     assert not tracked(*failed("00003"), *failed("00004"), history=history).hopeless()
     assert tracked(*failed("00003"), *failed("00004"), *failed("00005"), history=history).hopeless()
 
 
-def told(*events, **options):
+def told(*events):
     """What a search with these events says at once."""
-    tracker, texts = Tracker(Experiment(**options)), []
+    tracker, texts = Tracker(Experiment()), []
     tracker.on_notice = texts.append
     for event in events:
         tracker.hear(event)

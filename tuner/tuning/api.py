@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
 from tuner.spec.domains import words
-from tuner.spec.experiment import Experiment, Options, Table, with_fields
+from tuner.spec.experiment import Options, Table, with_fields
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
 from tuner.spec.space_objects import space_of
-from tuner.tuning.requests import SearchCall
+from tuner.tuning.session import SearchCall, run_search
 
 if TYPE_CHECKING:
     from ray import tune
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     Searchable: TypeAlias = "AnySpace | tune.Tuner | None"
 
 AnySpace = Space | str | PathLike[str] | ModuleType
-TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # names of the `options` of `search`
 _searching = threading.Lock()  # one search at a time: Ray and signal handlers belong to the process
 
@@ -76,23 +75,25 @@ def search(
         KeyboardInterrupt: the search was interrupted; its text says how to resume it.
     """
     with in_python():
-        if table not in TABLES:
-            raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
+        if table not in get_args(Table):
+            raise RequestError(f"table {table!r}: must be one of {', '.join(get_args(Table))}")
         given, options = _space_and_options(space, options)
         if not isinstance(resume, str):
             raise RequestError(f'resume {resume!r}: must be the name of an experiment, or "latest"')
-        call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table)
-        call.command = [sys.executable, *sys.argv]
+        command = [sys.executable, *sys.argv]
+        call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table, command)
         try:
             result = _searched(given, call)
-        except KeyboardInterrupt as error:  # from a second Ctrl-C, or from one before or after the trials
+            if result and result.state == "interrupted":
+                raise KeyboardInterrupt
+            return result
+        except KeyboardInterrupt as error:  # also from a second Ctrl-C, or from one before or after the trials
             if isinstance(error, InterruptedEarly) or not (call.begun and call.begun.folder.exists()):
                 raise
-            raise KeyboardInterrupt(_interrupted(call.begun)) from error
-    if result and call.begun and result.state == "interrupted":
-        with in_one_line():
-            raise KeyboardInterrupt(_interrupted(call.begun))
-    return result
+            e = call.begun
+            more = "" if e.results == "results" else f", results={e.results!r}"
+            how = f'interrupted; tuner.search(space, resume="{e.name}"{more}) resumes it'
+            raise KeyboardInterrupt(how) from error
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
@@ -120,7 +121,7 @@ def _path(folder: object) -> str:
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Context manager that shows a mistake in one line, in which options have Python's names: `num_samples`."""
+    """Shows a mistake in one line, in which options have Python's names: `num_samples`."""
     with in_one_line():
         try:
             yield
@@ -150,14 +151,11 @@ def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnyS
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """Converts options to the types of Options' fields; raises RequestError for an unknown option."""
-    listed = f"; it has {', '.join(sorted(NAMES))}"
-    for name in options:
+    for name in [name for name in options if name not in NAMES]:
+        hint = nearest(name, NAMES) or f"; it has {', '.join(sorted(NAMES))}"
         if name in ("params", "train", "task", "mutable", "callbacks"):
-            raise RequestError(
-                f"search() has no option {name!r}: it is part of the space: search(Space({name}=..., ...))"
-            )
-        if name not in NAMES:
-            raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or listed}")
+            hint = f": it is part of the space: search(Space({name}=..., ...))"
+        raise RequestError(f"search() has no option {name!r}{hint}")
     checked = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in options.items()}
     if "stop" in checked:
         stop = checked["stop"]
@@ -172,11 +170,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _interrupted(experiment: Experiment) -> str:
-    more = "" if experiment.results == "results" else f", results={experiment.results!r}"
-    return f'interrupted; tuner.search(space, resume="{experiment.name}"{more}) resumes it'
-
-
 def _searched(space: AnySpace | None, call: SearchCall) -> SearchResult | None:
     if file := importing():
         raise RequestError(
@@ -184,14 +177,13 @@ def _searched(space: AnySpace | None, call: SearchCall) -> SearchResult | None:
         )
     if running():
         raise RequestError("a trial calls search(): call it in the program that searches, not in the trained function")
-    if space is None and not call.resume:
-        raise RequestError("search() needs a space, or resume=NAME")
     if isinstance(space, (str, PathLike)):
         call.given["space"] = fspath(space)
     elif space is not None:
         call.space = space_of(space)
+    elif not call.resume:
+        raise RequestError("search() needs a space, or resume=NAME")
     from tuner.engine.local.signals import in_a_program
-    from tuner.tuning.session import run_search
 
     if not _searching.acquire(blocking=False):
         raise RequestError("another search() runs in this process: wait for its end, or use another process")

@@ -28,12 +28,11 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, metric_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
+from tuner.tuning.checks.request import Request
 from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
-from tuner.tuning.requests import Request
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduling.population_scheduler import PopulationScheduler
-from tuner.tuning.scheduling.scheduler import SearchScheduler
+from tuner.tuning.scheduler import PopulationScheduler, SearchScheduler
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
 
@@ -51,9 +50,8 @@ class Assembly(NamedTuple):
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
     """Builds a new search, or the rest of a resumed one, which prints its trials in a table; Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
-    left_s = experiment.time_budget_s  # what earlier sessions have not used of it; None = no limit
-    if left_s is not None:
-        left_s = max(0.0, left_s - Folding(history).took_s)
+    budget_s = experiment.time_budget_s  # None = no limit
+    left_s = None if budget_s is None else max(0.0, budget_s - Folding(history).took_s)
     stopper = SearchStopper(experiment.time_budget, left_s)
     tracker = Tracker(experiment, history)
     journal.listener = tracker.hear
@@ -72,7 +70,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         searcher,
         experiment,
         journal,
-        concurrent=(lambda: num_settings) if pbt else (lambda: scheduler.places_for_new(nodes.concurrent())),
+        concurrent=(lambda: num_settings) if pbt else (lambda: nodes.concurrent() - scheduler.num_promoted()),
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
     )
@@ -87,13 +85,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
     tuner = tune.Tuner(
         trainable(experiment, loaded_space, request.splits, resources),
-        tune_config=tune.TuneConfig(
-            metric=experiment.metric,
-            mode=experiment.mode,
-            search_alg=proposals,
-            scheduler=scheduler,
-            reuse_actors=True,
-        ),
+        tune_config=tune.TuneConfig(search_alg=proposals, scheduler=scheduler, reuse_actors=True),
         run_config=tune.RunConfig(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
@@ -110,27 +102,12 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
-    """Returns the space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
-    space = loaded_space.space
-    spec = TrialSpec(
-        config={},
-        seed=experiment.seed,
-        max_epochs=experiment.max_epochs,
-        precision=experiment.precision,
-        on_oom=experiment.on_oom,
-        strategy=experiment.strategy,
-        num_workers=resources.workers,
-        cpus=resources.cpus,
-        gpus=resources.gpus,
-        constants=space.constants,
-    )
-    setup = trials.TrialSetup(
-        spec,
-        experiment.metric,
-        experiment.mode,
-        experiment.folder.absolute() / "ray",
-        experiment.wandb != "disabled",
-    )
+    """Returns the space's task or function as a trainable of Ray Tune, with the resources of one trial."""
+    space, e, r = loaded_space.space, experiment, resources
+    options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
+    spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
+    folder, logs = experiment.folder.absolute() / "ray", experiment.wandb != "disabled"
+    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, folder, logs)
     probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, setup=setup)
@@ -143,19 +120,13 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
 
 
 class JournalCallback(Callback):
-    """Journals when trials start and are interrupted; stops a hopeless search.
-
-    Args:
-        files: deletes large files that functions have written, when a trial ends; None for a Task.
-    """
+    """Journals when trials start and are interrupted; stops a hopeless search; `files` thins ended trials' folders."""
 
     def __init__(self, journal: Journal, stopper: SearchStopper, tracker: Tracker, files: TrialFiles | None) -> None:
         self._journal, self._stopper, self._tracker, self._files = journal, stopper, tracker, files
-        self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node and process id
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._running.add(trial.trial_id)
         actor = trial.temporary_state.ray_actor
         if actor not in self._places:  # cached, because asking for the address takes a call to the worker
             self._places[actor] = trial.get_ray_actor_ip() or "", trial.temporary_state.location.pid
@@ -164,7 +135,6 @@ class JournalCallback(Callback):
         self._journal.write("trial_started", trial.trial_id, config=trial.config, resources=resources, **where)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._running.discard(trial.trial_id)
         if self._files:
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
@@ -173,18 +143,13 @@ class JournalCallback(Callback):
     on_trial_error = on_trial_complete
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        for trial_id in sorted(self._running):
-            if self._tracker.trials[trial_id].status == "paused":
-                continue  # the end of a session ends no pause
-            reason = self._stopper.reason or "the search was interrupted"
+        reason = self._stopper.reason or "the search was interrupted"
+        for trial_id in [trial_id for trial_id, trial in self._tracker.trials.items() if trial.status == "running"]:
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
 
 
 class GuardedCallback(Callback):
-    """Wraps a user's callback; if that raises an exception, logs it and does not call the callback again.
-
-    In Ray, an exception in a callback ends the whole search.
-    """
+    """Wraps a user's callback: in Ray, its exception would end the search; this logs it and calls it no more."""
 
     def __init__(self, inner: Callback) -> None:
         self._inner: Callback | None = inner

@@ -38,11 +38,7 @@ TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray
 
 
 def search(assembly: Assembly, journal: Journal) -> None:
-    """Runs an assembled search to its end, and journals how it ended; Ray must be running.
-
-    Raises:
-        RequestError: the search stopped because a report lacked a metric, or a checkpoint that the scheduler needs.
-    """
+    """Runs an assembled search to its end, and journals how it ended; raises the RequestError that stopped it."""
     stopper = assembly.stopper
     with signals_to(stopper.interrupt), assembly.controller:
         try:
@@ -50,9 +46,7 @@ def search(assembly: Assembly, journal: Journal) -> None:
         except ValueError:
             if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
-    state = "finished"
-    if stopper.error or stopper.gave_up:
-        state = "failed"
+    state = "failed" if stopper.error or stopper.gave_up else "finished"
     if stopper.interrupted and not stopper.error:
         state = "interrupted"
     refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
@@ -65,40 +59,24 @@ def search(assembly: Assembly, journal: Journal) -> None:
 def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    If the calling program has already started Ray, it uses that Ray and leaves it running.
-
-    Args:
-        imports: modules that this process and the workers import while Ray starts.
-
-    Raises:
-        RequestError: a trial does not fit on this machine, or Ray does not start.
+    If the calling program has already started Ray, it uses that Ray and leaves it running. Meanwhile this process and
+    the workers import the modules `imports`. Raises a RequestError if a trial does not fit here, or Ray does not start.
     """
     quiet()
-    if ray.is_initialized():  # the program that calls tuner has started Ray, and will end it
-        with alone.no_reports_of_dead_workers():
-            yield
-        return
-    here = alone.local_cluster()
-    num_processes = resources_of(experiment, [here]).num_processes()
     with ExitStack() as stack:
-        stages = ["starting Ray"]
-        with patience(lambda: stages[-1]), alone.importing(imports):
-            stack.enter_context(started(here, num_processes, imports))
-            alone.start_ahead(num_processes)
-            stages.append(f"importing {' and '.join(imports)}")
-        with alone.no_reports_of_dead_workers():
-            yield
+        if not ray.is_initialized():
+            here, stage = alone.local_cluster(), "starting Ray"
+            num_processes = resources_of(experiment, [here]).num_processes()
+            with patience(lambda: stage), alone.importing(imports):
+                stack.enter_context(started(here, num_processes, imports))
+                alone.start_ahead(num_processes)
+                stage = f"importing {' and '.join(imports)}"
+        stack.enter_context(alone.no_reports_of_dead_workers())
+        yield
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
-    """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it.
-
-    Args:
-        here: the CPUs and GPUs of this machine.
-
-    Raises:
-        RequestError: Ray does not start; the text has the reason, with that of Ray's logs.
-    """
+    """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it."""
     reasons: list[str] = []
     while len(reasons) < 2:
         folder = ""
@@ -131,11 +109,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 @contextmanager
 def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
-    """Joins the cluster of `--address`; leaves it afterwards.
-
-    Raises:
-        RequestError: no cluster answers at the address, or one of its nodes cannot run the search.
-    """
+    """Joins the cluster of `--address`, and leaves it afterwards; RequestError if none answers or a node is unfit."""
     quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:

@@ -1,7 +1,4 @@
-"""Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once.
-
-Ray's own SearchGenerator gives trials random names, starts one at a time, and restores a snapshot that may be 10 s old.
-"""
+"""Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once."""
 
 from __future__ import annotations
 
@@ -32,12 +29,7 @@ CLOSE = 1e-9
 
 
 class Proposals(SearchAlgorithm):
-    """Asks the searcher for settings and gives Ray one trial for each setting.
-
-    Args:
-        concurrent: returns how many trials may run at once; paused trials do not count.
-        replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
-    """
+    """Asks the searcher for settings and gives Ray one trial for each setting."""
 
     def __init__(
         self,
@@ -45,17 +37,14 @@ class Proposals(SearchAlgorithm):
         experiment: Experiment,
         journal: Journal,
         *,
-        concurrent: Callable[[], int],
+        concurrent: Callable[[], int],  # how many trials may run at once; paused trials do not count
         keep: CheckpointConfig,
-        replayed: Callable[[Proposals], list[Trial]],
+        replayed: Callable[[Proposals], list[Trial]],  # makes the trials of a resumed search, once Ray has a folder
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
         self._concurrent, self._keep, self._replayed = concurrent, keep, replayed
         self._alive: dict[str, Trial] = {}
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
-
-    def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
-        return True  # the searcher was built with the metric, the mode and the space
 
     def add_configurations(self, experiments: Any) -> None:
         """Takes what Ray runs, and replays the journal of a resumed search; Ray calls it once, when `fit` begins."""

@@ -1,29 +1,51 @@
 """Runs a search: `run_search` has all steps of a session in order, from the caller's request to the printed answer.
 
-The first run of a search is a session, and so is each `--resume`. Steps import what they need: while Ray starts, this
-process and Ray's workers import torch, Ray Tune and the space.
+The first run of a search is a session, and so is each `--resume`. While Ray starts, this process and Ray's workers
+import torch, Ray Tune and the space; so the steps import what they need.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore, Uploader
-from tuner.spec.experiment import Experiment, Options, is_uri
+from tuner.spec.experiment import Experiment, Options, Table, is_uri, values_of
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
-from tuner.spec.spaces import mentions_torch
-from tuner.tuning.requests import Request, SearchCall, options_over
-from tuner.tuning.resume.experiment import load_resumed
+from tuner.spec.spaces import LoadedSpace, mentions_torch
+from tuner.tuning.resume.trust import load_resumed
 
 if TYPE_CHECKING:
     from tuner.tuning.answer.result import SearchResult
+    from tuner.tuning.checks.request import Request
+
+
+@dataclass
+class SearchCall:
+    """What a command line or a call of `tuner.search` asks for."""
+
+    given: dict[str, Any]  # the options that the caller gave, by name
+    space: LoadedSpace | None = None  # an object of the calling program; None if `given` or the resumed search names it
+    resume: str = ""
+    trust: bool = False
+    preflight: bool = True
+    dry_run: bool = False
+    table: Table = "fit"
+    command: list[str] = field(default_factory=list)
+    begun: Experiment | None = None  # `run_search` sets it once the options are checked
+
+    def options_over(self, default: Options) -> Options:
+        """Returns the caller's options over `default`; its points and limits are added to those of a space."""
+        added = () if isinstance(default, Experiment) else ("point", "stop")
+        more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
+        return Options(**{**values_of(default), **self.given, **more})
 
 
 def run_search(call: SearchCall) -> SearchResult | None:
@@ -43,14 +65,15 @@ def run_search(call: SearchCall) -> SearchResult | None:
 
         # A resumed search: its folder has the experiment, which this driver locks if it may run its code.
         resumed = load_resumed(call, stack) if call.resume else None
-        say(*(resumed.code if resumed else ()))
 
         # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
         default = resumed.experiment if resumed else call.space.options if call.space else Options()
-        options = options_over(default, call.given)
+        options = call.options_over(default)
         if not (options.address or call.dry_run):
             name = resumed.space if resumed else options.space
-            stack.enter_context(driver.ray_here(options, imports_of(call, name)))
+            own = call.space
+            torch = bool(own.space.task or "torch" in sys.modules) if own else mentions_torch(name)
+            stack.enter_context(driver.ray_here(options, ("ray.tune", "torch") if torch else ("ray.tune",)))
         from tuner.tuning.checks import preflight
         from tuner.tuning.checks.request import checked, load_data
         from tuner.tuning.output import console
@@ -103,22 +126,13 @@ def run_search(call: SearchCall) -> SearchResult | None:
         return SearchResult(experiment.folder, record.state, record)
 
 
-def imports_of(call: SearchCall, space: str) -> tuple[str, ...]:
-    """Returns the modules that this process and the workers import while Ray starts."""
-    if call.space:
-        torch = call.space.space.task is not None or "torch" in sys.modules
-    else:
-        torch = mentions_torch(space)
-    return ("ray.tune", "torch") if torch else ("ray.tune",)
-
-
 def make_folder(experiment: Experiment) -> None:
     """Creates the folder of a new experiment; raises a RequestError if another driver has just created it."""
+    folder = experiment.folder
     try:
-        experiment.folder.mkdir(parents=True)
+        folder.mkdir(parents=True)
     except FileExistsError:
-        name = experiment.name
-        raise RequestError(f"--name {name}: {experiment.folder} already exists; give another name") from None
+        raise RequestError(f"--name {folder.name}: {folder} already exists; give another name") from None
 
 
 def open_journal(request: Request) -> Journal:

@@ -37,26 +37,16 @@ class Tracked:
 
 
 class Tracker:
-    """Gets each event of a search once, by `hear`, which takes a constant time.
-
-    Attributes:
-        trials: id -> what is known about the trial.
-        began, started: the times (`time.monotonic`) at which the session began and its first trial started.
-        ended: the trials that were pruned, completed or failed in this session.
-        paused: those that paused in this session and have neither continued nor ended since.
-        num_reports: how many reports (epochs) of all trials arrived in this session.
-        on_end, on_retry: called with the id of each trial that ends so, or that failed and is tried again.
-        on_notice: called with a text to print now.
-    """
+    """Gets each event of a search once, by `hear`, which takes a constant time."""
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
         self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
         self._best: dict[bool, tuple[float, str]] = {}  # report has a checkpoint? -> best value (as a loss), trial
         self._hopeful = False  # whether a trial has completed, in any session
         self.trials: dict[str, Tracked] = {}
-        self.on_end: Callable[[str], None] = lambda trial_id: None
+        self.on_end: Callable[[str], None] = lambda trial_id: None  # the trial was pruned, has completed or failed
         self.on_retry: Callable[[str], None] = lambda trial_id: None
-        self.on_notice: Callable[[str], None] = lambda text: None
+        self.on_notice: Callable[[str], None] = lambda text: None  # the text must be printed now
         self._first: list[str] = []  # the first FIRST trials that ended and had reported
         self._values: set[float | None] = set()  # their values, at most two
         self._begin()
@@ -65,13 +55,12 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
+        # All of this session: its begin, the start of its first trial, the trials that ended, and all trials' reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
-        self.paused, self.ended = set[str](), set[str]()
-        self.num_reports = 0
+        self.ended, self.num_reports = set[str](), 0
 
     def hear(self, event: Event) -> None:
-        """Updates the state by the next event of the search."""
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._begin()
@@ -86,19 +75,15 @@ class Tracker:
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
             self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
-        elif kind == "decision" and event["action"] == "pause":
-            trial.status = "paused"
-            self.paused.add(trial_id)
         elif kind == "decision":
             trial.stopped = event["action"] == "stop"
-            self.paused.discard(trial_id)
+            trial.status = "paused" if event["action"] == "pause" else trial.status
         elif kind == "trial_failed":
             trial.failure = event
             if event.get("will_retry"):
                 self.on_retry(trial_id)
         elif kind == "trial_ended":
             trial.status, trial.reason = event["status"], event["reason"]
-            self.paused.discard(trial_id)
             if trial.status in DONE:
                 self.ended.add(trial_id)
                 self._hopeful |= trial.status == "completed"
@@ -136,10 +121,9 @@ class Tracker:
         return (self._sign * best[0], best[1]) if best else None
 
     def hopeless(self) -> str:
-        """Says why the search should stop: this session's first ALIKE failures are alike; empty if it should continue.
+        """Says why the search should stop: the user's code failed alike in this session's first ALIKE failures.
 
-        The failures must be those of the user's code. No trial may have completed, or trained the epoch in which they
-        failed. A trial that was pruned before that epoch does not show that the code works.
+        It is empty if the search should continue: a trial has completed, or trained the epoch in which they failed.
         """
         if self._hopeful or len(self._failed) != ALIKE:
             return ""

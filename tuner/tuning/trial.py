@@ -68,11 +68,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Trains one setting of a Task as `train_task` does, but in worker processes; this process waits and reports.
-
-    Args:
-        shared: a Ray reference to (task, splits), in a tuple so that Ray passes the reference, not the object.
-    """
+    """Does what `train_task` does, but in worker processes; Ray must not resolve the reference in `shared`."""
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
@@ -102,12 +98,7 @@ def begin_task(num_threads: int, gpus: float) -> bytes | None:
 
 
 def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
-    """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
-
-    Args:
-        training: a `Training`, or the group of workers that trains.
-        best: this trial's best value so far, with a sign such that smaller is better.
-    """
+    """Trains to the last epoch by a `Training` or a group of workers; `best` is the best value so far, as a loss."""
     sign = sign_of(setup.mode)
     while training.epoch < setup.spec.max_epochs:
         report: dict[str, Any] = training.run_epoch()
@@ -138,9 +129,8 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
     with explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
-        trial.stack.enter_context(
-            own_folder(setup.folder / tune.get_context().get_trial_id(), is_new=tune.get_checkpoint() is None)
-        )
+        folder = setup.folder / tune.get_context().get_trial_id()
+        trial.stack.enter_context(own_folder(folder, is_new=tune.get_checkpoint() is None))
         if not setup.wandb:
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):
@@ -164,7 +154,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """Returns as a dict the metrics that a function has returned or yielded; a number is the search's metric."""
+    """Returns as a dict what a function has returned or yielded; a number is the search's metric."""
     if isinstance(output, dict):
         return output
     if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
@@ -178,8 +168,7 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
 def start_clean(num_threads: int, gpus: float) -> None:
     """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
-    The worker's CUDA context is intact: after a trial that raised an exception, Ray ends its worker, also if the trial
-    is retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
+    Its CUDA context is intact: Ray reuses no worker whose trial raised (`TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():
@@ -193,18 +182,16 @@ def start_clean(num_threads: int, gpus: float) -> None:
 
 
 def report_with(report: dict[str, Any], state: bytes) -> None:
-    """Reports an epoch with a checkpoint of the state."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         (Path(folder) / STATE).write_bytes(state)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
 def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
-    """Retries an action every second while a checkpoint cannot be saved for a reason that may pass.
+    """Retries an action each second while a checkpoint cannot be saved for a reason that may pass; raises other errors.
 
-    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. Before each
-    retry the driver gets the reason; it prints the reason and can stop the trial. The wait counts towards
-    `--trial-timeout`. Other errors are raised.
+    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. The driver gets
+    the reason before each retry; it prints the reason and can stop the trial.
     """
     while True:
         try:

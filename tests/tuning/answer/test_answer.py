@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,16 +152,26 @@ def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_wi
         assert searched.read("config.json")["config"] == CONFIG
 
 
-def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answer(searched, caplog):
+def emptied(checkpoint):
+    (checkpoint / STATE).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [(shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"), (emptied, " is damaged (")],
+)
+def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_answer(searched, caplog, harm, words):
     searched.save_better()
-    shutil.rmtree(searched.folder / "ray/00001")
+    harm(searched.folder / "ray/00001/checkpoint_000000")
     answer = searched.conclude()
     assert answer.trial == "00000" and answer.test and is_loadable(searched.best)
-    assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone: the answer is" in caplog.text
+    assert (
+        f"ray/00001/checkpoint_000000{words}" in caplog.text and ": the answer is the best of the other" in caplog.text
+    )
     assert [message[:6] for message in caplog.messages] == ["NOTE: "]
 
 
-@pytest.mark.parametrize("harm", [shutil.rmtree, lambda path: (path / STATE).write_bytes(b"")])
+@pytest.mark.parametrize("harm", [shutil.rmtree, emptied])
 @pytest.mark.parametrize("is_task", [True, False])
 def test_the_best_trial_stays_the_answer_while_best_has_its_model(searched, caplog, harm, is_task):
     """A worse trial, whose checkpoint is still there, does not replace it."""
@@ -172,17 +181,6 @@ def test_the_best_trial_stays_the_answer_while_best_has_its_model(searched, capl
     harm(searched.folder / "ray/00001/checkpoint_000000")
     assert searched.conclude() == first and results.load(searched.folder).best()[0].id == "00001"
     assert searched.files() == before and not caplog.text
-
-
-def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
-    folder = tmp_path / "none"
-    folder.mkdir()
-    save_experiment(Experiment(name="none", results=str(tmp_path)), folder, {})
-    book = Journal(folder / "journal.jsonl")
-    book.write("report", "00000", epoch=1, metrics={"loss": math.nan})
-    book.close()
-    assert conclude(results.load(folder), find_space(str(TINY)), None, 1, 0) is None
-    assert not (folder / "best").exists() and (folder / "trials.csv").read_text().count("\n") == 2
 
 
 def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):

@@ -82,105 +82,111 @@ def command(tmp_path, monkeypatch, capsys):
 def line_of(text, part):
     """The line in the file of a part of `text`."""
     whole = HEAD + text
-    return whole[: whole.index(part)].count("\n") + 1
+    return whole[: whole.rindex(part)].count("\n") + 1
 
 
-# Mistake -> code, fields of the Task, words of the error, and the start of the line that it names (none if empty).
+# Mistake -> code, words of the error, start of the line that it names (none if empty), perhaps fields of the Task.
 MISTAKES = {
     "misspelt key": (
-        "def wrong(config):\n    return nn.Linear(4, config['widht'])\n",
-        dict(model="wrong"),
+        "def model(config):\n    return nn.Linear(4, config['widht'])\n",
         ["model(config) raises KeyError: 'widht'", "did you mean 'width'?", "config has width, lr", "lr=0.0001"],
         "return nn.Linear(4, config['widht'])",
     ),
     "wrong shape": (
-        "def wrong(config):\n    return nn.Linear(5, config['width'])\n",
-        dict(model="wrong"),
+        "def model(config):\n    return nn.Linear(5, config['width'])\n",
         ["the model raises RuntimeError", "mat1 and mat2 shapes", "shape (32, 4) float32"],
-        "def wrong",
+        "def model",
     ),
     "metric of each example": (
         "def hits(scores, labels):\n    return scores.argmax(1) == labels\n",
-        dict(metrics="{'hits': hits}"),
         ["metrics['hits']", "returns shape (", "return its mean over the batch"],
         "def hits",
+        dict(metrics="{'hits': hits}"),
     ),
     "targets of floats": (
-        "def floats(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n",
-        dict(data="floats"),
+        "def data(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n",
         ["the loss raises RuntimeError: expected ", "shape (32,) float32", "astype('int64')"],
-        "def floats",
+        "def data",
     ),
     "class numbers from 1": (
-        "def counted(data_dir):\n    return np.zeros((101, 4), np.float32), np.arange(101) % 4\n",
-        dict(data="counted"),
+        "def data(data_dir):\n    return np.zeros((101, 4), np.float32), np.arange(101) % 4\n",
         ["the train targets (", "go from 0 to 3, but the model has 3 outputs", "renumber the targets"],
-        "def counted",
+        "def data",
     ),
     "a single example in the last batch": (
         "def normed(config):\n    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))\n",
-        dict(model="normed", batch_size="16"),
         ["Expected more than 1 value per channel", "too few for batch norm: give another batch_size"],
         "def normed",
+        dict(model="normed", batch_size="16"),
     ),
     "lock in a lambda": (
         "def held():\n    mutex = threading.Lock()\n    return lambda scores, labels: mutex and scores.mean()\n",
-        dict(metrics="{'m': held()}"),
         ["metrics['m']", "uses 'mutex', of type lock, which cannot be sent to a worker", "inside the function"],
         "return lambda scores",
+        dict(metrics="{'m': held()}"),
     ),
     "lock in a train function": (
         "def train(config):\n    with lock:\n        tune.report({'loss': 1})\n",
-        dict(space="Space(params=params, train=train)"),
         ["train (", "uses 'lock', of type lock"],
         "def train",
+        dict(space="Space(params=params, train=train)"),
     ),
     "state that is no data": (
         "class Net(nn.Linear):\n    def get_extra_state(self):\n        return np.random.default_rng()\n"
         "    def set_extra_state(self, state):\n        pass\n",
-        dict(model="lambda config: Net(4, 3)"),
         ["a checkpoint cannot be saved and loaded", "tensors, numbers, texts"],
         "",
+        dict(model="lambda config: Net(4, 3)"),
     ),
     "too few examples": (
-        "def few(data_dir):\n    return np.zeros((2, 4), np.float32), np.zeros(2, int)\n",
-        dict(data="few"),
+        "def data(data_dir):\n    return np.zeros((2, 4), np.float32), np.zeros(2, int)\n",
         ["the validation part of the data (", "has no examples", "Splits(validation=...)"],
-        "def few",
+        "def data",
     ),
     "no --data-dir": (
-        "def read(data_dir):\n    return np.load(data_dir / 'x.npy')\n",
-        dict(data="read"),
+        "def data(data_dir):\n    return np.load(data_dir / 'x.npy')\n",
         ["needs a folder: give --data-dir DIR"],
         "return np.load",
     ),
+    "no --data-dir in a text": (
+        "def data(data_dir):\n    return open(f'{data_dir}/x.npy')\n",
+        ["needs a folder: give --data-dir DIR"],
+        "return open",
+    ),
+    "an exit of the data function": (
+        "def data(data_dir):\n    raise SystemExit('no data')\n",
+        ["its data function raises SystemExit: no data"],
+        "raise SystemExit",
+    ),
+    "a relative path": (
+        "def data(data_dir):\n    return open('x.npy')\n",
+        ["its data function raises FileNotFoundError", "x.npy", "relative paths start in "],
+        "return open",
+    ),
     "another model": (
-        "def wrong(parameters, config):\n    return torch.optim.SGD(model(config).parameters(), lr=0.1)\n",
-        dict(optimizer="wrong"),
+        "def sgd(parameters, config):\n    return torch.optim.SGD(model(config).parameters(), lr=0.1)\n",
         ["trains no parameter of the model", "use its argument `parameters`"],
-        "def wrong",
+        "def sgd",
     ),
     "a loss without gradient": (
         "def hits(scores, labels):\n    return (scores.argmax(1) == labels).float().mean()\n",
-        dict(loss="hits"),
         ["the loss (", "has no gradient", "no argmax, ==, round, detach"],
         "def hits",
+        dict(loss="hits"),
     ),
     "an exit of the process": (
-        "import os\ndef wrong(config):\n    os._exit(3)\n",
-        dict(model="wrong"),
+        "import os\ndef model(config):\n    os._exit(3)\n",
         ["model(config) raises SystemExit: os._exit(3)"],
         "os._exit(3)",
     ),
     "a module instead of a function": (
         "",
-        dict(model="nn.Linear(4, 3)"),
         ["model(config) raises TypeError", "a Task needs a function, not a module: model=lambda config: Net(...)"],
         "",
+        dict(model="nn.Linear(4, 3)"),
     ),
     "a missing package": (
-        "def wrong(config):\n    import timmm\n",
-        dict(model="wrong"),
+        "def model(config):\n    import timmm\n",
         ["No module named 'timmm'", "install 'timmm', or correct the name"],
         "import timmm",
     ),
@@ -189,8 +195,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found_before_the_first_trial(command, name):
-    text, task, words, line = MISTAKES[name]
-    code, _, message = command(text, **task)
+    text, words, line, *task = MISTAKES[name]
+    code, _, message = command(text, **dict(*task))
     assert code == 2, message
     assert all(word in message for word in words), message
     assert not line or ("space0.py, line " in message and f"line {line_of(text, line)})" in message), message
@@ -204,9 +210,7 @@ def test_a_trial_may_have_the_memory_that_this_process_lacks(command):
 
 
 def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
-    text = (
-        "def loud(config):\n    print('loud')\n    torch.rand(1), np.random.rand(), config\n    return model(config)\n"
-    )
+    text = "def loud(config):\n    print('loud')\n    torch.rand(1), np.random.rand()\n    return model(config)\n"
     states = []
     for options in ((), ("--no-preflight",)):
         for seed in (random.seed, np.random.seed, torch.manual_seed):
@@ -219,16 +223,15 @@ def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
 
 def test_a_dry_run_does_the_same_without_the_network(command):
     assert "preflight   passed in" in command("", "--dry-run")[1]
-    text, task, words, _ = MISTAKES["misspelt key"]
-    code, _, message = command(text, "--dry-run", **task)
+    text, words, _ = MISTAKES["misspelt key"]
+    code, _, message = command(text, "--dry-run")
     assert code == 2 and words[0] in message
     before = socket.getaddrinfo, socket.socket.connect
     text = "def fetched(data_dir):\n    import urllib.request\n    urllib.request.urlopen('http://example.org/x')\n"
     code, out, _ = command(text, "--dry-run", data="fetched")
     assert code == 0 and "preflight   not run: the data comes from the network (example.org)" in out
     assert (socket.getaddrinfo, socket.socket.connect) == before
-    text, task, *_ = MISTAKES["no --data-dir"]
-    code, out, _ = command(text, "--dry-run", **task)
+    code, out, _ = command(MISTAKES["no --data-dir"][0], "--dry-run")
     assert code == 0 and "preflight   not run: " in out and "give --data-dir DIR" in out
 
 
@@ -243,28 +246,19 @@ def optimizer(parameters, config):
 
 
 def test_each_alternative_is_tried_once_and_depends_on_the_space_alone():
+    sgd, adam = {"name": "sgd", "m": tune.uniform(0, 0.9)}, {"name": "adam", "n": tune.randint(1, 4)}
     params = {
         "width": tune.choice([2, 4, 8]),
         "act": tune.choice(["relu", "gelu"]),
         "lr": tune.loguniform(1e-4, 1e-1),
         "half": tune.sample_from(lambda spec: spec.config.lr / 2),
-        "opt": tune.choice(
-            [{"name": "sgd", "m": tune.uniform(0, 0.9)}, {"name": "adam", "n": tune.randint(1, 4)}, None]
-        ),
+        "opt": tune.choice([sgd, adam, None]),
         "deep": {"layers": tune.randint(1, 3), "fixed": 3},
     }
     tried = settings_of(Space(params=params, train=print), 0)
-    assert [name for name, _ in tried] == [
-        "the smallest values",
-        "width=8",
-        "act=gelu",
-        "lr=0.1",
-        "opt/m=0.9",
-        "opt/name=adam, opt/n=1",
-        "opt/name=adam, opt/n=3",
-        "opt=None",
-        "deep/layers=2",
-    ]
+    opts = ["opt/m=0.9", "opt/name=adam, opt/n=1", "opt/name=adam, opt/n=3", "opt=None"]
+    names = ["the smallest values", "width=8", "act=gelu", "lr=0.1", *opts, "deep/layers=2"]
+    assert [name for name, _ in tried] == names
     base = {"width": 2, "act": "relu", "lr": 1e-4, "half": 5e-5, "opt": {"name": "sgd", "m": 0.0}}
     assert tried[0][1] == {**base, "deep": {"layers": 1, "fixed": 3}}
     assert tried[5][1]["opt"] == {"name": "adam", "n": 1} and tried[6][1]["opt"] == {"name": "adam", "n": 3}
@@ -349,11 +343,8 @@ def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
     text = "import time\ndef slow(config):\n    time.sleep(0.4)\n    return model(config)\n"
     code, _, message = command(text, model="slow")
     assert code == "searched"
-    lines = [
-        line
-        for line in message.splitlines()
-        if line.startswith("still trying the space on one batch (the smallest values; 1 of 3) after 0 s (")
-    ]
+    start = "still trying the space on one batch (the smallest values; 1 of 3) after 0 s ("
+    lines = [line for line in message.splitlines() if line.startswith(start)]
     assert lines and f"line {line_of(text, 'time.sleep')}); Ctrl-C ends it; --no-preflight skips" in lines[0]
 
 

@@ -31,7 +31,6 @@ def saved(tmp_path, monkeypatch, capsys):
 
 
 def test_what_was_saved_can_be_resumed(saved, capsys):
-    assert run.main(["--resume", "mine", "--dry-run"]) == 0
     assert run.main(["--resume", "latest", "--dry-run", "--num-samples", "9"]) == 0
     assert "settings    9 by random" in capsys.readouterr().out
 
@@ -39,26 +38,26 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            ["--space", "space.py", "--name", "mine"],
-            "already exists; continue it with --resume mine, or give another name",
-        ),
-        (
-            ["--space", "space.py", "--name", "latest"],
-            "--resume latest means the newest experiment; give another name",
-        ),
+        (["--space", "space.py", "--name", "mine"], "already exists; continue it with --resume mine, or give another"),
+        (["--space", "space.py", "--name", "latest"], "--resume latest means the newest experiment; give another"),
         (["--resume", "mien"], "no experiment 'mien' in TMP/results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/gone"], "no such folder TMP/gone; give the --results of a search"),
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
         (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
         (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
-        (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_resume_is_refused(refused, saved, tmp_path, argv, message):
     assert message.replace("TMP", str(tmp_path)) in refused(*argv)
+
+
+def test_brackets_are_not_extended(refused, saved):
+    request = request_of("--space", "space.py", "--name", "other", "--scheduler", "hyperband", "--max-epochs", 4)
+    shutil.copytree(saved, request.experiment.folder)
+    session.open_journal(request).close()
+    assert "the brackets of --scheduler hyperband were built for 4" in refused("--resume", "other", "--max-epochs", "8")
 
 
 def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):

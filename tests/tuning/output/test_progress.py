@@ -154,9 +154,8 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
-    shown = progress.ProgressTable(
-        Experiment(), 1, Tracker(Experiment()), SearchStopper(), lambda *_: "wait\x1b[2J", PARAMS
-    )
+    e, waits = Experiment(), lambda *_: "wait\x1b[2J"
+    shown = progress.ProgressTable(e, 1, Tracker(e), SearchStopper(), waits, PARAMS)
     shown._in_place = True
     for _ in range(2):
         shown.report([trial(0, lr="e\x9b[2J\r")], False)

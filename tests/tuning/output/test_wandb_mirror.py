@@ -75,16 +75,8 @@ def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
     written(tmp_path, BEGUN, *trained(), FINISHED)
     assert main([str(tmp_path), "--mode", "offline"]) == 0
     (run,) = wandb.runs
-    assert {name: value for name, value in run.options.items() if name != "dir"} == {
-        "id": "mine-00000",
-        "name": "00000",
-        "group": "mine",
-        "project": "proj",
-        "config": {"lr": 0.1},
-        "mode": "offline",
-        "resume": "allow",
-        "reinit": "create_new",
-    }
+    names = {"id": "mine-00000", "name": "00000", "group": "mine", "project": "proj", "config": {"lr": 0.1}}
+    assert run.options == names | {"mode": "offline", "resume": "allow", "reinit": "create_new", "dir": str(tmp_path)}
     assert run.logged == [(1, {"loss": 0.5})]
     assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
 
@@ -118,13 +110,11 @@ def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):
     assert wandb_mode("auto") == "offline"
 
 
+SLEEPS = "import time; time.sleep(60)"
+
+
 @pytest.mark.parametrize(
-    ("does", "note"),
-    [
-        ("raise SystemExit(3)", "process failed; see"),
-        ("import time; time.sleep(60)", "did not finish within 1 s"),
-        ("", ""),
-    ],
+    ("does", "note"), [("raise SystemExit(3)", "process failed; see"), (SLEEPS, "did not finish within 1 s"), ("", "")]
 )
 def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path, capsys, does, note):
     process = subprocess.Popen([sys.executable, "-c", does])

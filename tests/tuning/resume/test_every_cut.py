@@ -20,11 +20,13 @@ from tuner.record.reading import read
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import SeededSearcher
 
-PAIRS = [
-    ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
-    ("bohb", "bohb"), ("grid", "asha"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
-    ("random", "asha-promotion"), ("hyperopt", "asha-promotion"), ("optuna", "asha-promotion"),
-    ("forest", "asha"), ("forest", "asha-promotion"),
+PAIRS = [  # each searcher and each scheduler
+    ("hyperopt", "asha"), ("refine", "median"), ("bohb", "bohb"), ("grid", "asha"), ("random", "hyperband"),
+    ("random", "pbt"), ("optuna", "asha-promotion"), ("forest", "asha-promotion"),
+]  # fmt: skip
+MORE = [
+    ("random", "asha"), ("optuna", "asha"), ("refine", "asha"), ("forest", "asha"), ("hyperopt", "hyperband"),
+    ("random", "asha-promotion"), ("hyperopt", "asha-promotion"),
 ]  # fmt: skip
 
 
@@ -43,7 +45,7 @@ def whole(one_ray, tmp_path, monkeypatch):
     return search
 
 
-@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+@pytest.mark.parametrize(("searcher", "scheduler"), [*PAIRS, *further(MORE, len(MORE))])
 def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
     monkeypatch.setattr(*KEPT)
     choices = {"searcher": searcher, "scheduler": scheduler}
@@ -69,7 +71,7 @@ def other_processor(monkeypatch):
     return with_error
 
 
-@pytest.mark.parametrize("searcher", ["random", "forest", "optuna"])
+@pytest.mark.parametrize("searcher", ["forest", *further(["random", "optuna"], 2)])
 def test_a_resume_keeps_recorded_settings_where_the_processor_rounds_otherwise(whole, other_processor, searcher):
     """Without AVX-512, numpy's exp and log give another last digit."""
     folder = whole(searcher=searcher)
@@ -101,8 +103,10 @@ def test_more_epochs_continue_the_completed_trials_of_pbt(whole, monkeypatch):
     assert copies and all(event["copied"] in ended - {event["trial"]} for event in copies)
 
 
-@pytest.mark.parametrize("concurrent", [1, 2])
-@pytest.mark.parametrize("scheduler", ["fifo", "asha", "asha-promotion", "median"])
+@pytest.mark.parametrize(
+    ("scheduler", "concurrent"),
+    [("fifo", 2), ("asha", 1), ("asha-promotion", 2), *further([("asha", 2), ("asha-promotion", 1), ("median", 2)], 3)],
+)
 def test_more_epochs_for_a_search_that_was_broken_off(whole, monkeypatch, scheduler, concurrent):
     """Trials that had completed become pending again, before the trials that were running."""
     folder = whole(scheduler=scheduler, concurrent=concurrent)
@@ -115,9 +119,10 @@ def test_more_epochs_for_a_search_that_was_broken_off(whole, monkeypatch, schedu
         assert after[-1]["event"] == "experiment_finished" and after[-1]["state"] == "finished"
         assert {e["trial"] for e in after if e["event"] == "trial_ended"} == {f"{n:05d}" for n in range(9)}
         assert any(event["event"] == "report" and event["epoch"] == 6 for event in after)
+        assert scheduler != "asha" or 4 in {event["rung"] for event in after if event["event"] == "decision"}
 
 
-@pytest.mark.parametrize(("searcher", "scheduler"), further(PAIRS))
+@pytest.mark.parametrize(("searcher", "scheduler"), further(PAIRS + MORE))
 def test_cut_after_every_event(whole, searcher, scheduler):
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)

@@ -57,12 +57,13 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 
 
-def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path):
+def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path, capsys):
     history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), stop(1, 1)]
     history += [ended(0, "interrupted"), ended(1, "interrupted")]
     for more in ([], [resumed()]):
         search = again(tmp_path, history + more)
         assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
+        assert capsys.readouterr().out == "resumed: 1 trial continues, 1 done, 7 still to come\n"
         ends = [(e["trial"], e["status"]) for e in read(search.path) if e["event"] == "trial_ended"]
         assert ends == [("00001", "pruned")]
 
@@ -79,7 +80,8 @@ def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path, loss, st
     assert statuses(search) == {0: after}
 
 
-def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path):
+def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path, capsys):
     """Which other trials ran decided the pause: fifo would let the trial continue."""
     pause = stop(0, 1) | {"action": "pause"}
     assert statuses(again(tmp_path, [begun(), *started(0), report(0, 1), pause])) == {0: "PAUSED"}
+    assert capsys.readouterr().out == "resumed: 0 trials continue, 1 paused, 0 done, 8 still to come\n"

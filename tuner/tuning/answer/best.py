@@ -45,8 +45,7 @@ class BestModel:
 
     Attributes:
         model: the model with its weights, on the CPU and in evaluation mode. None for a `Space(train=...)`.
-        prepare: turns stored inputs, a tensor or an array, into the model's inputs as in the search:
-            `best.model(best.prepare(inputs))`.
+        prepare: turns stored inputs into the model's as in the search: `best.model(best.prepare(inputs))`.
         config: the setting, with the space's constants and those of the data.
         metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
         checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`, if there are any.
@@ -91,7 +90,6 @@ class BestTrial:
 
 
 def best_trial(record: ExperimentRecord, trial: TrialRecord, report: Report) -> BestTrial:
-    """Returns a trial as the best one, with what `best/` has of it."""
     best, config = record.experiment.folder / "best", merged(record.constants, trial.config)
     saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
     test = saved["test"] if saved else None
@@ -106,15 +104,11 @@ def load_best(
 ) -> BestModel:
     """Loads the best model of an experiment, from its folder or from the folder's `best/`.
 
-    The code comes from `space`, or else from the space that the folder names: a space in `search_spaces/`, an installed
-    module, or a file that has not changed since the search. Code in the folder itself is run only with `trust`.
+    The code comes from `space` (a Space, a name, a path to a .py file or a module), or else from the space that the
+    folder names: a space in `search_spaces/`, an installed module, or a file that has not changed since the search.
+    With `trust`, code runs even if it has changed or lies in the folder, or if the folder belongs to another user.
 
-    Args:
-        space: the space of the search: a Space, a name, a path to a .py file or a module.
-        trust: run the code that the folder names, even if it has changed or the folder belongs to another user.
-
-    Raises:
-        RequestError: there is no best model yet, it is damaged or does not fit the space, or code must not run.
+    Raises a RequestError if there is no best model yet, it is damaged or does not fit the space, or code must not run.
     """
     whole = Path(folder)
     best = whole / "best" if (whole / "best").is_dir() else whole
@@ -135,7 +129,12 @@ def load_best(
         raise RequestError(
             f"{best} has the weights of a Space(task=...), but the space is a Space(train=...); give that of the search"
         )
-    setting = {**_data_constants(config, task), **config["config"]}
+    constants = config.get("data_constants")
+    if not isinstance(constants, dict):  # they are no values of JSON, so the data is read
+        from tuner.training.sources import splits_of
+
+        constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
+    setting = {**constants, **config["config"]}
     model = _weighted(task, setting, best)
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; the model may be the new one
         return load_best(folder, space=space, trust=trust)
@@ -160,9 +159,9 @@ def load_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
     check_format(config.get(FIELD), path)
-    if missing := {*OPTIONS, "cpus", "gpus", "config", "trial", "epoch", "space_sha256"} - set(config):
-        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
     try:
+        if missing := {*OPTIONS, "cpus", "gpus", "config", "trial", "epoch", "space_sha256"} - set(config):
+            raise ValueError(f"it has no {', '.join(sorted(missing))}")
         resources = {f"{name}_per_trial": config[name] for name in ("cpus", "gpus")}
         Experiment(**resources, **{field: config[name] for name, field in OPTIONS.items()})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
@@ -175,10 +174,7 @@ def load_config(path: Path) -> dict[str, Any]:
 
 
 def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
-    """Returns the content of best/metrics.json if `best/` is this report's; None if not, or if it is unreadable.
-
-    `fields` are those of best/config.json, among them `trial` and `epoch`, that must have these values.
-    """
+    """Returns best/metrics.json if it is this report's and best/config.json has these `fields`; None if not."""
     try:
         config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))
         is_same = all(config.get(name) == value for name, value in fields.items())
@@ -232,16 +228,6 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
     name, code = code_of(best, (CONFIG,), name, sha256, trusted=trust)
     say(*code)
     return find_space(name)
-
-
-def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Returns the data's constants; reads the data if config.json lacks them (they are not JSON values)."""
-    saved = config.get("data_constants")
-    if isinstance(saved, dict):
-        return saved
-    from tuner.training.sources import splits_of
-
-    return dict(splits_of(task, config.get("data_dir") or "", config["seed"]).constants)
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:

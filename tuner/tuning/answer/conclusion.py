@@ -45,26 +45,20 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 logger = logging.getLogger(__name__)
-
 # A spreadsheet runs a text that starts with one of these as a formula; trials.csv marks such a text, also in the
 # header, with a leading `'`. A text's own leading `'` is marked too, so that a program can remove one from each text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
-
 # Fields of best/config.json that tell whether `best/` already has the model of the best trial.
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
 
 def conclude(
-    record: ExperimentRecord,
-    loaded_space: LoadedSpace,
-    splits: Splits | None,
-    cpus: float,
-    gpus: float,
+    record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, cpus: float, gpus: float
 ) -> BestTrial | None:
     """Writes trials.csv and, if a trial has a finite metric, `best/` by `experiment.BEST_RULE`; returns that trial.
 
-    If an extended search still has the same best trial and epoch, it keeps its test figures. The test part is not used
-    before the search has finished: a resumed search may find a better trial, and a user who interrupts should not wait.
+    The test part is used once for a best trial and epoch, and only after the search has finished: a resumed search may
+    find a better trial.
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -74,7 +68,12 @@ def conclude(
     trial, report, checkpoint = winner
     best = folder / "best"
     config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
-    config |= {"checkpoint": report.checkpoint} | _loading_of(loaded_space, splits)
+    config["checkpoint"] = report.checkpoint
+    if is_in_main(loaded_space.name) and loaded_space.path:  # `load_best` needs the script
+        config["space_file"] = str(loaded_space.path)
+    with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
+        if splits is not None:
+            config["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
     with replacing_folder(best) as new:
         held = best if metrics_in(best, report, trial=trial.id, epoch=report.epoch) else None
         same = metrics_in(best, report, **{name: config[name] for name in SAME})
@@ -111,33 +110,24 @@ def config_of(
     record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
     """The content of best/config.json, to train this setting again; `epoch` is that of the model in `best/`."""
-    experiment = record.experiment
-    return {
-        FIELD: FORMAT,
-        "config": merged(record.constants, trial.config),
-        "trial": trial.id,
-        "epoch": epoch,
-        "metric": experiment.metric,
-        "mode": experiment.mode,
-        "space_sha256": sha256,
-        **{name: getattr(experiment, field) for name, field in OPTIONS.items()},
-        "cpus": cpus,
-        "gpus": gpus,
-    }
+    experiment, config = record.experiment, merged(record.constants, trial.config)
+    head = {FIELD: FORMAT, "config": config, "trial": trial.id, "epoch": epoch}
+    head |= {"metric": experiment.metric, "mode": experiment.mode, "space_sha256": sha256}
+    options = {name: getattr(experiment, field) for name, field in OPTIONS.items()}
+    return head | options | {"cpus": cpus, "gpus": gpus}
 
 
 def spec_of(config: dict[str, Any]) -> TrialSpec:
-    """The TrialSpec of a best/config.json."""
     same = ("config", "max_epochs", "precision", "on_oom", "strategy", "cpus", "gpus")
     seed = trial_seed(config["seed"], config["trial"])
     return TrialSpec(**{name: config[name] for name in same}, seed=seed, num_workers=config["workers"])
 
 
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
-    """Returns the best trial, its best report and that report's checkpoint; None without a trial.
+    """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
-    A report whose checkpoint is gone or damaged gives way to the best of those that are whole, unless `best/` has its
-    model. If none is whole, the best report is returned without a checkpoint.
+    If the checkpoint is gone or damaged and `best/` lacks its model, the best report with a whole checkpoint takes its
+    place; without any, the best report has no checkpoint.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -161,7 +151,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
-    """Returns the end of a sentence with the command that trains a trial's setting again; empty if none does."""
+    """Ends a sentence with the command that trains a trial's setting again; empty if none does."""
     if not record.retrainable:
         return ""
     place = shlex.quote(str(record.experiment.folder))
@@ -176,17 +166,6 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
         shutil.copytree(best / name, new / name, symlinks=True, copy_function=link_or_copy)
     elif (best / name).is_file():
         link_or_copy(best / name, new / name)
-
-
-def _loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
-    """What `load_best` needs beside the setting: the data's constants, and the script, if one defines the space."""
-    needed: dict[str, Any] = {}
-    if is_in_main(loaded_space.name) and loaded_space.path:
-        needed["space_file"] = str(loaded_space.path)
-    with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
-        if splits is not None:
-            needed["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
-    return needed
 
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:

@@ -26,8 +26,8 @@ from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
 from tuner.tuning.answer.conclusion import conclude, trials_table
+from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, notes_on_metric, place
-from tuner.tuning.requests import Request
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
@@ -62,16 +62,16 @@ class SearchResult:
         Raises a RequestError with the first failure if the search has ended and every trial failed.
         """
         winner, trials = self._record.best(), self._record.trials
-        if winner is None:
-            if self.state in ("finished", "failed") and trials and all(trial.status == "failed" for trial in trials):
-                first = min(trials, key=lambda trial: trial.changed_at)
-                told = "the only trial" if len(trials) == 1 else f"all {len(trials)} trials"
-                trace = f"the full traceback is in {self.folder}/ray/{first.id}/error.txt"
-                with in_one_line():
-                    why = with_cells(first.reason)
-                    raise RequestError(f"no best trial: {told} failed, {first.id} first: {why}; {trace}")
-            return None
-        return best_trial(self._record, *winner)
+        if winner:
+            return best_trial(self._record, *winner)
+        if self.state in ("finished", "failed") and trials and all(trial.status == "failed" for trial in trials):
+            first = min(trials, key=lambda trial: trial.changed_at)
+            told = "the only trial" if len(trials) == 1 else f"all {len(trials)} trials"
+            trace = f"the full traceback is in {self.folder}/ray/{first.id}/error.txt"
+            with in_one_line():
+                why = with_cells(first.reason)
+                raise RequestError(f"no best trial: {told} failed, {first.id} first: {why}; {trace}")
+        return None
 
     @cached_property
     def trials(self) -> Any:
@@ -112,15 +112,12 @@ class SearchResult:
     def _lines(self) -> list[str]:
         e = self._record.experiment
         totals = ", ".join(f"{count} {status}" for status, count in counts(self._record).items() if count) or "no trial"
-        lines = [f"{e.name}: {self.state}; {totals}"]
-        best = self.best if self._record.best() else None
-        if best is None:
-            lines += [f"best        none: no trial has a finite {e.metric}"]
-        else:
-            lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
+        lines = [f"best        none: no trial has a finite {e.metric}"]
+        if self._record.best() and (best := self.best):
+            lines = [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
             lines += [f"validation  {figures(best.metrics, e.metric)}"]
             lines += [f"test        {figures(best.test)}"] if best.test else []
-        return [*lines, f"folder      {self.folder}"]
+        return [f"{e.name}: {self.state}; {totals}", *lines, f"folder      {self.folder}"]
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
@@ -132,10 +129,7 @@ def load(folder: str | PathLike[str]) -> SearchResult:
 
 
 def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecord, BestTrial | None]:
-    """Writes trials.csv, `best/` and then report.html; returns the record of the search, and its best trial.
-
-    Raises a RequestError if they cannot be written; after an interrupt it only logs the error.
-    """
+    """Writes trials.csv, `best/` and report.html; raises a RequestError if it cannot, unless it was interrupted."""
     experiment, folder = request.experiment, request.experiment.folder
     record = replace(load_record(folder), experiment=experiment)
     try:
@@ -151,7 +145,7 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
 
 
 def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -> list[str]:
-    """Returns the lines that a search prints at its end: the answer, or why there is none, and the next commands."""
+    """Returns what a search prints at its end: the answer, or why there is none, and the next commands."""
     e, state, splits = record.experiment, record.state, request.splits
     lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
     if state == "failed":  # the reason repeats the error that the lines above have
@@ -187,9 +181,8 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     more = [twice(record)] if state == "finished" else []
     if state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
         more = [f"--space {shlex.quote(e.space)}"]
-    goes_on = "extend     " if state == "finished" else "resume     "
     how = " from Python:" if is_in_main(e.space) else ""
-    return [*lines, f"{goes_on}{how} {resume_command(record, *more)}"]
+    return [*lines, f"{'extend' if state == 'finished' else 'resume'}     {how} {resume_command(record, *more)}"]
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
@@ -211,10 +204,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns a line per kind of memory that kept growing in most of the trials that were long enough to tell.
-
-    A leak is in the code that all trials run. Growth in few of them is mostly the allocator's.
-    """
+    """Returns a line per kind of memory that kept growing in most long trials; in few, it is mostly the allocator's."""
     lines = []
     for name, memory in GROWTH.items():
         most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}
@@ -222,9 +212,7 @@ def growing(trials: Sequence[TrialRecord]) -> list[str]:
         num_long = sum(len(trial.reports) >= NEEDED or most[trial.id] > 0 for trial in trials)
         if 2 * len(grown) > num_long:
             by, trial = max(grown)
-            lines += [
-                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} of {num_long} long trials, by "
-                f"{by / 2**20:.1f} MiB per epoch in trial {trial} ({name} in the journal); a usual cause is a list of "
-                f"losses that keep their autograd graphs: store loss.item()"
-            ]
+            where = f"in {len(grown)} of {num_long} long trials, by {by / 2**20:.1f} MiB per epoch in trial {trial}"
+            cause = "a usual cause is a list of losses that keep their autograd graphs: store loss.item()"
+            lines += [f"NOTE: {memory} grew from epoch to epoch {where} ({name} in the journal); {cause}"]
     return lines

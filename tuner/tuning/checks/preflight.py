@@ -1,7 +1,6 @@
 """Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
 
-The check uses the trials' own training loop. What it tries depends on the space alone, never on the clock
-(`settings_of`). Afterwards it restores the random streams of Python, numpy and torch's CPU.
+What it tries depends on the space alone, never on the clock (`settings_of`). Afterwards it restores the random streams.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from unittest import mock
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
@@ -29,12 +28,8 @@ from tuner.spec.script_text import check_reports
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
-from tuner.tuning.checks.advice import CheckFailed, Config
-from tuner.tuning.checks.request import load_data
+from tuner.tuning.checks.request import CheckFailed, Config, Request, load_data
 from tuner.tuning.searchers.sampling import variants
-
-if TYPE_CHECKING:
-    from tuner.tuning.requests import Request
 
 logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
@@ -43,10 +38,7 @@ WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model",
 
 
 def check(request: Request) -> None:
-    """Tries the Task of a request whose data has been read, or reads the text of its train function.
-
-    Raises a RequestError if a trial would fail, with the user's function, its file and line, and the tried values.
-    """
+    """Tries the Task of a request, or reads the text of its train function; RequestError if a trial would fail."""
     path = request.loaded_space.path
     try:
         _check_sendable(request)
@@ -71,8 +63,9 @@ def _check_sendable(request: Request) -> None:
     probe.by_value(request.loaded_space)
     sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
     sent |= {f"metrics[{name!r}]": metric for name, metric in sent.pop("metrics", {}).items()}
-    datasets = {name: getattr(part, "dataset", part) for name, part in parts.items() if type(part) is not Arrays}
-    for name, value in {**sent, **{f"the {name} data": each for name, each in datasets.items()}}.items():
+    own = {name: part for name, part in parts.items() if type(part) is not Arrays}
+    sent |= {f"the {name} data": getattr(part, "dataset", part) for name, part in own.items()}
+    for name, value in sent.items():
         if problem := _pickling_error(value):
             problem = f"{_first_unsendable(value)}cannot be sent to a worker process ({problem})"
             advice = "create such objects inside the function or __getitem__ that uses them"
@@ -80,7 +73,6 @@ def _check_sendable(request: Request) -> None:
 
 
 def _pickling_error(value: Any) -> str:
-    """Returns why a value cannot be sent to a worker; empty if it can be."""
     from ray import cloudpickle
 
     try:
@@ -161,10 +153,12 @@ def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
     to another value of a choice, another dictionary of a conditional parameter, or the largest number of a range.
     """
-    first, *others = _tried(space.declared)
-    named = [("the smallest values", first), *((_difference(first, config), config) for config in others)]
     settings = []
-    for number, (name, config) in enumerate(named):
+    first, *_ = configs = _tried(space.declared)
+    smallest = {name: repr(value) for name, value in domains.leaves(first)}
+    for number, config in enumerate(configs):
+        changed = [f"{n}={shown(each)}" for n, each in domains.leaves(config) if smallest.get(n) != repr(each)]
+        name = ", ".join(changed) or "an empty dictionary" if number else "the smallest values"
         try:
             settings.append((name, variants(config, seed, number)[0]))
         except Exception as error:  # from a function of tune.sample_from
@@ -181,7 +175,6 @@ def _tried(params: Mapping[str, Any]) -> list[Config]:
 
 
 def _alternatives(value: Any) -> list[Any]:
-    """Returns the values of a parameter that are tried."""
     if branches := parameters.branches(value):
         return [each for branch in branches for each in _alternatives(branch)]
     if parameters.is_nested(value):
@@ -198,13 +191,6 @@ def _alternatives(value: Any) -> list[Any]:
     if kind == "normal":
         return [float(value.sampler.mean)]
     return sorted({domains.Range(value).value_at(end) for end in (0.0, 1.0)})
-
-
-def _difference(first: Config, config: Config) -> str:
-    """Names the values that a config has and `first` has not: `optimizer/name=adam`."""
-    before = {name: repr(value) for name, value in domains.leaves(first)}
-    changed = [f"{name}={shown(each)}" for name, each in domains.leaves(config) if before.get(name) != repr(each)]
-    return ", ".join(changed) or "an empty dictionary"
 
 
 def shown(value: Any) -> str:
@@ -234,7 +220,6 @@ def rehearse(request: Request) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    """Lists at most eight alternatives."""
     return ", ".join(list(names)[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
@@ -247,10 +232,7 @@ def _is_of_this_process(problem: str, request: Request) -> bool:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings.
-
-    `os._exit` raises SystemExit meanwhile, because it would end the command without a message.
-    """
+    """Drops what the user's functions print, and yields Python's warnings; `os._exit` raises SystemExit meanwhile."""
     process, ends = os.getpid(), os._exit
     dropped = open(os.devnull, "w")  # not closed, because a user's log handler may use it later
 

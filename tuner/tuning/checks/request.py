@@ -7,9 +7,10 @@ import logging
 import math
 import os
 import time
-from dataclasses import replace
+import traceback
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.alone import local_cluster
@@ -34,37 +35,58 @@ from tuner.spec.experiment import (
     values_of,
 )
 from tuner.spec.facts import facts_of, space_facts
-from tuner.spec.resources import resources_of
-from tuner.spec.space import Space
+from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError
-from tuner.tuning.checks.advice import advice_on
 from tuner.tuning.output.wandb_mirror import wandb_mode
-from tuner.tuning.requests import Request, SearchCall, options_over
-from tuner.tuning.resume.experiment import ResumedExperiment
-from tuner.tuning.scheduling.population_scheduler import check_scheduler
-from tuner.tuning.scheduling.scheduler import EPOCH
+from tuner.tuning.resume.trust import Resumed
+from tuner.tuning.scheduler import EPOCH
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 
+if TYPE_CHECKING:
+    from tuner.training.data import Splits
+    from tuner.tuning.session import SearchCall
+
 logger = logging.getLogger(__name__)
+Config = dict[str, Any]
+# The arguments that tuner calls the functions of a space with.
+CONFIG, PARAMETERS, OPTIMIZER = "config", "parameters, config", "optimizer, config, max_epochs"
+INPUTS, OUTPUTS = "inputs", "outputs, targets"
+# Function that raised an error -> what to do about the error.
+RAISED_IN = {
+    ("torch/cuda/__init__.py", "_lazy_init"): (
+        "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
+    ),
+    ("torch/nn/functional.py", "_verify_batch_size"): (
+        "an epoch's last batch has one example, too few for batch norm: give another batch_size"
+    ),
+}
 
 
-def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = True) -> Request:
-    """Loads the space and checks the request; the experiment then names its searcher and its scheduler.
+@dataclass(frozen=True)
+class Request:
+    """A checked request to run a search. Its data, a cluster's resources and the preflight are checked later."""
 
-    If the search runs from `here` and without --address, a trial must fit on this machine. Raises a RequestError if
-    the space cannot be loaded, or the request cannot be done.
-    """
+    experiment: Experiment
+    loaded_space: LoadedSpace
+    facts: dict[str, Any]
+    history: list[Event]
+    resources: Resources | None  # None if they depend on a cluster that the driver has not joined
+    wandb_mode: str
+    splits: Splits | None = None
+
+
+def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:
+    """Loads the space and checks the request; a trial must fit on this machine if it runs `here`."""
     history: list[Event] = []
     if resumed:
-        experiment, loaded_space, facts = _resumed(options_over(resumed.experiment, call.given), resumed, call.space)
+        experiment, loaded_space, facts = _resumed(call, resumed)
         history = journaled_events(experiment.folder, begun=bool(facts.get(BEGUN)))
     else:
         loaded_space = call.space or find_space(call.given["space"])
-        options = options_over(loaded_space.options, call.given)
-        experiment, why = _new(options, loaded_space)
+        experiment, why = _new(call.options_over(loaded_space.options), loaded_space)
         facts = facts_of(loaded_space, call.command) | ({"auto": why} if why else {})
     space = loaded_space.space
     _check_names(experiment, loaded_space)
@@ -76,7 +98,6 @@ def checked(call: SearchCall, resumed: ResumedExperiment | None, here: bool = Tr
     if experiment.address:
         check_head(experiment.address)
     check_searcher(experiment, space)
-    check_scheduler(experiment, space)
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
@@ -110,12 +131,53 @@ def load_data(request: Request) -> Request:
     return replace(request, splits=splits, facts=facts)
 
 
+@dataclass(eq=False)
+class CheckFailed(Exception):
+    """Raised if a part of the space or its data fails; `advice` and `tried`, a config, are empty if none is certain."""
+
+    part: str
+    problem: str
+    advice: str = ""
+    tried: Config = field(default_factory=dict)
+
+
+def advice_on(error: BaseException, function: object = None, arguments: str = "") -> str:
+    """Says what to do about an error of a space's function; empty if nothing is certain."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(function, type):
+        if arguments in (INPUTS, OUTPUTS):
+            return f"give an object, not the class: {function.__name__}()"
+        given = {PARAMETERS: "parameters, lr=config['lr']", OPTIMIZER: "optimizer, ..."}.get(arguments, "...")
+        return f"write it as lambda {arguments}: {function.__name__}({given})"
+    if hasattr(function, "named_parameters") and arguments == CONFIG:
+        return "a Task needs a function, not a module: model=lambda config: Net(...)"
+    if isinstance(error, KeyError) and hasattr(error, "__notes__"):
+        return str(error.__notes__[0])
+    if isinstance(error, SystemExit):
+        return "raise an exception that says what is wrong, or return; a function must not end the process"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install {error.name.partition('.')[0]!r}, or correct the name"
+    if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
+        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
+    if arguments and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
+        return f"it is called with {arguments}"
+    return RAISED_IN.get(("/".join(Path(frames[-1].filename).parts[-3:]), frames[-1].name), "") if frames else ""
+
+
 def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
     """Returns a new search's experiment, whose name must be free, and why `auto` chose its searcher and scheduler."""
     name = options.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
-    experiment, why = choose(replace(options, name=name.replace(":", "-")), _traits_of(loaded_space.space))
+    space = loaded_space.space
+    grids = [domain for _, domain in domains.leaves(space.searched) if domains.is_grid(domain)]
+    traits = SpaceTraits(
+        saves_checkpoints=saves_checkpoints(space),
+        searchers=(searchers := usable(space)),
+        grid_points=math.prod(len(domains.values_of(domain)) for domain in grids),
+        grid_size=grid_size(space.searched) if "grid" in searchers else None,
+    )
+    experiment, why = choose(replace(options, name=name.replace(":", "-")), traits)
     store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
         store.check()
@@ -127,66 +189,46 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
     return experiment, why
 
 
-def _traits_of(space: Space) -> SpaceTraits:
-    """Returns what `auto` takes into account of a space."""
-    grids = [domain for _, domain in domains.leaves(space.searched) if domains.is_grid(domain)]
-    searchers = usable(space)
-    return SpaceTraits(
-        saves_checkpoints=saves_checkpoints(space),
-        searchers=searchers,
-        grid_points=math.prod(len(domains.values_of(domain)) for domain in grids),
-        grid_size=grid_size(space.searched) if "grid" in searchers else None,
-    )
-
-
-def _resumed(
-    wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace | None
-) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
-    """Checks that a resume does not make another search of it; returns its experiment, space and facts.
-
-    Without the caller's space, it imports the experiment's own, but only once the options are known to fit.
-    """
-    saved = earlier.experiment
-    new = as_before(wanted, saved)
-    if new.space == earlier.space:  # both paths lead to the same file
-        new = replace(new, space=saved.space)
-    asked = values_of(new)
-    if changed := {n: was for n, was in values_of(saved).items() if was != asked[n] and n not in EXTENDABLE}:
-        listed = "; ".join(f"{option(name)} was {was!r}, now {asked[name]!r}" for name, was in changed.items())
-        raise RequestError(f"--resume {saved.name}: {listed}; leave these out, or start anew with --name")
-    for name in ("num_samples", "max_epochs"):
-        was, now = getattr(saved, name), getattr(new, name)
-        given = f"--resume {new.name}: {option(name)} {now}"
-        if now < was:
+def _resumed(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
+    """Checks that a resume does not make another search of it, before it imports the experiment's own space."""
+    before = resumed.experiment
+    after = as_before(call.options_over(before), before)
+    if after.space == resumed.space:  # both paths lead to the same file
+        after = replace(after, space=before.space)
+    changed = {n: (was, now) for n, was in values_of(before).items() if was != (now := getattr(after, n))}
+    if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in changed.items() if n not in EXTENDABLE]:
+        raise _other_search(before, f"{'; '.join(refused)}; leave these out, or")
+    for name, (was, now) in changed.items():
+        if name in ("num_samples", "max_epochs") and now < was:
+            given = f"--resume {before.name}: {option(name)} {now}"
             raise RequestError(f"{given} is below the previous {was}; give a larger number, or leave it out")
-        if name == "max_epochs" and now > was and (why := fixed_epochs(new.scheduler, was)):
-            raise RequestError(f"{given}: {why}; leave it out, or start anew with --name")
-    loaded_space = loaded_space or find_space(earlier.space)
-    facts = space_facts(loaded_space)
+        if name == "max_epochs" and (why := fixed_epochs(after.scheduler, was)):
+            raise _other_search(before, f"{option(name)} {now}: {why}; leave it out, or")
+    loaded_space = call.space or find_space(resumed.space)
+    facts, space = space_facts(loaded_space), loaded_space.space
     try:
-        before = earlier.facts["space"]
-        old, params = before["params"] | before.get("constants", {}), facts["params"] | facts["constants"]
+        recorded = resumed.facts["space"]
+        old, new = recorded["params"] | recorded.get("constants", {}), facts["params"] | facts["constants"]
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged_experiment(new.folder, error) from None
-    if names := sorted(name for name in {*old, *params} if old.get(name) != params.get(name)):
-        listed = "; ".join(f"{name} was {old.get(name)}, now {params.get(name)}" for name in names)
-        raise RequestError(f"--resume {new.name}: the space has changed: {listed}; start anew with --name")
-    words = [str(word).partition("=")[0] for word in earlier.facts.get("command", ())]
-    # A call from Python may have had its own metric.
-    from_the_space = words[1:3] == ["-m", "tuner.run"] and before.get("sha256") != facts["sha256"]
-    for name in ("metric", "mode"):
-        was, now = getattr(saved, name), getattr(loaded_space.space, name)
-        if was != now and from_the_space and option(name) not in words:
-            what = f"the space's {name} was {was!r}, now {now!r}; change it back, or start anew with --name"
-            raise RequestError(f"--resume {saved.name}: {what}")
-    return new, loaded_space, {**earlier.facts, "space": facts}
+        raise damaged_experiment(after.folder, error) from None
+    if names := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
+        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
+        raise _other_search(before, f"the space has changed: {listed};")
+    words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]
+    if words[1:3] == ["-m", "tuner.run"] and recorded.get("sha256") != facts["sha256"]:
+        for name in ("metric", "mode"):  # a call from Python may have had its own
+            was, now = getattr(before, name), getattr(space, name)
+            if was != now and option(name) not in words:
+                raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
+    return after, loaded_space, {**resumed.facts, "space": facts}
+
+
+def _other_search(before: Experiment, what: str) -> RequestError:
+    return RequestError(f"--resume {before.name}: {what} start anew with --name")
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the journal's events, from which a search resumes; raises a RequestError if it has lost all its events.
-
-    Only a search that has not `begun`, by its experiment.json, was killed before its first event and may have none.
-    """
+    """Returns the journal's events; raises a RequestError if a search that has `begun` has lost all of them."""
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:
@@ -200,8 +242,8 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Raises a RequestError if the task reports no such --metric, or nothing that --stop names."""
-    reported, metric = loaded_space.space.reported(), experiment.metric
-    if reported is None:
+    metric = experiment.metric
+    if (reported := loaded_space.space.reported()) is None:
         return
     known = ", ".join(sorted(reported))
     if metric not in reported:

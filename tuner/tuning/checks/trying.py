@@ -30,7 +30,7 @@ from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Split
 from tuner.training.loop import Training
 from tuner.training.sources import predicts_classes
 from tuner.training.task import Task, TrialSpec, whole_number
-from tuner.tuning.checks.advice import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
+from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 
 logger = logging.getLogger(__name__)
 # MOST_VALUES limits the input values of a tried batch: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels
@@ -92,8 +92,7 @@ class TracedConfig(dict[str, Any]):
 class TracedTask:
     """Makes `task`: one for one setting, whose functions raise CheckFailed if they fail or return a wrong value.
 
-    `forward` is file and line of the user's forward pass; `blamed` is what made the first training loss, before any
-    update, NaN or infinite.
+    `forward` is file and line of the user's forward pass; `blamed` made the first training loss NaN or infinite.
     """
 
     def __init__(self, task: Task, splits: Splits) -> None:
@@ -108,7 +107,6 @@ class TracedTask:
         self.task = replace(task, **traced, metrics=metrics, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
-        """Traces the forward pass of the built model."""
         weights = dict(model.named_parameters())
         unset = (name for name, value in weights.items() if not value.isfinite().all())
         self.forward, self._unset = place_of(model.forward) or self.forward, next(unset, "")
@@ -177,10 +175,11 @@ class TracedTask:
 
     def _blame(self, outputs: Any) -> CheckFailed:
         if self._unset:
-            problem = f"makes {self._unset!r} with NaN or infinite values"
-            return CheckFailed(
-                f"model(config){place_of(self._own.model)}", problem, "initialize it with finite numbers"
+            part, problem = (
+                f"model(config){place_of(self._own.model)}",
+                f"makes {self._unset!r} with NaN or infinite values",
             )
+            return CheckFailed(part, problem, "initialize it with finite numbers")
         if isinstance(outputs, Tensor) and not outputs.isfinite().all():
             problem = "gives outputs with NaN or infinite values on the first batch"
             return CheckFailed(f"the model{self.forward}", problem, f"{NAN} in its forward pass")
@@ -193,8 +192,7 @@ def try_setting(
 ) -> CheckFailed | None:
     """Trains and evaluates on about one batch, and saves the state; raises CheckFailed if a trial would fail.
 
-    Returns what is to blame for a loss that was NaN or infinite, if any was. `odd` has each part's first row with such
-    values.
+    Returns what is to blame if a loss was NaN or infinite; `odd` has each part's first row with such values.
     """
     merged = {**splits.constants, **config}
     try:
@@ -274,24 +272,21 @@ def nonfinite_row(part: Any) -> int | None:
 def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFailed:
     """Returns the error that names an example with NaN or infinity by its number in what `data` returned."""
     part = splits.parts[name]
-    example = f"example {row} (counted from 0)"
+    is_held_out = isinstance(splits, HeldOut) and name == "validation"
     if isinstance(part, Files):
         example = part.path(row)
     elif isinstance(part, Mapped):
         example = f"item {part.rows[row]} of the {type(part.dataset).__name__}"
-    elif isinstance(splits, HeldOut) and name == "train":
-        example = f"example {splits.rows[name][row]} (counted from 0)"
-    elif isinstance(splits, HeldOut) and name == "validation":
-        example = f"example {splits.rows[name][row]} of train (counted from 0), which is held out for validation"
+    else:
+        number = splits.rows[name][row] if isinstance(splits, HeldOut) and name in splits.rows else row
+        where = " of train (counted from 0), which is held out for validation" if is_held_out else " (counted from 0)"
+        example = f"example {number}{where}"
     problem = f"has NaN or infinite values, the first in {example}"
     return CheckFailed(f"the {name} part of the data{place_of(task.data)}", problem, "replace or drop them")
 
 
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
-    """Returns a part's first examples: a full batch and the smaller last one, or fewer if examples are large.
-
-    The batch has the example `odd`, in which is NaN or infinity.
-    """
+    """Returns a part's first examples: a full batch and the smaller last one, or fewer large ones; `odd` is in it."""
     values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
     most = max(2, MOST_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
@@ -317,12 +312,10 @@ def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
         classes = targets[targets != getattr(task.loss, "ignore_index", -100)]
         low, high = (int(classes.min()), int(classes.max())) if len(classes) else (0, 0)
         if low < 0 or high >= num_outputs:
+            problem = f"go from {low} to {high}, but the model has {num_outputs} outputs"
             more = "loss=nn.CrossEntropyLoss(ignore_index=-1)" if low < 0 else "the model more outputs"
-            raise CheckFailed(
-                f"the {name} targets{place_of(task.data)}",
-                f"go from {low} to {high}, but the model has {num_outputs} outputs",
-                f"class numbers go from 0 to {num_outputs - 1}: renumber the targets, or give {more}",
-            )
+            advice = f"class numbers go from 0 to {num_outputs - 1}: renumber the targets, or give {more}"
+            raise CheckFailed(f"the {name} targets{place_of(task.data)}", problem, advice)
 
 
 def described(value: Any) -> str:

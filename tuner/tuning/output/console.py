@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tuner.record.events import BEGINNINGS
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
@@ -13,57 +12,43 @@ from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.script import Script
 from tuner.spec.space_objects import saves_checkpoints
-from tuner.tuning.resume.replay import tried_again
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
-from tuner.tuning.tracker import Tracker
 
 if TYPE_CHECKING:
     from tuner.spec.resources import Resources
     from tuner.spec.space import Space
-    from tuner.tuning.requests import Request
+    from tuner.tuning.checks.request import Request
 
 
 def plan(request: Request) -> list[str]:
     """Returns the lines of a search's plan, which `--dry-run` prints."""
-    e, space, resources = request.experiment, request.loaded_space.space, request.resources
-    lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
-    if space.constants:
-        lines += [f"constants   {setting(space.constants)}"]
-    lines += [f"script      {places}" for places in script_places(request)]
-    lines += [f"settings    {settings(request)}"]
-    lines += [f"scheduler   {schedule(e, space)}"]
-    lines += [f"chosen      automatically: {request.facts['auto']}"] if is_chosen(request) else []
-    lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
-    if e.time_budget:
-        lines[-1] += f", and at most {e.time_budget}"
-    if resources:
-        lines += [f"resources   {per_trial(resources)}; {counted(resources.concurrent, 'trial')} at once"]
-    else:
-        lines += [f"resources   those of the cluster at {e.address}"]
-    lines += notes(request)
-    lines += [f"seed        {e.seed}"]
-    lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
-    lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
-    return lines
-
-
-def is_chosen(request: Request) -> bool:
-    """Whether `auto` chose something; a resumed search keeps what it has."""
-    return "auto" in request.facts and not request.history
-
-
-def script_places(request: Request) -> list[str]:
-    """Returns one line that says by what way each parameter reaches the script; none if the space is no script."""
-    space = request.loaded_space.space
-    targets = space.train.targets(space.params) if isinstance(space.train, Script) else {}
-    return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
+    e, space, r = request.experiment, request.loaded_space.space, request.resources
+    budget = f", and at most {e.time_budget}" if e.time_budget else ""
+    source = e.data_dir or ("from the space" if space.task else "none; the function loads its own")
+    return [
+        f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}",
+        *([f"constants   {setting(space.constants)}"] if space.constants else []),
+        f"settings    {settings(request)}",
+        f"scheduler   {schedule(e, space)}",
+        f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial){budget}",
+        f"resources   {per_trial(r) if r else f'those of the cluster at {e.address}'}",
+        *notes(request),
+        f"seed        {e.seed}",
+        f"data        {source}",
+        f"results     {place(e)}",
+        f"W&B         {request.wandb_mode}",
+    ]
 
 
 def notes(request: Request) -> list[str]:
-    """Notes on options that work together badly: strategy and GPUs, scheduler and checkpoints, HyperBand and places."""
-    e, resources, texts = request.experiment, request.resources, []
+    """Returns what plan and heading both say: `auto`'s choice, a script's parameters, options that work badly."""
+    e, resources, space, texts = request.experiment, request.resources, request.loaded_space.space, []
+    is_new = not request.history
+    lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []
+    if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
+        lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     few = resources is not None and resources.gpus < 2
     if e.strategy == "dp":
         alone = "; with one device, as here, it equals --strategy single" if few else ""
@@ -71,13 +56,13 @@ def notes(request: Request) -> list[str]:
         texts += [f"--strategy dp copies the model to each GPU for each batch; {faster}{alone}"]
     if e.strategy in ("model", "pipeline") and few:
         texts += [f"--strategy {e.strategy} has only one device here, so its stages run on it one after another"]
-    if e.scheduler == "asha-promotion" and not saves_checkpoints(request.loaded_space.space):
+    if e.scheduler == "asha-promotion" and not saves_checkpoints(space):
         texts += [
             "the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
             "stops trials by the rule of asha"
         ]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
-    return [*([] if request.history else notes_on_metric(e)), *(f"NOTE: {text}" for text in texts), *brackets]
+    return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 
 
 def notes_on_metric(e: Experiment) -> list[str]:
@@ -102,42 +87,18 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
 
 def heading(request: Request) -> list[str]:
     """Returns the lines that a search prints at its start."""
-    e = request.experiment
-    r = request.resources
-    resources = f"; {per_trial(r)}, {counted(r.concurrent, 'trial')} at once" if r else ""
-    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
-    lines += [f"chosen automatically: {request.facts['auto']}"] if is_chosen(request) else []
-    lines += notes(request)
-    lines += [f"script: {places}" for places in script_places(request)]
-    if request.splits:
-        sizes = ", ".join(f"{len(part):,} {name}" for name, part in request.splits.parts.items())
-        lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
-        lines += [banner(request.splits.notice)] if request.splits.notice else []
+    e, r, splits, history = request.experiment, request.resources, request.splits, request.history
+    resources = f"; {per_trial(r)}" if r else ""
+    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}", *notes(request)]
+    if splits:
+        sizes = ", ".join(f"{len(part):,} {name}" for name, part in splits.parts.items())
+        lines += [f"data: {splits.source or 'from the space'} ({sizes})"]
+        lines += [banner(splits.notice)] if splits.notice else []
     if request.wandb_mode == "offline" and e.wandb == "auto":
         lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
-    if request.history:
-        lines += [f"NOTE: {event['reason']}" for event in request.history if event["event"] == "scheduler_changed"][:1]
-        lines += [resumed_line(request)]
+    if history:
+        lines += [f"NOTE: {event['reason']}" for event in history if event["event"] == "scheduler_changed"][:1]
     return lines
-
-
-def resumed_line(request: Request) -> str:
-    """Says how many trials of a resumed search continue, are paused, are done, and are still to come."""
-    e, sha256 = request.experiment, request.loaded_space.sha256
-    last = next((event for event in reversed(request.history) if event["event"] in BEGINNINGS), {})
-    tracked = Tracker(e, request.history).trials.values()
-    failed = [trial.failure.get("kind", "") for trial in tracked if trial.status == "failed"]
-    again = sum(tried_again(kind, last.get("space_sha256", ""), sha256) for kind in failed)
-    unfinished = {"suggested", "running", "interrupted"}
-    unfinished |= {"completed"} if e.max_epochs > last.get("max_epochs", e.max_epochs) else set()
-    going_on = again + sum(trial.status in unfinished for trial in tracked)
-    paused = sum(trial.status == "paused" for trial in tracked)
-    remaining = max(0, num_settings(e, request.loaded_space.space) - len(tracked))
-    tried = f" ({again} that had failed, as the code has changed)" if again else ""
-    continued = f"{counted(going_on, 'trial')} continue" + ("s" if going_on == 1 else "")
-    waiting = f", {paused} paused" if paused else ""
-    num_done = len(tracked) - going_on - paused
-    return f"resumed: {continued}{tried}{waiting}, {num_done} done, {remaining} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -209,7 +170,11 @@ def bracket_sizes(e: Experiment) -> list[int]:
 def domain(declared: Any) -> str:
     """Formats the domain of a parameter: `{4, 8, 16}`, `loguniform(0.0001, 0.1)`."""
     if values := parameters.branches(declared):
-        return "{" + " | ".join(map(_branch, values)) + "}"
+        return "{" + " | ".join(domain(each) if parameters.is_nested(each) else str(each) for each in values) + "}"
+    if parameters.is_nested(declared):
+        return ", ".join(f"{name}={domain(each)}" for name, each in domains.leaves(declared))
+    if domains.is_constant(declared):
+        return str(declared)
     described = domains.describe(declared)
     if "values" in described:
         values = [str(value) for value in described["values"]]
@@ -219,20 +184,12 @@ def domain(declared: Any) -> str:
     return f"{described['kind']}({bounds}{step})"
 
 
-def _branch(value: Any) -> str:
-    if not parameters.is_nested(value):
-        return str(value)
-    inner = {n: d if domains.is_constant(d) else domain(d) for n, d in domains.leaves(value)}
-    return ", ".join(f"{name}={each}" for name, each in inner.items())
-
-
-def per_trial(resources: Resources) -> str:
-    """Describes a trial's resources: `1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers` (2 CPU for both)."""
-    gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
-    workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
-    return f"{resources.cpus:g} CPU{gpus} per trial{workers}"
+def per_trial(r: Resources) -> str:
+    """`1 CPU, 0.5 GPU per trial, 2 trials at once`; `2 CPU per trial in 2 workers, ...` has 2 CPU for both workers."""
+    gpus = f", {r.gpus:g} GPU" if r.gpus else ""
+    workers = f" in {r.workers} workers" if r.workers > 1 else ""
+    return f"{r.cpus:g} CPU{gpus} per trial{workers}, {counted(r.concurrent, 'trial')} at once"
 
 
 def banner(notice: str) -> str:
-    """Puts a notice between `!!!`, so that users do not overlook it."""
     return f"!!! {notice} !!!"

@@ -51,7 +51,6 @@ class ProgressTable(CLIReporter):
     """Ray's CLIReporter with a table that fits the terminal, and a progress line; redraws both there and in a notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
-
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
     """
 
@@ -70,7 +69,7 @@ class ProgressTable(CLIReporter):
         self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
         self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the output that shows the table
-        self._is_shown = False
+        self._is_shown, self._lines = False, 0
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
@@ -80,7 +79,6 @@ class ProgressTable(CLIReporter):
         values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
-        self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
         tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
         tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
@@ -92,7 +90,6 @@ class ProgressTable(CLIReporter):
         return self._in_place or bool(self._cell)
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Whether a report is due: at the end, and `_pause_s` seconds after the last one."""
         due = time.monotonic() - self._reported > self._pause_s
         if due:
             self._reported = time.monotonic()
@@ -133,7 +130,6 @@ class ProgressTable(CLIReporter):
         return columns_of(self._header, rows), more
 
     def _cells(self, trial: Trial) -> list[str]:
-        """Returns a trial's row, one cell per name in the header."""
         params, report, known = flat(trial.config), trial.last_result or {}, self._tracker.trials.get(trial.trial_id)
         best = known.best if known else None
         values = [report.get("training_iteration"), best, report.get(self._experiment.metric)]
@@ -152,14 +148,12 @@ class ProgressTable(CLIReporter):
 
     @never_fatal()
     def _say_end(self, trial_id: str) -> None:
-        """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
         trial = self._tracker.trials[trial_id]
         first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
         say(end_line(trial_id, self._tracker, self._experiment.metric, first))
 
     @never_fatal()
     def _print_above(self, line: str) -> None:
-        """Prints a line above a table that is redrawn in place."""
         print(self._up(), end="")
         self._lines = 0
         say(line)
@@ -187,7 +181,6 @@ def columns_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[lis
 
 
 def drawn(columns: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table with these columns."""
     if not columns:
         return []
     header, *rows = ["| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True)]
@@ -228,14 +221,11 @@ def progress_line(
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
-    The best value and the counts are those of all sessions; the time is that of this session. A refused search has no
-    best value.
+    The best value and the counts are those of all sessions; the time is that of this one. A refused search has no best.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
-    done, others = (
-        ", ".join(f"{statuses[status]} {status}" for status in names if statuses[status])
-        for names in (ENDINGS, ("running", "paused", "interrupted", "suggested"))
-    )
+    groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
+    done, others = (", ".join(f"{statuses[name]} {name}" for name in names if statuses[name]) for names in groups)
     counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
     now = time.monotonic()
     took = now - tracker.began
@@ -251,28 +241,25 @@ def progress_line(
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
     """Estimates how long the trials still train that have not ended; None before the first one of the session ended.
 
-    Each trial is taken to train as many epochs as those that ended did on average, at the pace of all so far. The pace
-    leaves out the start of Ray and its workers.
+    Each is taken to train as many epochs as those that ended on average, at this session's pace since its first start.
     """
-    settled, begun = set(tracker.ended), {trial_id for trial_id, t in tracker.trials.items() if t.status == "running"}
-    paused = {trial_id for trial_id, trial in tracker.trials.items() if trial.status == "paused"}
+    trials = tracker.trials
+    begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
+    settled = [trials[trial_id] for trial_id in tracker.ended]
     if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
-        settled, num_open = settled | tracker.paused, num_open - len(paused)
+        settled, num_open = settled + paused, num_open - len(paused)
     else:
-        begun |= paused
+        begun += paused
     if not settled or not tracker.num_reports:
         return None
-    usual = sum(tracker.trials[trial_id].epoch for trial_id in settled) / len(settled)
-    trained = sum(min(usual, tracker.trials[trial_id].epoch) for trial_id in begun)
+    usual = sum(trial.epoch for trial in settled) / len(settled)
+    trained = sum(min(usual, trial.epoch) for trial in begun)
     pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
     return max(0.0, usual * num_open - trained) * pace_s
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed or diverged, why.
-
-    `first` is the trial whose line has the same error; it is named instead of the error.
-    """
+    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; if it failed, why, or `as trial FIRST`."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
@@ -284,7 +271,6 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
 
 
 def retry_line(trial_id: str, tracker: Tracker) -> str:
-    """Says why a trial continues: `trial 00003 failed in epoch 3: ...; another worker continues it after epoch 2`."""
     trial = tracker.trials[trial_id]
     after = trial.failure.get("from_epoch", 0)
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"

@@ -44,11 +44,7 @@ def wandb_mode(choice: str) -> str:
 
 @contextmanager
 def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
-    """Copies the journal to W&B in a separate process while a search runs; waits at most `WAIT_S` for its end.
-
-    If the process fails or is killed, W&B lacks data, and a line says so at the end; the search is not affected. The
-    caller sets `hurry` of the yielded object if the user has interrupted the search.
-    """
+    """Copies the journal to W&B in another process; the caller sets `hurry` of what it yields after an interrupt."""
     waiting = SimpleNamespace(hurry=False)
     if mode == "disabled":
         yield waiting
@@ -75,9 +71,9 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
             assert process.stdin is not None
             process.stdin.close()  # so that the process ends even if the journal lacks its last event
             later = f"run later: {shlex.join(['python', '-m', 'tuner', 'mirror', *words, '--all'])}"
-            awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
-            wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
-            wait_for(process, wait_s, later, folder / "wandb.log", leave=awaited)
+            leave = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
+            wait_s = PROMPT_S if leave else HURRY_S if waiting.hurry else WAIT_S
+            wait_for(process, wait_s, later, folder / "wandb.log", leave=leave)
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
@@ -104,14 +100,13 @@ class Mirror:
 
     @functools.cached_property
     def _wandb(self) -> Any:
-        """W&B, imported for the first run: before that, the trials' workers need the CPUs for their own imports."""
+        # W&B is imported for the first run: before that, the trials' workers need the CPUs for their own imports.
         import wandb
 
         wandb.setup(wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True))
         return wandb
 
     def handle(self, event: Event) -> None:
-        """Copies one event of a trial to W&B; other events are ignored."""
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
             self._configs[trial] = event["config"]
@@ -135,7 +130,6 @@ class Mirror:
             run.finish()
 
     def _run(self, trial: str) -> Any:
-        # A run is created at the trial's first report, failure or end; before that, W&B has nothing to show.
         if trial not in self._runs:
             self._runs[trial] = self._wandb.init(
                 id=f"{self._experiment.name}-{trial}",

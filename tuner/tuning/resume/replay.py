@@ -1,9 +1,8 @@
 """Restores a search: replays the journal's events through a new searcher and a new scheduler.
 
-Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
-replay restores rungs, brackets, paused trials, the settings that pbt has changed and TPE's observations. A crash may
-have cut off the decision on the last report, or the end of a trial that was to stop or had failed. The replay then
-makes the decision or ends the trial, and appends the event to the journal.
+Their state depends only on the seed and the order of calls, so the replay restores rungs, brackets, paused trials, the
+settings that pbt has changed and TPE's observations. A crash may have cut off the decision on the last report, or the
+end of a trial that was to stop or had failed. The replay then makes the decision or ends the trial, and journals it.
 """
 
 from __future__ import annotations
@@ -25,25 +24,23 @@ from tuner.engine.controller.scheduling import (
     note_checkpoint,
     set_last_result,
 )
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL
+from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
-from tuner.tuning.scheduling.scheduler import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
+from tuner.tuning.scheduler import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
 ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}
 
 
 class Replay(ReplayController):
-    """Replays a journal once, in `run`. It replaces Ray's controller: its trials have a status but no worker.
-
-    The scheduler gets the `Trial` objects that Ray will get afterwards. `sha256` is that of the space's file now.
-    """
+    """Replays a journal once, in `run`, in place of Ray's controller: its trials have a status but no worker."""
 
     def __init__(
         self,
@@ -58,7 +55,8 @@ class Replay(ReplayController):
         self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
-        self._checkpoints = JournalCheckpoints(experiment)
+        self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the epoch of that
+        self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> checkpoints that Ray must get
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
@@ -68,11 +66,7 @@ class Replay(ReplayController):
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Replays the history; registers the checkpoints of unfinished trials.
-
-        Returns all trials (ended, paused, pending) in the order in which Ray had them before. Of the pending ones,
-        those that had a worker when the search stopped will run first.
-        """
+        """Replays the history; returns all trials in the order in which Ray had them before."""
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._journal.repeated = None
         try:
@@ -85,12 +79,23 @@ class Replay(ReplayController):
                     step(number, event)
         finally:
             self._journal.repeated = Counter()
-        self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
-        self._scheduler.run_first([self.trials[trial_id] for trial_id in self._started])
+        num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
+        self._scheduler.run_first = [self.trials[trial_id] for trial_id in self._started]
         for trial in self.get_trials():
             if not trial.is_finished():
-                self._checkpoints.register(trial)
+                self._register_checkpoints(trial)
+        if self._history:
+            self._say_resumed(num_again)
         return self.get_trials()
+
+    def _say_resumed(self, num_again: int) -> None:
+        """Prints how many trials continue, `num_again` of them after a failure, are paused, done, and still to come."""
+        num = Counter("done" if trial.is_finished() else trial.status for trial in self.get_trials())
+        trials = f"{counted(num[Trial.PENDING], 'trial')} continue{'s' * (num[Trial.PENDING] == 1)}"
+        trials += f" ({num_again} that had failed, as the code has changed)" if num_again else ""
+        trials += f", {num[Trial.PAUSED]} paused" if num[Trial.PAUSED] else ""
+        num_left = max(0, self._proposals.total_samples - len(self.trials))
+        say(f"resumed: {trials}, {num['done']} done, {num_left} still to come")
 
     # Ray's interface, which the scheduler calls
 
@@ -113,13 +118,11 @@ class Replay(ReplayController):
 
     # One method for each kind of event that changes the state
 
-    def _on_experiment_started(self, number: int, event: Event) -> None:
-        self._scheduler.max_epochs = event.get("max_epochs", self._scheduler.max_epochs)
-        self._code = event.get("space_sha256", "")
-
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
         max_epochs = event.get("max_epochs", self._scheduler.max_epochs)
         self._start_session(number, max_epochs, event.get("space_sha256", ""))
+
+    _on_experiment_started = _on_experiment_resumed
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
         trial = self._proposals.again(event["trial"], event["config"])
@@ -135,7 +138,9 @@ class Replay(ReplayController):
     def _on_report(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
-        self._checkpoints.add(trial, event)
+        self._note_checkpoint(trial, event)
+        if self._experiment.scheduler == "pbt":  # it copies checkpoints between trials during a replay
+            self._register_checkpoints(trial)
         result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
         if event.get("final") is True:
             result[FINAL] = True
@@ -189,12 +194,12 @@ class Replay(ReplayController):
             self._completed[trial.trial_id] = trial.last_result[EPOCH]
         self.stop_trial(trial)
 
-    def _start_session(self, number: int, max_epochs: int, sha256: str) -> None:
+    def _start_session(self, number: int, max_epochs: int, sha256: str) -> int:
         """Does what a resumed session did before its first event of a trial.
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues trials that trained
         all epochs, if event `number` raised max_epochs, and those that failed by code that has changed. The scheduler
-        gets these again; the searcher does not, because it already has their value.
+        gets these again; the searcher does not, because it already has their value. Returns how many had failed.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -211,33 +216,22 @@ class Replay(ReplayController):
             else:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
         code, self._code = self._code, sha256
-        for trial_id in [trial_id for trial_id, kind in self._failed.items() if tried_again(kind, code, sha256)]:
+        has_changed = code and sha256 and code != sha256
+        again = [trial_id for trial_id, kind in self._failed.items() if has_changed and kind == "user"]
+        for trial_id in again:
             del self._failed[trial_id]
             self._continue(trial_id)
+        return len(again)
 
     def _continue(self, trial_id: str) -> None:
         self._extended.add(trial_id)
         self.trials[trial_id].set_status(Trial.PENDING)
         self._scheduler.on_trial_add(self, self.trials[trial_id])
 
-
-class JournalCheckpoints:
-    """Collects the checkpoints that the journal names, and registers with Ray those that trials can continue from."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._folder, self._sign = experiment.folder, sign_of(experiment.mode)
-        self._metric = experiment.metric
-        self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during a replay
-        self._best: dict[str, tuple[float, int]] = {}
-        self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
-
-    def add(self, trial: Trial, report: Event) -> None:
-        """Notes the path and the metrics of the checkpoint that a journaled report names, for `register`.
-
-        With pbt it calls `register` at once.
-        """
-        value = report["metrics"].get(self._metric)
-        value = self._sign * value if isinstance(value, (int, float)) else math.nan
+    def _note_checkpoint(self, trial: Trial, report: Event) -> None:
+        """Notes the checkpoint that a journaled report names, for `_register_checkpoints`."""
+        value = report["metrics"].get(self._experiment.metric)
+        value = sign_of(self._experiment.mode) * value if isinstance(value, (int, float)) else math.nan
         best, at = self._best.get(trial.trial_id, (math.inf, 0))
         improved = value < best or (value == best and report["epoch"] == at)  # the trial repeated its best epoch
         if improved:
@@ -245,7 +239,7 @@ class JournalCheckpoints:
         if "checkpoint" not in report:
             return
         try:
-            path = within(self._folder, report["checkpoint"])
+            path = within(self._experiment.folder, report["checkpoint"])
         except RequestError as error:
             logger.warning("trial %s: %s", trial.trial_id, error)
             return
@@ -253,25 +247,17 @@ class JournalCheckpoints:
         metrics = {**report["metrics"], "training_iteration": report["epoch"]}
         metrics["improved"] = report["epoch"] if improved else 0
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
-        self._named.setdefault(trial.trial_id, []).append((path, metrics))
-        if self._at_once:
-            self.register(trial)
+        self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
-    def register(self, trial: Trial) -> None:
+    def _register_checkpoints(self, trial: Trial) -> None:
         """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
-        for path, metrics in self._named.pop(trial.trial_id, ()):
+        for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
                 continue  # Ray has deleted it: it keeps the best and the latest of a Task, except with pbt
-            why = damage(path)
-            if why:
+            if why := damage(path):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
             note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
-
-
-def tried_again(kind: str, before: str, now: str) -> bool:
-    """Whether a resume continues a trial that failed: its own code failed, and that code has changed since."""
-    return kind == "user" and bool(before and now) and before != now
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:

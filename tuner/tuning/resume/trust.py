@@ -1,13 +1,8 @@
-"""Decides whether tuner may run the code that an experiment's folder names, before it imports any of it.
+"""Loads the experiment that `--resume` names, and decides whether tuner may run the code that its folder names.
 
-A folder is only data, which may come from anywhere. But `tuner.run --resume`, `tuner.train` and `tuner.audit` run the
-space that the folder names. docs/security.md has the rules. The reasons:
-
-* root may own a folder, because root can change this program anyway;
-* code in the folder of results is refused, because one archive may contain an experiment and the code that it names.
-  A module in the working folder counts as a path;
-* no check detects a folder that the user has unpacked: its author chose both the hash and the path. There, the printed
-  line that names the file is the only protection.
+A folder is only data, which may come from anywhere; docs/security.md has the rules. Root may own a folder, because root
+can change this program anyway. No check detects a folder that the user has unpacked: its author chose both the hash and
+the path. There, the printed line that names the file is the only protection.
 """
 
 from __future__ import annotations
@@ -17,38 +12,97 @@ import os
 import pwd
 import sysconfig
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tuner.errors import RequestError
-from tuner.record.saved_experiment import FILE, load_experiment
+from tuner.errors import RequestError, say
+from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
 from tuner.record.storage.files import bytes_in
+from tuner.record.storage.lock import only_driver
+from tuner.record.storage.object_store import ObjectStore
 from tuner.record.storage.trial_files import RUNNING
+from tuner.spec.experiment import LATEST, Experiment, is_uri, local_root
 from tuner.spec.spaces import file_of, is_path, split_path
+
+if TYPE_CHECKING:
+    from tuner.tuning.session import SearchCall
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
 CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
 
 
+class Resumed(NamedTuple):
+    """An experiment to resume, what experiment.json has beside its options, and the name that loads its space here."""
+
+    experiment: Experiment
+    facts: dict[str, Any]
+    space: str
+
+
+def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
+    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
+
+    A dry run does not lock it. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
+    or its code, a link or its cluster is not trusted.
+    """
+    name, results = call.resume, call.given.get("results", "results")
+    place, named = local_root(results), call.given.get("space", "")
+    if is_uri(results):
+        store = ObjectStore(results)
+        names = store.names()
+        name = names[-1] if name == LATEST and names else name
+        if name in names:
+            store.bring(name, place / name)
+    elif name == LATEST:
+        name = latest_experiment(place)
+    folder = place / name
+    written = _written(folder)
+    experiment, facts = load_experiment(folder)
+    try:
+        sha256 = facts["space"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise damaged_experiment(folder, error) from None
+    space = experiment.space
+    if call.space is None:
+        if named and _is_its_file(named, space, facts):
+            space = named
+        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named))
+    else:
+        same = call.space.sha256 == sha256
+        code = [] if same else [f"NOTE: the code of {call.space.name} has changed since the search"]
+    if not call.trust:
+        refuse_links(folder)
+        if "address" not in call.given and experiment.address not in ("", "auto"):
+            cluster = experiment.address
+            raise RequestError(
+                f"{folder / FILE} names the cluster {cluster}; to join it, give --address {cluster} or {OPTION}"
+            )
+    if not call.dry_run:
+        stack.enter_context(only_driver(folder))
+        if _written(folder) != written:
+            raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
+    say(*code)
+    return Resumed(replace(experiment, results=results, name=name), facts, space)
+
+
+def _written(folder: Path) -> int:
+    """Returns when experiment.json was written, in nanoseconds; 0 without one."""
+    return (folder / FILE).lstat().st_mtime_ns if os.path.lexists(folder / FILE) else 0
+
+
 def code_of(
-    folder: Path,
-    files: Sequence[str],
-    space: object,
-    sha256: object,
-    *,
-    trusted: bool = False,
-    named_now: bool = False,
+    folder: Path, files: Sequence[str], space: object, sha256: object, *, trusted: bool = False, named_now: bool = False
 ) -> tuple[str, list[str]]:
     """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
 
     The name is `space`. If that is a relative path to no file, it is the absolute path that experiment.json records.
-
     Raises a RequestError if the code must not run, or neither the working folder nor the recorded path has its file.
 
     Args:
-        folder: the experiment's folder or its `best/`.
-        files: names of the file in `folder` that names the space, and of its copy if it has one.
+        folder: the experiment's folder or its `best/`; the first of its `files` names the space, the second is a copy.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
     """
@@ -88,7 +142,7 @@ def _where_it_was(space: str, experiment: Path) -> str:
     file, attribute = split_path(space)
     try:
         saved, facts = load_experiment(experiment)
-        path = recorded_path(facts) if saved.space == space else ""
+        path = _recorded_path(facts) if saved.space == space else ""
     except RequestError:
         path = ""
     if not os.path.isfile(path):
@@ -100,14 +154,13 @@ def _where_it_was(space: str, experiment: Path) -> str:
     return f"{path}:{attribute}" if attribute else path
 
 
-def names_its_space(given: str, space: str, recorded: str) -> bool:
-    """Whether `given` is a path to the file of an experiment's space, of which `recorded` is the `recorded_path`."""
-    if not is_path(given) or split_path(given)[1] != split_path(space)[1]:
-        return False
-    return bool(recorded) and file_of(given) == Path(recorded).resolve()
+def _is_its_file(given: str, space: str, facts: dict[str, Any]) -> bool:
+    """Whether `given` is a path to the file that an experiment's facts record for its `space`."""
+    is_same = is_path(given) and split_path(given)[1] == split_path(space)[1]
+    return is_same and bool(path := _recorded_path(facts)) and file_of(given) == Path(path).resolve()
 
 
-def recorded_path(facts: dict[str, Any]) -> str:
+def _recorded_path(facts: dict[str, Any]) -> str:
     """Returns the absolute path of the space's .py file that experiment.json records; empty if it has none."""
     try:
         path = facts["space"]["path"]
@@ -117,11 +170,10 @@ def recorded_path(facts: dict[str, Any]) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises a RequestError if the folder contains a link through which files might be written outside of it.
+    """Raises a RequestError for a link directly in the folder, and for one in a subfolder that leads out of the folder.
 
-    A link directly in the folder is refused wherever it leads. A link in a subfolder is refused if it leads out of the
-    folder. `wandb/` is not checked, because W&B replaces its own links there. Nor are the folders in which trials ran
-    until they were killed: `tuner.engine.workers.own_folder` removes links there before it uses them again.
+    Files might be written through it. `wandb/` is not checked, because W&B replaces its own links there; nor are the
+    folders in which trials ran until they were killed: `tuner.engine.workers.own_folder` removes links there.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
@@ -155,7 +207,7 @@ def _refuse_strangers(*places: Path) -> None:
 
 
 def _is_installed(space: str, path: Path) -> bool:
-    """Whether a space is trusted as a module in `search_spaces/`, in Python's libraries or outside the working folder.
+    """Whether a space is a module in `search_spaces/`, in Python's libraries or outside the working folder.
 
     A module that Python finds in the working folder may be any file below it, such as `results.evil.space`.
     """

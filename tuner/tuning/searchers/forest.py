@@ -40,12 +40,9 @@ ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not c
 class ForestSearcher(SeededSearcher):
     """Proposes the given points, then random settings until 10 trials have reported; later, a third random ones.
 
-    The others are the forest's. For each of these it draws 500 random settings, and one tree at random. It proposes the
-    setting for which this tree predicts the best result: Thompson sampling, because trees that were trained on
-    bootstrapped trials disagree where few trials were (Eckles and Kaptein, "Thompson sampling with the online
-    bootstrap", 2014).
-
-    The settings depend on the seed, the order of the calls and the results; not on the number of samples.
+    For each other setting it draws 500 random ones and a tree of the forest, and proposes that for which this tree
+    predicts the best result: Thompson sampling (Eckles and Kaptein, "Thompson sampling with the online bootstrap",
+    2014), because trees on bootstrapped trials disagree where few trials were.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -101,13 +98,9 @@ class ForestSearcher(SeededSearcher):
 class Forest:
     """Extremely randomised trees (Geurts et al., "Extremely randomized trees", Machine Learning 2006) on bootstraps.
 
-    A tree is trained when it is first asked for, so that no suggestion waits for all of them: 2 ms at 1,000 trials
-    instead of 60 ms. Tree k is the one that scikit-learn's ExtraTreesRegressor has with the same seed.
-
-    Args:
-        known: features of the trials, of shape (trials, features).
-        scores: what the trees predict; of shape (trials,).
-        weights: how often each trial counts; of shape (trials,).
+    A tree is trained when it is first asked for: 2 ms at 1,000 trials instead of 60 ms for all. Tree k is that of
+    scikit-learn's ExtraTreesRegressor with the same seed. `known` has shape (trials, features). The trees predict
+    `scores`, and each trial counts as often as in `weights`; both have shape (trials,).
     """
 
     def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int]) -> None:
@@ -128,13 +121,10 @@ class Forest:
 
 
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
-    """Returns settings as numbers, a row per setting; of shape (settings, features).
+    """Returns settings as numbers, of shape (settings, features); `leaves` has the encoded parameters' domains.
 
     A range is one feature from 0 to 1, a log range by its logarithm. A choice of numbers is one feature, by the order
     of its values; another choice is one feature per value.
-
-    Args:
-        leaves: the flattened names and domains of the encoded parameters (`tuner.spec.parameters`).
     """
     parts = []
     for name, domain in leaves.items():

@@ -15,21 +15,11 @@ from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
 from tuner.tuning.searchers.forest import ForestSearcher
-from tuner.tuning.searchers.sampling import (
-    GridSearcher,
-    RandomSearcher,
-    RefineSearcher,
-    SeededSearcher,
-    seeded,
-)
+from tuner.tuning.searchers.sampling import GridSearcher, RandomSearcher, RefineSearcher, SeededSearcher, seeded
 
 
 class LibrarySearcher(SeededSearcher):
-    """A searcher of a library, which proposes encoded settings; seeds the global random streams that it draws from.
-
-    Attributes:
-        library: Ray's adapter of the searcher; it has the --point settings itself.
-    """
+    """A searcher of a library, by Ray's adapter `library`; seeds the global random streams that it draws from."""
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
@@ -44,9 +34,8 @@ class LibrarySearcher(SeededSearcher):
             leaves = domains.leaves(space.encoded)
             nested = {name: domains.values_of(each) for name, each in leaves if "/" in name and domains.is_choice(each)}
             first = [{n: nested[n].index(value) if n in nested else value for n, value in p.items()} for p in first]
-            self.library: Searcher = HyperOptSearch(
-                random_state_seed=self._seed, n_initial_points=num_random, points_to_evaluate=first or None
-            )
+            options = {"random_state_seed": self._seed, "n_initial_points": num_random}
+            self.library: Searcher = HyperOptSearch(**options, points_to_evaluate=first or None)
         elif experiment.searcher == "bohb":
             from ray.tune.search.bohb import TuneBOHB
 
@@ -78,14 +67,7 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Builds the searcher of an experiment.
-
-    Args:
-        history: the journal's events so far. A search proposes the settings of its first session again, then more.
-
-    Raises:
-        RequestError: a point is wrong, the searcher cannot propose a parameter, or its package is not installed.
-    """
+    """Builds the searcher, which proposes the settings of the journal's first session again, then more."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
@@ -104,7 +86,12 @@ def num_settings(experiment: Experiment, space: Space) -> int:
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
-    """Raises a RequestError if the searcher does not work with the space, or its package is not installed."""
+    """Raises a RequestError if searcher or scheduler does not work with the space, or a package is not installed."""
+    if experiment.scheduler == "pbt" and not space.mutable:
+        raise RequestError(
+            f"--scheduler pbt changes parameters while a trial trains, but space {experiment.space!r} has no mutable "
+            f'parameters; add for example mutable=("lr",) to it, or use another scheduler'
+        )
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
             raise RequestError(

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from ray.tune.search.variant_generator import generate_variants
@@ -29,9 +29,9 @@ Setting = dict[str, Any]
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Seeds the global random streams of Python and numpy from `key` inside the context; restores them afterwards.
+    """Seeds the global random streams of Python and numpy from `key`; restores them afterwards.
 
-    TuneBOHB, Ray's bracket draw and a user's `tune.sample_from` all draw from the global streams.
+    TuneBOHB, Ray's PBT and a user's `tune.sample_from` all draw from the global streams.
     """
     before = random.getstate(), np.random.get_state()
     derived = np.random.SeedSequence(key).generate_state(1)[0]
@@ -45,11 +45,7 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
-    """Returns the settings of the --point options, flattened and encoded; parameters that a point lacks are random.
-
-    Raises:
-        RequestError: a point names an unknown parameter, or a value that its parameter cannot have.
-    """
+    """Returns the --point settings, flattened and encoded; parameters that a point lacks are random."""
     settings = []
     for number, point in enumerate(experiment.points):
         try:
@@ -70,13 +66,8 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 class SeededSearcher:
     """Proposes the --point settings, then its own. All draws depend only on the seed and on the order of the calls.
 
-    Args:
-        first_num_samples: --num-samples of the search's first session.
-
-    Attributes:
-        num_settings: how many settings the searcher may propose.
-        num_proposed: how many it has proposed.
-        exhausted: whether it has no more settings.
+    It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more. It gets
+    --num-samples of the search's first session, `first_num_samples`.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -92,17 +83,16 @@ class SeededSearcher:
         is_point = self.num_proposed < len(self._points)
         setting = self._use(trial_id, self._points[self.num_proposed]) if is_point else self._next(trial_id)
         self.num_proposed += setting is not None
-        proposed: Setting | None = python_values(setting)
-        return proposed
+        return cast("Setting | None", python_values(setting))
 
     def report(self, trial_id: str, result: Setting) -> None:
-        """Tells the searcher a trial's report, unless it already knows the trial's end."""
+        """Learns from a trial's report, unless the searcher already knows the trial's end."""
         if trial_id not in self._completed:
             self._last[trial_id] = self._finite(result)
             self._learn(trial_id, self._last[trial_id])
 
     def complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Tells the searcher that a trial has ended, the first time it ends: a trial may continue after its end."""
+        """Learns from the end of a trial the first time: a trial may continue after its end."""
         if trial_id in self._completed:
             return
         self._completed.add(trial_id)
@@ -116,7 +106,6 @@ class SeededSearcher:
         raise NotImplementedError
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:
-        """Returns the config of a flattened, encoded setting that a trial gets."""
         return parameters.decode(self._space.searched, nested(flat))
 
     def _learn(self, trial_id: str, result: Setting) -> None:
@@ -140,8 +129,7 @@ def python_values(setting: Any) -> Any:
 class RandomSearcher(SeededSearcher):
     """Proposes random settings. Setting i depends only on (seed, i): a search can be extended.
 
-    If the space has `tune.grid_search`, each sample is one pass over the grid. As in Ray, each grid point of a pass has
-    its own random values of the other parameters.
+    If the space has `tune.grid_search`, each sample is one pass over the grid, with new random values at each point.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -158,10 +146,7 @@ class RandomSearcher(SeededSearcher):
 
 
 class GridSearcher(SeededSearcher):
-    """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order.
-
-    In the declared order, the first `num_samples` settings would often share the values of the first parameters.
-    """
+    """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order."""
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
@@ -171,18 +156,17 @@ class GridSearcher(SeededSearcher):
         self._order = list(itertools.islice(shuffled(self.size, experiment.seed), num_drawn))
 
     def _next(self, trial_id: str) -> Setting | None:
-        self.exhausted = self.num_proposed >= self.num_settings
-        if self.exhausted:
+        if self.num_proposed >= self.num_settings:
+            self.exhausted = True
             return None
         return grid_point(self._space.searched, self._order[self.num_proposed - len(self._points)])
 
 
 class RefineSearcher(SeededSearcher):
-    """Proposes the given points and random settings for the first half, then neighbours of the best setting.
+    """Proposes the points and random settings for the first half; once its trials have ended, neighbours of the best.
 
-    In between, it waits until every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ in
-    one parameter come before those that differ in two, and neighbours one step away before those two steps away.
-    When all neighbours have been tried, the settings are random again.
+    Neighbours (`domains.neighbours`) one step away come before those two steps away, and of these, those that differ in
+    one parameter before those that differ in two. When all have been tried, the settings are random again.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:

@@ -1,29 +1,29 @@
-"""The scheduler of a search: it journals each report, asks the rule of `--scheduler`, and carries out its decisions.
-
-In plain Ray Tune, ASHA never stops a trial whose metric is NaN, because `nan < cutoff` is false, and one report without
-the metric ends the whole experiment.
-"""
+"""The scheduler of a search: it journals each report, asks the rule of `--scheduler`, and carries out its decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any, NamedTuple, cast
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
-from tuner.engine.controller.scheduling import ReplayController
+from tuner.engine.controller.scheduling import Population, ReplayController
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED, plain
+from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
+from tuner.spec import domains
 from tuner.spec.experiment import Experiment
+from tuner.spec.space import Space
+from tuner.tuning.searchers.sampling import seeded
 
 EPOCH = "training_iteration"
 RAY_ACTIONS: dict[Action, str] = {
@@ -32,14 +32,14 @@ RAY_ACTIONS: dict[Action, str] = {
     "stop": TrialScheduler.STOP,
 }
 NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds these two to reports
-STOPS = (  # why a search with asha-promotion stops trials instead of pausing them
+STOPS = (
     "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
     "trials instead of pausing them"
 )
 
 
 class TrialEnd(NamedTuple):
-    """How a trial ended: the status and reason that the journal's `trial_ended` event gets."""
+    """The status and reason of a trial's `trial_ended` event."""
 
     status: str
     reason: str
@@ -48,15 +48,8 @@ class TrialEnd(NamedTuple):
 class SearchScheduler(TrialScheduler):
     """Journals reports and decisions; stops trials, pauses them and continues paused ones, as the rule decides.
 
-    A paused trial continues from its checkpoint. So with asha-promotion, the first report at a rung decides the rule of
-    the whole search: if its trial has saved no checkpoint, trials are stopped by the rule of `--scheduler asha`.
-
-    Args:
-        metric_option: the name of the option or argument that chose the metric, for error texts.
-        concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
-
-    Attributes:
-        ends: trial -> how it ends, from the decision or failure that ends it until its `trial_ended` event.
+    With asha-promotion, the first report at a rung decides the rule of the whole search: if its trial has saved no
+    checkpoint to continue from, trials are stopped by the rule of `--scheduler asha`.
     """
 
     _supports_buffered_results = False
@@ -66,14 +59,14 @@ class SearchScheduler(TrialScheduler):
         experiment: Experiment,
         journal: Journal,
         stopper: SearchStopper,
-        metric_option: str = "",
+        metric_option: str = "",  # the option or argument that chose the metric, for error texts
         resumed: bool = False,
-        concurrent: Callable[[], int] | None = None,
+        concurrent: Callable[[], int] | None = None,  # how many trials may run at once; None = Ray's limit
     ) -> None:
         super().__init__()
-        super().set_search_properties(experiment.metric, experiment.mode)
+        self.set_search_properties(experiment.metric, experiment.mode)
         self.max_epochs = experiment.max_epochs
-        self.ends: dict[str, TrialEnd] = {}
+        self.ends: dict[str, TrialEnd] = {}  # how a trial will end, until its `trial_ended` event
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
@@ -87,19 +80,11 @@ class SearchScheduler(TrialScheduler):
         self._waiting: dict[str, Trial] = {}
         self._promoted: dict[str, Trial] = {}
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
-        self._first: list[Trial] = []
+        self.run_first: list[Trial] = []  # trials to run before all others; they ran when the resumed search stopped
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        return True  # the constructor took the metric and the mode
-
-    def run_first(self, trials: list[Trial]) -> None:
-        """Makes Ray run these trials before all others; they ran when the resumed search stopped."""
-        self._first = trials
-
-    def places_for_new(self, concurrent: int) -> int:
-        """Returns how many new trials may run, if `concurrent` may run at once: promoted ones take precedence."""
-        num_promoted: int = sum(trial.status == Trial.PAUSED for trial in self._promoted.values())
-        return concurrent - num_promoted
+    def num_promoted(self) -> int:
+        """Returns how many promoted trials wait for a worker; they take precedence over new trials."""
+        return len([trial for trial in self._promoted.values() if trial.status == Trial.PAUSED])
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
         """Repeats the decision on a trial that still waits: the rule made it when nothing was left to run."""
@@ -119,7 +104,6 @@ class SearchScheduler(TrialScheduler):
         return ""  # Ray's table, which the search does not show, would have it
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Adds a trial, unless it is known from the replay or from before a retry."""
         if not isinstance(tune_controller, ReplayController):
             self._queue.pop(trial.trial_id, None)
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
@@ -159,7 +143,6 @@ class SearchScheduler(TrialScheduler):
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Journals a report and the decision on it; returns the decision as Ray's action."""
         trial_id, epoch = trial.trial_id, result[EPOCH]
         named = result.keys() - NOT_METRICS
         metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
@@ -190,11 +173,12 @@ class SearchScheduler(TrialScheduler):
         return self._ask(tune_controller, trial, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        while self._first and self._first[0].status != Trial.PENDING:
-            del self._first[0]
-        if self._first and self._first[0].trial_id in self._queue:
-            return self._first[0]
-        if self._is_idle(tune_controller):
+        while self.run_first and self.run_first[0].status != Trial.PENDING:
+            del self.run_first[0]
+        if self.run_first and self.run_first[0].trial_id in self._queue:
+            return self.run_first[0]
+        all_wait = self._waiting and not (self._active or self._promoted) and tune_controller.search_alg.is_exhausted()
+        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none saves its state
             self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
@@ -211,10 +195,7 @@ class SearchScheduler(TrialScheduler):
         self._rule.added(int(trial.trial_id))
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Decides on a report with a finite value, and on the paused trials that waited for it.
-
-        Returns the decision on the report as Ray's action.
-        """
+        """Decides on a report with a finite value, and on trials that waited for it; returns Ray's action."""
         trial_id, scheduler, saved = trial.trial_id, self._rule.in_force.scheduler, trial.trial_id in self._saved
         decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
         if self._rule.in_force.scheduler != scheduler:
@@ -240,16 +221,8 @@ class SearchScheduler(TrialScheduler):
         pending = (trial for trial in self._active.values() if trial.status == Trial.PENDING)
         return next(ready, None) or next(pending, None)
 
-    def _is_idle(self, tune_controller: Any) -> bool:
-        """Whether all unfinished trials wait and no setting is left."""
-        if self._active or self._promoted or not self._waiting:
-            return False
-        # A waiting trial that is not PAUSED yet still saves its checkpoint.
-        paused = all(trial.status == Trial.PAUSED for trial in self._waiting.values())
-        return paused and tune_controller.search_alg.is_exhausted()
-
     def _apply(self, tune_controller: Any, decided: Decisions) -> None:
-        """Stops the waiting trials that the rule stops; Ray runs the others when it asks `choose_trial_to_run`."""
+        """Stops or promotes waiting trials as decided; `choose_trial_to_run` returns the promoted ones."""
         for number, decision in decided:
             trial = self._waiting[f"{number:05d}"]
             if decision.action == "stop":
@@ -266,7 +239,6 @@ class SearchScheduler(TrialScheduler):
         return any(trial.trial_id in group for group in (self._active, self._waiting, self._promoted))
 
     def _move(self, trial: Trial, to: dict[str, Trial] | None) -> None:
-        """Moves a trial to one of the three groups, or removes it."""
         for group in (self._active, self._waiting, self._promoted):
             if group is not to:
                 group.pop(trial.trial_id, None)
@@ -274,7 +246,7 @@ class SearchScheduler(TrialScheduler):
             to.setdefault(trial.trial_id, trial)
 
     def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
-        """Says why the trial ends at this report without asking the rule; empty if the rule decides."""
+        """Says why the trial ends at this report without the rule; empty if the rule decides."""
         for name, limit in self._limits.items():
             value = metrics.get(name, epoch if name == EPOCH else None)
             least = name != self.metric or self._experiment.mode == "max"
@@ -283,11 +255,7 @@ class SearchScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Says why the report cannot be compared, so that its trial fails; empty if it can.
-
-        Before the first usable report of a new search, a report must also have the metrics of --stop, and an unusable
-        one stops the whole search.
-        """
+        """Says why a report cannot be compared; stops the search if it has no usable one yet. Empty if it can be."""
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._any_usable or not missing):
             return ""
@@ -306,7 +274,6 @@ class SearchScheduler(TrialScheduler):
         return f"the trial {what}"
 
     def _refuse_pause(self, trial_id: str, decision: RuleDecision) -> str:
-        """Stops a trial and the search, because a scheduler that pauses trials needs their checkpoints."""
         reason = f"--scheduler {self._name} pauses trials, and this one saves no checkpoint to continue from"
         self._stopper.refuse(RequestError(f"{reason}; report checkpoints, or use asha, median or fifo"))
         return self._stop(trial_id, decision._replace(action="stop", reason=reason), "failed")
@@ -317,10 +284,67 @@ class SearchScheduler(TrialScheduler):
         return RAY_ACTIONS["stop"]
 
     def _journal_decision(self, trial_id: str, decision: RuleDecision, **copied: str) -> None:
-        """Journals a decision on a trial's last report."""
         epoch, value = self._last[trial_id]
         fields = decision._asdict()
         if decision.compared is None:
             del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
         self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **copied)
+
+
+class PopulationScheduler(SearchScheduler):
+    """Asks Ray's population-based training; seeds its random draws from (seed, trial, epoch)."""
+
+    def __init__(self, experiment: Experiment, *args: Any, space: Space, **options: Any) -> None:
+        super().__init__(experiment, *args, **options)
+        self._mutable, self._population = space.mutable, population_of(experiment, space)
+
+    def _add(self, tune_controller: Any, trial: Trial) -> None:
+        with seeded(self._experiment.seed, 4, int(trial.trial_id)):
+            self._population.on_trial_add(tune_controller, trial)
+
+    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        trial_id, epoch, before = trial.trial_id, result[EPOCH], dict(trial.config)
+        with seeded(self._experiment.seed, 5, int(trial_id), epoch):
+            action = str(self._population.on_trial_result(tune_controller, trial, result))
+        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
+        if changed:
+            steps = ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changed.items())
+            reason = f"is in the worst quarter: copies the state of a better trial, with {steps}"
+        else:
+            reason = "waits until the other trials of the population have trained"
+        pauses = action in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
+        decision = RuleDecision("pause" if pauses else "continue", reason)
+        if action == TrialScheduler.PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
+            return self._refuse_pause(trial_id, decision)
+        if changed or action == TrialScheduler.PAUSE:
+            copied = PurePath(trial.checkpoint.path).parent.name if changed and trial.checkpoint else ""
+            from_other = is_trial_id(copied) and copied != trial_id
+            self._journal_decision(trial_id, decision, **({"copied": copied} if from_other else {}))
+        return action
+
+    def _choose(self, tune_controller: Any) -> Trial | None:
+        return cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
+
+
+def population_of(experiment: Experiment, space: Space) -> Population:
+    """Returns Ray's scheduler with the parameters that the space declares as mutable."""
+    mutations = dict(space.mutations)
+    for name, domain in space.mutations.items():
+        if (kind := domains.kind(domain)) == "sample_from":
+            mutations[name] = domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
+        elif kind in ("choice", "grid_search"):
+            # PBT takes a random or an adjacent value of a list. A value of a tune.choice it may multiply by 0.8 or 1.2.
+            mutations[name] = domains.values_of(domain)
+    population = Population(
+        perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
+        hyperparam_mutations=mutations,
+        log_config=False,  # the journal has the changes; a replay would write Ray's file of changes again
+        time_attr=EPOCH,
+    )
+    population.set_search_properties(experiment.metric, experiment.mode)
+    return population
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
