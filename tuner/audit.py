@@ -63,11 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
-    """Trains the sampled trials that audit.json lacks, and writes audit.json after each trial.
-
-    Raises RequestError if the search still runs, pruned no trial or has no best trial, if its space is a function for
-    Ray Tune, if audit.json has another seed, or if the saved state of a trial is damaged.
-    """
+    """Trains the sampled trials that audit.json lacks, and writes it after each one; RequestError if that cannot be."""
     winner, pruned = record.best(), prunable(record)
     name, folder = record.experiment.name, record.experiment.folder
     if record.state == "running":
@@ -151,7 +147,6 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
 
 
 def lines(result: AuditResult) -> list[str]:
-    """Returns the result of an audit as lines to print."""
     each = [
         f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {formatted(t.best)}, "
         f"at epoch {t.best_epoch}{', better than the best trial' if t.beats else ''}"

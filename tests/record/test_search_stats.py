@@ -1,4 +1,4 @@
-"""The summary of a search equals plain sums over its events."""
+"""The summary of a search that takes over an earlier one; `tests/views/test_recomputed.py` checks its numbers."""
 
 import random
 
@@ -36,43 +36,6 @@ def events(seed, trials=6, epochs=5):
         if left[trial] > epochs or draw.random() < 0.1:
             yield {**of, "event": "trial_ended", "status": draw.choice(["completed", "pruned"]), "reason": ""}
             del left[trial]
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000))
-def test_the_summary_is_what_plain_sums_say(mode, seed):
-    history, sign = list(events(seed)), 1 if mode == "min" else -1
-    trials = tuple(Folding(history).records())
-    stats = SearchStats(Experiment(mode=mode), trials)
-    finite = [[sign * v for r in t.reports if (v := r.metrics["loss"]) == v] for t in trials]
-    assert [rank.loss for rank in stats.ranked] == sorted(min(values) for values in finite if values)
-    assert stats.epochs == sum(trial.reports[-1].epoch for trial in trials if trial.reports)
-    margins = [trials[place].decisions[number].margin for _, place, number in stats.ranked_decisions]
-    assert len(margins) == sum(len(trial.decisions) for trial in trials) and margins == sorted(margins)
-    last, cutoffs = {}, {}
-    for place, trial in enumerate(trials):
-        for decision in trial.decisions:
-            if decision.rung:
-                last.setdefault((decision.bracket, decision.rung), {})[trial.id] = decision.action
-                if decision.cutoff is not None:
-                    cutoffs.setdefault((decision.bracket, decision.rung), []).append(
-                        (decision.recorded, place, decision)
-                    )
-    for rung in stats.rungs:
-        actions = list(last.pop((rung.bracket, rung.rung)).values())
-        counts = [actions.count(action) for action in ("continue", "stop", "pause")]
-        assert [rung.continued, rung.stopped, rung.waiting] == counts and rung.reached == sum(counts)
-        of_cutoff = cutoffs.get((rung.bracket, rung.rung), [])
-        most = max((each[:2] for each in of_cutoff), default=None)
-        latest = [decision.cutoff for *order, decision in of_cutoff if tuple(order) == most]
-        assert rung.cutoff_then == (latest[-1] if latest else None)
-    assert not last
-    losses = [sign * event["metrics"]["loss"] for event in history if event["event"] == "report"]
-    best = [min((loss for loss in losses[:n] if loss == loss), default=None) for n in range(len(losses) + 1)]
-    expected = [(n, sign * best[n]) for n in range(1, len(best)) if best[n] != best[n - 1]]
-    assert [(found.epochs, found.value) for found in stats.improvements] == expected
-    assert stats.num_reports == len(losses)
 
 
 PARTS = (

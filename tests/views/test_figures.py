@@ -11,11 +11,10 @@ from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
-from tuner.views.figures.curves import draw_curves, draw_history
+from tuner.views.figures.curves import draw_curves, draw_history, draw_whatif
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parameters import draw_contour, draw_slices
 from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values
-from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import draw_metrics
 from tuner.views.whatif import what_if
 

@@ -206,11 +206,11 @@ def test_a_refused_search_names_no_best_trial_anywhere_and_is_not_resumed():
         replace(each, config={"lr": 0.1 * i, "l1": i}) for i, each in enumerate(searched().trials)
     ))  # fmt: skip
     done = replace(refused, refused=False, state="finished")
-    assert "best" in json.dumps(all_figures(done)) and resume_command(done) and compared_of(done, 1.0).steps
+    assert "best" in json.dumps(all_figures(done)) and resume_command(done) and compared_of(done).steps
     drawn = all_figures(refused)
     assert {"curves", "rung_values"} <= set(drawn) and not {"history", "parallel", "slices"} & set(drawn)
     assert not re.search("best", json.dumps(drawn), re.IGNORECASE)
-    compared = compared_of(refused, 1.0)
+    compared = compared_of(refused)
     assert (compared.row.best, compared.steps, compared.distributions) == (None, [], {})
     assert refused.best() is None and resume_command(refused) == extend_command(refused) == audit_command(refused) == ""
 

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.views.figures.whatif import draw_whatif
+from tuner.views.figures.curves import draw_whatif
 from tuner.views.whatif import Range, what_if
 
 
@@ -102,12 +101,3 @@ def test_the_figure_cuts_each_curve_where_it_would_be_stopped():
 def test_nothing_recorded_is_nothing_replayed():
     outcome = what_if(record([]), "asha", 1, 2)
     assert outcome.fates == [] and outcome.best == "" and outcome.exact
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [(("pbt", 1, 2, 1), "a replay knows"), (("asha", 9, 2, 1), "grace period 9"), (("asha", 1, 2, 5), "brackets 5")],
-)
-def test_rules_that_no_search_would_take_are_refused(rules, message):
-    with pytest.raises(RequestError, match=message):
-        what_if(record([[1.0]]), *rules)

@@ -17,10 +17,7 @@ STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip wi
 
 
 class SavedCheckpoints:
-    """The checkpoints of an experiment that exist on disk, by their names in the journal, and the one of `best/`.
-
-    After MOST_LOOKS, others count as missing: a journal may name a million, and each update of the page looks for them.
-    """
+    """The checkpoints that exist on disk, by their names in the journal; after MOST_LOOKS, others count as missing."""
 
     def __init__(self, experiment: Path) -> None:
         self._experiment = experiment
@@ -42,10 +39,7 @@ class SavedCheckpoints:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """Returns the path of a checkpoint that a journal names; raises RequestError if it lies outside the folder `ray`.
-
-    Ray deletes a trial's older checkpoints. If the journal could name any folder, Ray could delete that folder.
-    """
+    """Returns the path of a checkpoint that a journal names; RequestError outside `ray`, since Ray deletes old ones."""
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
         raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
@@ -53,10 +47,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint; an empty text if it is whole or missing.
-
-    An empty folder is damaged. Of other checkpoints it reads only state.pt, if there is one; that takes 1 s per GB.
-    """
+    """Returns what is wrong with a checkpoint (its state.pt, 1 s per GB); an empty text if it is whole or missing."""
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:

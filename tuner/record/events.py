@@ -1,7 +1,7 @@
 """Converts an event to a line of the journal and back; checks its fields when its line is read.
 
-The last field of a line is the CRC-32 of the line without it, so that an altered line is detected. Non-finite floats
-are written as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's spelling.
+The last field of a line is the CRC-32 of the line without it. Non-finite floats are the strings "nan", "inf" and
+"-inf", since JSON has none and browsers refuse Python's spelling.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ def first_start(history: Sequence[Event]) -> Event:
 
 
 def line_of(event: Event) -> bytes:
-    """Returns an event as a line of the journal."""
     return sealed(json.dumps(strict(plain(event)), allow_nan=False).encode())
 
 
@@ -97,19 +96,17 @@ def is_trial_id(value: Any) -> bool:
 
 
 def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Replaces the strings "nan", "inf" and "-inf" by floats in the named fields."""
     for name in names:
         if isinstance(fields.get(name), str):
             fields[name] = _NON_FINITE.get(fields[name], fields[name])
 
 
 def _check(event: Event) -> None:
-    """Raises ValueError, KeyError or TypeError if a field is missing or wrong."""
     for name in ("time", *_REQUIRED.get(event["event"], ())):
         if event[name] is None and name == "trial":
             raise ValueError("field `trial` is missing")
     for name, value in event.items():
-        if (fits := _FITS.get(name)) and not fits(value):
+        if (fits := _FITS.get(name)) and not fits(value) and not (value is None and name in _MAY_BE_NULL):
             raise ValueError(f"field `{name}` has a wrong type or value")
 
 
@@ -117,35 +114,25 @@ def _instance_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+def _whole_number(least: int, most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
+
+
 _is_text, _is_dict, _is_flag = map(_instance_of, (str, dict, bool))
+_is_epoch, _is_length = _whole_number(0, MOST_EPOCHS), _whole_number(1, MOST_EPOCHS)
+_is_integer = _whole_number(1 - MOST_INTEGER, MOST_INTEGER - 1)
 
 
-def _is_integer(value: Any) -> bool:
-    return type(value) is int and -MOST_INTEGER < value < MOST_INTEGER
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_integer(value)
 
 
-def _is_epoch(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MOST_EPOCHS
-
-
-def _is_length(value: Any) -> bool:
-    return _is_epoch(value) and value > 0
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value)
 
 
 def _are_rungs(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MOST_RUNGS and all(map(_is_length, value))
-
-
-def _is_place(value: Any) -> bool:
-    return value is None or _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, float) or _is_integer(value)
-
-
-def _is_trial(value: Any) -> bool:
-    return value is None or is_trial_id(value)
 
 
 _REQUIRED = {  # kind of event -> the fields that it must have
@@ -157,12 +144,14 @@ _REQUIRED = {  # kind of event -> the fields that it must have
     "length_learned": ("trial", "epochs", "rungs"),
     "experiment_finished": ("state",),
 }
-_FITS: dict[str, Callable[[Any], bool]] = {  # field of any event -> the check of its value
+_MAY_BE_NULL: dict[str, Callable[[Any], bool]] = {  # field of any event -> the check of its value, if it is not null
+    "trial": is_trial_id, "copied": is_trial_id, "checkpoint": is_inside, "rung": _is_finite, "bracket": _is_finite,
+    "band": _is_finite, "value": _is_number, "cutoff": _is_number, "compared": _is_number,
+}  # fmt: skip
+_FITS: dict[str, Callable[[Any], bool]] = _MAY_BE_NULL | {
     "event": _is_text, "time": lambda value: isinstance(value, (int, float)) and 0 <= value <= MOST_TIME,
-    "trial": _is_trial, "copied": _is_trial, "config": _is_dict, "resources": _is_dict, "node": _is_text,
-    "epoch": _is_epoch, "metrics": _is_dict, "checkpoint": lambda value: value is None or is_inside(value),
-    "rung": _is_place, "bracket": _is_place, "band": _is_place, "value": _is_number, "cutoff": _is_number,
-    "compared": _is_number, "recorded": lambda value: _is_integer(value) and value >= 0, "action": _is_text,
-    "reason": _is_text, "error": _is_text, "status": _is_text, "epochs": _is_length, "rungs": _are_rungs,
-    "state": lambda value: isinstance(value, str) and value in STATES, "refused": _is_flag, "out_of_time": _is_flag,
+    "config": _is_dict, "resources": _is_dict, "node": _is_text, "epoch": _is_epoch, "metrics": _is_dict,
+    "recorded": _whole_number(0, MOST_INTEGER - 1), "action": _is_text, "reason": _is_text, "error": _is_text,
+    "status": _is_text, "epochs": _is_length, "rungs": _are_rungs, "refused": _is_flag, "out_of_time": _is_flag,
+    "state": lambda value: isinstance(value, str) and value in STATES,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Changes an experiment's folder as a whole: renames it, deletes it, or writes a file into it.
 
-Another user who may write to the folder of results could replace an experiment by a link between a check and an action.
-So each function works on open folders (`dir_fd`), and follows no link below the folder of results.
+Each function works on open folders (`dir_fd`) and follows no link below the folder of results, because another user
+may replace an experiment by a link between a check and an action.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ MOST_NAMED = 100  # most files that `files_in` returns
 
 
 class OpenFolder(NamedTuple):
-    """An open experiment folder: `place` is its file descriptor, and `results` is that of its parent folder."""
+    """An open experiment folder: `fd` is its file descriptor, `results_fd` that of its parent."""
 
     path: Path
-    results: int
-    place: int
+    results_fd: int
+    fd: int
 
     def is_at(self, name: str) -> bool:
         """Whether `name` in the folder of results is this folder, and not another one or a link."""
         try:
-            there = os.stat(name, dir_fd=self.results, follow_symlinks=False)
+            there = os.stat(name, dir_fd=self.results_fd, follow_symlinks=False)
         except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self.place))
+        return os.path.samestat(there, os.fstat(self.fd))
 
 
 @contextlib.contextmanager
@@ -53,10 +53,10 @@ def opened(path: Path) -> Iterator[OpenFolder]:
     with contextlib.ExitStack() as stack:
         try:
             stack.callback(os.close, results := os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
-            stack.callback(os.close, place := os.open(path.name, _FOLDER, dir_fd=results))
+            stack.callback(os.close, fd := os.open(path.name, _FOLDER, dir_fd=results))
         except OSError as error:
             raise RequestError(f"{path} cannot be opened: {error.strerror}") from None
-        yield OpenFolder(path, results, place)
+        yield OpenFolder(path, results, fd)
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
     """Locks out drivers while the `with` block runs; raises RequestError if a process runs it or it is not tuner's."""
     path = folder.path
     try:
-        if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.place, follow_symlinks=False).st_mode):
+        if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.fd, follow_symlinks=False).st_mode):
             raise RequestError(f"{path / EXPERIMENT} is a link; remove it yourself")
     except OSError:
         raise RequestError(
@@ -72,7 +72,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
         ) from None
     with contextlib.ExitStack() as stack:
         try:
-            is_free = stack.enter_context(locked(LOCK, folder.place))
+            is_free = stack.enter_context(locked(LOCK, folder.fd))
         except OSError as error:
             raise RequestError(f"{path / LOCK} cannot be opened ({error.strerror}); nothing was changed") from None
         if not is_free:
@@ -83,7 +83,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
 def rename(folder: OpenFolder, new: str) -> None:
     """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
     try:
-        os.mkdir(new, dir_fd=folder.results)  # reserves the name: a rename replaces only an empty folder
+        os.mkdir(new, dir_fd=folder.results_fd)  # reserves the name: a rename replaces only an empty folder
     except FileExistsError:
         raise RequestError(f"{folder.path.parent / new} already exists; give another name") from None
     except OSError as error:
@@ -92,20 +92,17 @@ def rename(folder: OpenFolder, new: str) -> None:
         _move(folder, folder.path.name, new)
     except RequestError:
         with contextlib.suppress(OSError):
-            os.rmdir(new, dir_fd=folder.results)
+            os.rmdir(new, dir_fd=folder.results_fd)
         raise
 
 
 def set_aside(folder: OpenFolder) -> str:
-    """Begins to delete the folder: it gets a name that no list shows, which is returned, and is no experiment any more.
-
-    `remove` deletes the rest. Raises RequestError if the folder cannot be deleted.
-    """
+    """Begins to delete the folder: gives it a hidden name, which is returned; `remove` deletes the rest."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
     for name in (EXPERIMENT, COPY, JOURNAL):
         try:
-            os.unlink(name, dir_fd=folder.place)
+            os.unlink(name, dir_fd=folder.fd)
         except (FileNotFoundError, IsADirectoryError):
             continue
         except OSError as error:
@@ -124,7 +121,7 @@ def remove(folder: OpenFolder, aside: str) -> str:
         problems.append(f"{path}: {getattr(error[1], 'strerror', None) or error[1]}")  # type: ignore[index]
 
     try:  # rmtree works on open folders too: it deletes links and never what they lead to
-        shutil.rmtree(aside, onerror=note, dir_fd=folder.results)
+        shutil.rmtree(aside, onerror=note, dir_fd=folder.results_fd)
     except RecursionError:
         problems.append("its folders are nested too deeply")
     if not problems:
@@ -138,21 +135,21 @@ def _move(folder: OpenFolder, old: str, new: str) -> None:
     if not folder.is_at(old):
         raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
     try:
-        os.rename(old, new, src_dir_fd=folder.results, dst_dir_fd=folder.results)
+        os.rename(old, new, src_dir_fd=folder.results_fd, dst_dir_fd=folder.results_fd)
     except OSError as error:
         raise RequestError(f"{path} cannot be renamed ({error.strerror}); nothing was changed") from None
     if not folder.is_at(new):
         with contextlib.suppress(OSError):
-            os.rename(new, old, src_dir_fd=folder.results, dst_dir_fd=folder.results)
+            os.rename(new, old, src_dir_fd=folder.results_fd, dst_dir_fd=folder.results_fd)
         raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
     with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-        os.fsync(folder.results)
+        os.fsync(folder.results_fd)
 
 
 def write_in(folder: OpenFolder, name: str, content: str) -> None:
     """Replaces a file of the folder atomically, as `write_atomically` does; raises RequestError if it cannot."""
     try:
-        write_atomically(Path(name), content, folder.place)
+        write_atomically(Path(name), content, folder.fd)
     except OSError as error:
         raise RequestError(f"{folder.path / name} cannot be written: {error.strerror}") from None
 
@@ -170,7 +167,7 @@ class Size:
 def size_of(folder: OpenFolder) -> Size:
     """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
     size, until = Size(), time.monotonic() + MOST_S
-    for below, folders, files in _walked(folder.place):
+    for below, folders, files in _walked(folder.fd):
         is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
         checkpoints = size.checkpoints + sum(name.startswith("checkpoint_") for name in folders)
         size = Size(size.files + len(files), size.size_bytes + sum(files.values()), is_whole, checkpoints)
@@ -182,19 +179,19 @@ def size_of(folder: OpenFolder) -> Size:
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
     """Returns path and bytes of the first MOST_NAMED files below a folder; none if that is missing or a link."""
     try:
-        place = os.open(name, _FOLDER, dir_fd=folder.place)
+        fd = os.open(name, _FOLDER, dir_fd=folder.fd)
     except OSError:
         return []
     try:
-        found = ((str(below / each), size) for below, _, files in _walked(place) for each, size in files.items())
+        found = ((str(below / each), size) for below, _, files in _walked(fd) for each, size in files.items())
         return list(islice(found, MOST_NAMED))
     finally:
-        os.close(place)
+        os.close(fd)
 
 
-def _walked(place: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
+def _walked(root_fd: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
     """Yields the open folder and those below, sorted: path, names of its folders, and bytes of its regular files."""
-    for below, folders, names, fd in os.fwalk(".", dir_fd=place, follow_symlinks=False):
+    for below, folders, names, fd in os.fwalk(".", dir_fd=root_fd, follow_symlinks=False):
         files = {}
         for name in sorted(names):
             with contextlib.suppress(OSError):

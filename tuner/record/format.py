@@ -1,8 +1,7 @@
 """The number of the format in which tuner writes an experiment's folder and the service's state folder.
 
-Raise `FORMAT` with each change of what is written there: the journal, experiment.json, best/config.json, checkpoints,
-the service's queue. Raise it also with each change of a rule or a searcher after which the replay of a journal would
-decide or propose otherwise. No code reads another format.
+Raise `FORMAT` with each change of what is written there, and of a rule or a searcher after which the replay of a
+journal would decide or propose otherwise. No code reads another format.
 """
 
 from __future__ import annotations

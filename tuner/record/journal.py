@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import shutil
 import stat
@@ -32,8 +31,7 @@ class Journal:
         blocked: called when a write fails (a full disk); waits and returns whether to retry. Else OSError is raised.
         lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
         listener: called with each event before it is written, also when the journal is lost.
-        repeated: how many events of a name, trial and epoch not to write, because the journal has them and a replay
-            produces them again; None = write no event at all.
+        repeated: number of events by name, trial and epoch that a replay produces again; None = write no event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +40,12 @@ class Journal:
         self.lost = False
         self.listener: Callable[[Event], None] | None = None
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
-        self._file = _appended(path)
+        # It creates a missing file, and opens no link, pipe or other special file.
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        self._file = open(fd, "ab", buffering=0)
         scanned = scan(path)
         if scanned.damage:
             copy = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -100,19 +103,9 @@ class Journal:
         sync(self._path.parent)
 
     def close(self) -> None:
-        """Syncs the journal to disk and closes it."""
         with contextlib.suppress(OSError):  # a failed sync must not keep the file open
             os.fsync(self._file.fileno())
         self._file.close()
-
-
-def _appended(path: Path) -> io.FileIO:
-    """Opens a file for appending, or creates it; raises OSError for a link, a pipe or any other special file."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
-    return open(handle, "ab", buffering=0)
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:

@@ -42,7 +42,6 @@ class Notes:
             raise RequestError(f"archived {str(self.archived)[:60]!r}: must be true or false")
 
     def text(self) -> str:
-        """Returns the content of the file."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 

@@ -1,7 +1,6 @@
-"""Reads experiment folders that plain Ray Tune wrote, from Ray's own files; loads no pickle.
-
-Ray stores each trial's setting (params.json), its reports (result.json) and all trials' statuses
-(experiment_state-*.json). These files do not say which metric was optimised, or why a scheduler stopped a trial.
+"""Reads experiment folders that plain Ray Tune wrote: params.json, result.json and error.txt of trials, and the
+experiment_state-*.json with their statuses. Loads no pickle. No file says which metric was optimised, or why a trial
+was stopped.
 """
 
 from __future__ import annotations
@@ -61,12 +60,10 @@ def ray_files_in(folder: Path) -> list[Path]:
 
 
 def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment, dict[str, Any], Folding]:
-    """Returns the experiment, its facts, and its trials; raises RequestError if files are too large or damaged.
+    """Returns the experiment (metric and mode are `guessed`), its facts, and its trials.
 
-    A damaged or huge snapshot (experiment_state-*.json) is ignored. Metric and mode are guesses by name (`guessed`).
-
-    Args:
-        hold: called before a file is parsed, with estimated bytes of memory of all values up to it.
+    `hold` is called before a file is parsed, with estimated bytes of memory of all values up to it. Files that are too
+    large or damaged raise a RequestError, except experiment_state-*.json, which is then ignored.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
@@ -114,10 +111,7 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode from the metrics' names in the trials' last reports.
-
-    It returns the most frequent name with a word of DOWN (min), else of UP (max), else the first name (min).
-    """
+    """Guesses metric and mode: the most frequent metric with a word of DOWN (min), of UP (max), or the first (min)."""
     names = Counter(
         name
         for trial in trials
@@ -154,14 +148,14 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
     config = {"config": files.get("params.json", {})}
     events: list[Event] = [] if rows else [{"event": "trial_suggested", "time": time, **config}]
     for row in rows:
-        reported = _seconds(row.get("timestamp"))
+        reported, took = (_within(row.get(name), MOST_TIME) or 0.0 for name in ("timestamp", "time_this_iter_s"))
         if not events or row.get("iterations_since_restore") == 1:
-            time = max(time, reported - _seconds(row.get("time_this_iter_s")))
+            time = max(time, reported - took)
             events.append({"event": "trial_started", "time": time, **start, **config})
         time = max(time, reported)
-        if (epoch := _epoch(row.get("training_iteration"))) is not None:
+        if (epoch := _within(row.get("training_iteration"), MOST_EPOCHS)) is not None:
             metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
-            events.append({"event": "report", "time": time, "epoch": epoch, "metrics": metrics})
+            events.append({"event": "report", "time": time, "epoch": int(epoch), "metrics": metrics})
     for line in error.strip()[-2000:].splitlines()[-1:]:
         events.append({"event": "trial_failed", "time": time, "error": line})
     reason = "" if status == "failed" else f"ended after {len(rows)} reports; why is not recorded"
@@ -169,15 +163,10 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
     return [{**event, "trial": str(trial_id)} for event in events]
 
 
-def _epoch(value: Any) -> int | None:
-    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS."""
+def _within(value: Any, most: float) -> float | None:
+    """Returns the value if it is a number from 0 to `most`."""
     number = finite(value)
-    return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
-
-
-def _seconds(value: Any) -> float:
-    number = finite(value)
-    return float(number) if number is not None and 0 <= number <= MOST_TIME else 0.0
+    return number if number is not None and 0 <= number <= most else None
 
 
 def _parsed(path: Path, content: Callable[[Path], bytes]) -> Any:

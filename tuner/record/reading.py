@@ -19,7 +19,7 @@ Hold = Callable[[int], None]
 
 
 class Damaged(RequestError):
-    """A journal has a damaged line; `where` says which one, and what is wrong with it."""
+    """A journal has a damaged line; `where` says which one and why."""
 
     def __init__(self, path: Path, where: str) -> None:
         super().__init__(f"{path} is damaged at {where}; --resume goes on from the lines before it")
@@ -38,10 +38,7 @@ class Lines:
         self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
-        """Yields the events of the complete lines that were not read yet; calls `prepare` before it parses lines.
-
-        An event counts as read when the next one is requested. Raises OtherFormat and Damaged.
-        """
+        """Yields the events of new complete lines; calls `prepare` before it parses. Raises OtherFormat and Damaged."""
         file.seek(self.size)
         try:
             for lines in lines_of(file):
@@ -58,10 +55,7 @@ class Lines:
 
 
 class Scan(NamedTuple):
-    """A journal's events before its first damaged line, their bytes, and which line is damaged and how; empty = none.
-
-    An incomplete last line is no damage.
-    """
+    """A journal's events before its first damaged line, their bytes, and where and how it is damaged, if it is."""
 
     events: list[Event]
     size: int
@@ -86,11 +80,7 @@ def read(path: Path) -> list[Event]:
 
 
 def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-    """Yields events as they are appended, until the last one is `experiment_finished`.
-
-    If the search's process may be killed, pass `gone`: once it returns True, the file is read to its end a last time.
-    It polls, because inotify does not see what another host writes. Raises RequestError if the journal is damaged.
-    """
+    """Yields events as they are appended, until the last one is `experiment_finished` or `gone` returns True."""
     lines = Lines(path)
     try:
         file = open_in(path.parent, path.name)
@@ -103,7 +93,7 @@ def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambd
                 yield event
             if is_last or event.get("event") == "experiment_finished":
                 return  # only if it is the last event: an earlier experiment_finished ended an earlier session
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # inotify does not see what another host writes
 
 
 class Reading:
@@ -118,17 +108,14 @@ class Reading:
         self._lines, self._inode = Lines(self._path), 0
 
     def read_on(self, until: float | None = None, hold: Hold = lambda weight: None) -> Folding:
-        """Reads the lines appended since the last call; returns what all lines tell of the search and its trials.
+        """Reads the lines appended since the last call; returns the records of all lines, none without a journal.
 
-        An incomplete last line is left for the next call. A journal that has shrunk or was replaced is read from its
-        first line. Without a journal there are no records.
+        A journal that has shrunk or was replaced is read from its first line. A damaged, too long or unreadable one
+        raises a RequestError.
 
         Args:
             until: the time (`time.monotonic`) after which it raises NotYet between two chunks of lines.
             hold: called with the memory of all events before more of them are parsed.
-
-        Raises:
-            RequestError: a line is damaged, or the journal is too long, unreadable or not a regular file.
         """
         try:
             with open_in(self._path.parent, self._path.name) as file:

@@ -7,30 +7,28 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
 from operator import itemgetter
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.events import BEGINNINGS, MOST_INTEGER, Event
 
-Record = TypeVar("Record")
-Rest = ParamSpec("Rest")
-Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
+def kept(function: Function) -> Function:
     """Caches a function's result inside the record that is its first argument; callers must not change the result.
 
     Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it does so after each event.
     """
 
     @wraps(function)
-    def once(record: Record, /, *args: Rest.args, **named: Rest.kwargs) -> Result:
-        results: dict[object, Result] = record.__dict__.setdefault("_kept", {})
-        key = (function, args, *named.items())
+    def once(record: Any, /, *args: Any) -> Any:
+        results: dict[object, Any] = record.__dict__.setdefault("_kept", {})
+        key = function, args
         if key not in results:
-            results[key] = function(record, *args, **named)
+            results[key] = function(record, *args)
         return results[key]
 
-    return once
+    return once  # type: ignore[return-value]
 
 
 class Session(NamedTuple):
@@ -53,9 +51,8 @@ class Report(NamedTuple):
 class Decision(NamedTuple):
     """The scheduler's decision after a report, and its reason; `value` and `cutoff` are not negated for mode max.
 
-    HyperBand and BOHB have several brackets in each `band`; other schedulers have no bands. `compared` is the value
-    that the scheduler compared with the cutoff if it is not `value`: for the median rule the trial's best value.
-    `copied` is the trial whose state population-based training copied; None if it copied none.
+    `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
+    `value`: for the median rule the trial's best. `copied` is the trial that population-based training copied.
     """
 
     epoch: int
@@ -72,7 +69,6 @@ class Decision(NamedTuple):
 
     @property
     def compared_value(self) -> float | None:
-        """The value that the scheduler compared with the cutoff."""
         return self.value if self.compared is None else self.compared
 
     @property
@@ -89,12 +85,10 @@ class TrialRecord:
     Attributes:
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
-        order: the number of the trial's first event in the journal.
-        changed_at: the number of its last event.
-        epoch_seconds: mean time between two successive reports of one attempt, so without the start of a worker and
-            without pauses; None if no attempt reported twice.
+        order, changed_at: the numbers of the trial's first and last events in the journal.
+        epoch_seconds: mean time between two reports of one attempt, without worker starts and pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
-        pid: the process of its worker while it has one; None if it has none or the journal does not record it.
+        pid: the process of its worker while it has one and the journal records it.
         repeated: earlier reports of epochs that a restart trained again.
     """
 
@@ -122,7 +116,7 @@ class TrialRecord:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a rule stopped the trial; one whose training diverged is pruned, too, but no rule compared it."""
+        """Whether a rule stopped the trial. A trial that diverged is pruned, but no rule stopped it."""
         last = self.decisions[-1] if self.decisions else None
         return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
 
@@ -164,42 +158,31 @@ MOST_CHANGED = 1000  # the most characters of a reason that are kept
 
 
 class Folding:
-    """Builds the records event by event; rebuilds only those of trials with new events.
-
-    Attributes:
-        search: what is known of the search, as fields of `results.ExperimentRecord`.
-        sessions: its sessions in order.
-        num_events: how many events were added, which is the number of lines of their journal.
-        updated: time of the last event in unix seconds; None before the first.
-    """
+    """Builds the records event by event; rebuilds only those of trials with new events."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}
         self.sessions: list[Session] = []
-        self.updated: float | None = None
+        self.updated: float | None = None  # time of the last event in unix seconds
+        self.num_events = 0
         self._building: dict[str, _Building] = {}
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._changed: dict[str, _Building] = {}
-        self.num_events = 0
         for event in events:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        """Adds the journal's next event."""
         self.num_events += 1
-        trial = event.get("trial")
         if event["event"] in _OF_THE_SEARCH:
             self._note(event)
         self.updated = event["time"]
         if not self.sessions:
             self.sessions.append(Session(event["time"], 0.0))
-        if trial is None:
-            return
-        building = self._building.get(trial)
-        if building is None:
-            building = self._building[trial] = _Building(trial, self.num_events)
-        building.add(event, self.num_events)
-        self._changed[trial] = building
+        if (trial := event.get("trial")) is not None:
+            if trial not in self._building:
+                self._building[trial] = _Building(trial, self.num_events)
+            self._building[trial].add(event, self.num_events)
+            self._changed[trial] = self._building[trial]
 
     @property
     def took_s(self) -> float:
@@ -208,7 +191,6 @@ class Folding:
         return last.before_s + (self.updated or 0.0) - last.begun
 
     def _note(self, event: Event) -> None:
-        """Updates what is known of the search."""
         kind = event["event"]
         if kind in BEGINNINGS:
             self.sessions.append(Session(event["time"], self.took_s))
@@ -230,6 +212,11 @@ class Folding:
         self._changed.clear()
         return list(self._made.values())
 
+    def fields(self) -> dict[str, Any]:
+        """Returns what the events say of the search and its trials, as fields of `results.ExperimentRecord`."""
+        own = {"trials": tuple(self.records()), "sessions": tuple(self.sessions), "took_s": self.took_s}
+        return self.search | own | {"updated": self.updated, "lines": self.num_events}
+
 
 class _Building:
     """Collects a trial's events in lists; extending a record's tuples instead takes quadratic time."""
@@ -246,7 +233,6 @@ class _Building:
         self.changed_at = order
 
     def add(self, event: Event, order: int) -> None:
-        """Adds an event of the trial."""
         kind, time = event["event"], event["time"]
         self.changed_at = order
         if kind == "report":

@@ -12,7 +12,7 @@ from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
-from tuner.record.records import Folding, Report, Session, TrialRecord, kept
+from tuner.record.records import Report, Session, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
@@ -30,13 +30,11 @@ class ExperimentRecord:
     """An experiment, read from its folder.
 
     Attributes:
-        state: running, finished, interrupted or failed.
-        reason: why the search ended before its last trial, if it did.
+        state: running, finished, interrupted or failed; `reason` says why it ended before its last trial.
         refused: whether it ended because its request was wrong.
         out_of_time: whether its time budget ended it; its state is finished.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         length: the most epochs after which a trial ended by itself, if the rungs moved to it; 0 if they did not.
-        sessions: the search's sessions in order.
         took_s: the seconds of all sessions together.
         updated: the time of the last event, in unix seconds; None without events.
         lines: how many lines of the journal the record is based on.
@@ -58,7 +56,6 @@ class ExperimentRecord:
 
     @cached_property
     def stats(self) -> SearchStats:
-        """The counts, ranking, rungs and history of all trials."""
         return SearchStats(self.experiment, self.trials, refused=self.refused)
 
     @property
@@ -96,7 +93,7 @@ def load(folder: Path) -> ExperimentRecord:
 
 
 class Following:
-    """Reads one experiment's folder repeatedly: the new lines of its journal, of at most `most_bytes`; Ray's whole."""
+    """Reads one experiment's folder repeatedly: the new lines of its journal (at most `most_bytes`), or Ray's files."""
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
@@ -108,7 +105,8 @@ class Following:
         folder = self.folder
         try:
             if not (folder / FILE).exists() and is_ray_folder(folder):
-                return _record(*read_ray(folder, hold))
+                experiment, facts, folding = read_ray(folder, hold)
+                return ExperimentRecord(experiment, facts, **folding.fields() | {"lines": 0})
             size = (folder / FILE).lstat().st_size if os.path.lexists(folder / FILE) else 0
         except OSError as error:
             raise RequestError(f"{folder} cannot be read: {error.strerror or error}") from None
@@ -116,7 +114,8 @@ class Following:
         hold(facts_weight)
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        record = _record(experiment, facts, self._reading.read_on(until, lambda weight: hold(facts_weight + weight)))
+        folding = self._reading.read_on(until, lambda weight: hold(facts_weight + weight))
+        record = ExperimentRecord(experiment, facts, **folding.fields())
         if record.state == "running" and abandoned(folder):  # a killed driver writes no final event
             trials = [replace(t, status=END, reason=KILLED) if t.status == "running" else t for t in record.trials]
             record = replace(record, trials=tuple(trials), state=END, reason=KILLED)
@@ -124,16 +123,3 @@ class Following:
             record.stats.take_over(self._stats)
         self._stats = record.stats
         return record
-
-
-def _record(experiment: Experiment, facts: dict[str, Any], folding: Folding) -> ExperimentRecord:
-    return ExperimentRecord(
-        experiment,
-        facts,
-        tuple(folding.records()),
-        **folding.search,
-        sessions=tuple(folding.sessions),
-        took_s=folding.took_s,
-        updated=folding.updated,
-        lines=0 if facts.get("foreign") else folding.num_events,
-    )

@@ -31,7 +31,6 @@ def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any])
 
 
 def damaged_experiment(folder: Path, error: Exception) -> RequestError:
-    """Returns the error for an experiment.json whose facts are missing or wrong."""
     return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
 
 

@@ -21,10 +21,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def formatted(value: Any) -> str:
-    """Formats a float with five significant digits, as the page's `number` does, and any other value by `str`.
-
-    Metrics and parameters look the same in the terminal, in figures and on the page: 0.12346, 123460, 1e+300.
-    """
+    """Formats a float with five significant digits, as the page's `number` does (0.12346, 1e+300), others by `str`."""
     return f"{float(f'{value:.5g}'):.15g}" if isinstance(value, float) else str(value)
 
 
@@ -34,10 +31,7 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the flattened names and values of a trial's parameters one by one; nested names are cut at MOST_NAME.
-
-    It is a generator, so that a caller who needs the first few does not flatten all: 16 MB hold a million parameters.
-    """
+    """Yields `flat` parameters one by one: a config may have a million, of which a caller needs the first few."""
     levels = [("", iter(config.items()))]  # a stack instead of recursion: a value may be nested hundreds of levels
     while levels:
         above, items = levels[-1]
@@ -52,10 +46,7 @@ def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def figures(metrics: dict[str, Any], metric: str = "") -> str:
-    """Formats the finite numbers among the metrics: `loss 1.2345, accuracy 0.5612`.
-
-    Leaves out resource usage and training speed, unless one of them is the metric of the search.
-    """
+    """Formats the finite metrics, `loss 1.2345, accuracy 0.5612`, without usage and speed unless one is `metric`."""
     hidden = (USAGE | SPEED) - {metric}
     shown = {name: v for name, v in metrics.items() if isinstance(v, (int, float)) and math.isfinite(v)}
     return ", ".join(f"{name} {formatted(value)}" for name, value in shown.items() if name not in hidden)
@@ -67,13 +58,9 @@ def setting(config: dict[str, Any]) -> str:
 
 
 def command(module: str, *words: str) -> str:
-    """Returns a command of this package, started as this process was: under `uv run`, `python` may be another one."""
-    return " ".join([f"{_python()} -m tuner.{module}", *words])
-
-
-def _python() -> str:
-    if not os.environ.get("UV"):  # uv sets it
-        return "python"
-    project = Path(sys.prefix).parent  # uv looks for it only in the working directory and above
-    elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
-    return f"uv run --project {shlex.quote(str(project))} python" if elsewhere else "uv run python"
+    """Returns a command of this package for the shell, with `uv run` if this process was started so."""
+    uv, project = "", Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
+    if os.environ.get("UV"):  # uv sets it
+        elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
+        uv = f"uv run --project {shlex.quote(str(project))} " if elsewhere else "uv run "
+    return " ".join([f"{uv}python -m tuner.{module}", *words])

@@ -36,9 +36,9 @@ from tuner.serve.reading.results_reader import MOST_JOURNAL_BYTES, NotThere
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
+from tuner.views.figures.curves import draw_whatif
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour
-from tuner.views.figures.whatif import draw_whatif
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 

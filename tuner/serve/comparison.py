@@ -90,7 +90,7 @@ class Comparisons:
                 raise NotYet("other experiments are being read; this one follows")
             view = self._served.view(name, until)
             with blamed(name):
-                kept = view.summary, compared_of(view.record, view.summary.took_s)
+                kept = view.summary, compared_of(view.record)
         with self._lock:
             self._kept[name] = kept
             self._kept.move_to_end(name)

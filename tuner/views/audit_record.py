@@ -1,8 +1,4 @@
-"""Reads an experiment's `audit.json` and estimates the share of false prunes among its pruned trials. Never writes.
-
-An audit trains a sample of pruned trials to the end. Such a trial is a false prune if its best value beats the
-winner's.
-"""
+"""Reads an experiment's `audit.json` and estimates how many of its pruned trials are false prunes: beat the winner."""
 
 from __future__ import annotations
 
@@ -27,10 +23,10 @@ MOST_BYTES = 4 << 20  # of audit.json; 10,000 audited trials take 2.5 MB
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """One pruned trial that the audit trained to the end.
+    """One pruned trial, trained to the end.
 
-    `stopped` is the epoch at which the search stopped it. `best` is its best value over all epochs, reached at
-    `best_epoch`. `differs` says where the audit's values first differ from the search's; it is empty if none does.
+    `stopped` is the epoch at which the search stopped it. `differs` says where the audit's values first differ from the
+    search's; empty if none does.
     """
 
     __pydantic_config__: ClassVar = {"allow_inf_nan": False}
@@ -46,10 +42,7 @@ class AuditedTrial:
 
 @dataclass(frozen=True)
 class Audit:
-    """The content of audit.json: the sampled trials, those trained so far, and the search's winner at that time.
-
-    `beats` of a trial is False here; `result_of` sets it, because a resume may change the best trial to compare with.
-    """
+    """The content of audit.json. `beats` of a trial is False here: a resume may change the winner to compare with."""
 
     winner: str
     seed: int
@@ -61,11 +54,9 @@ class Audit:
 class AuditResult:
     """The result of an audit so far.
 
-    The audit sampled `asked` of the `pruned` trials. It has trained `done` of them to the end, and `beat` of these
-    are better than the winner's `winner_value`. `low` and `high` bound, with CONFIDENCE, the share of all pruned
-    trials that would beat the winner; `estimate` has these bounds in words, empty before the first audited trial.
-    `matching` of the `done` trials have the search's values in all epochs that the audit repeated. `stale`: the winner
-    has changed since the audit last ran.
+    Of the `pruned` trials it sampled `asked` and trained `done` to the end; `beat` of these beat the winner. `low` and
+    `high` bound, with CONFIDENCE, the share of all pruned trials that would; `estimate` says so in words. `matching` of
+    the `done` trials repeated the search's values. `stale`: the winner has changed since the audit last ran.
     """
 
     winner: str
@@ -115,7 +106,6 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 
 def _in_words(fewest: int, most: int, pruned: int) -> str:
-    """Returns the bounds as a sentence: both as numbers of trials and as shares."""
     number, shares = f"{most}", f"{100 * most / pruned:.3g} %"
     if fewest != most:
         number = f"{fewest} to {most}"
@@ -144,23 +134,21 @@ def read_audit(folder: Path) -> Audit | None:
 
 
 def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tuple[int, int]:
-    """Returns the fewest and the most false prunes among all pruned trials, as an audit of a part of them shows.
+    """Returns the fewest and the most false prunes among all pruned trials if `beat` of the `audited` ones are.
 
-    The interval is exact: the audited trials are drawn without replacement, so it inverts the tails of the
-    hypergeometric distribution (Buonaccorsi, The American Statistician 1987). Each tail changes monotonically with the
-    number of false prunes, so bisection finds each bound. If all pruned trials are audited, both are `beat`.
+    The interval is exact: it inverts the tails of the hypergeometric distribution (Buonaccorsi, The American
+    Statistician 1987), each by bisection.
     """
     tail = (1 - confidence) / 2 * (1 + 1e-9)  # a share that is exactly the tail must not count as more than it
     possible = range(beat, pruned - (audited - beat) + 1)
-    fewest = bisect_left(
-        possible, True, key=lambda wrong: _share(range(beat, audited + 1), audited, wrong, pruned) > tail
-    )
-    above = bisect_left(possible, True, key=lambda wrong: _share(range(beat + 1), audited, wrong, pruned) <= tail)
+    at_least, at_most = range(beat, audited + 1), range(beat + 1)
+    fewest = bisect_left(possible, True, key=lambda wrong: _share(at_least, audited, wrong, pruned) > tail)
+    above = bisect_left(possible, True, key=lambda wrong: _share(at_most, audited, wrong, pruned) <= tail)
     return possible[fewest], possible[above - 1]
 
 
 def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
-    """Returns the probability that the number of false prunes in a sample is in `hits`, if `wrong` of all are false."""
+    """Returns the probability that a sample has a number of false prunes in `hits`, if `wrong` of all are false."""
     least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
     ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
     whole = _ways(pruned, audited)

@@ -15,24 +15,17 @@ MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit comma
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command, or the call from Python, that continues the search with more options.
-
-    It is empty for a refused search, which would be refused again.
-    """
+    """Returns the command, or the call from Python, that continues the search; empty for a refused search."""
     e = record.experiment
     if record.facts.get("foreign") or record.refused:
         return ""
     if is_in_main(e.space):
-        results = [] if e.results == "results" else [f"results={e.results!r}"]
-        named = [f"resume={e.name!r}", *results, *map(as_argument, options)]
+        named = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        for option in options:
+            name, value = option.removeprefix("--").split(" ", 1)
+            named.append(f"{name.replace('-', '_')}={value if value.isdigit() else repr(value)}")
         return f"tuner.search(space, {', '.join(named)})"
     return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *options)
-
-
-def as_argument(option: str) -> str:
-    """Returns an option as an argument of `tuner.search`: `num_samples=20` for `--num-samples 20`."""
-    name, value = option.removeprefix("--").split(" ", 1)
-    return f"{name.replace('-', '_')}={value if value.isdigit() else repr(value)}"
 
 
 def extend_command(record: ExperimentRecord) -> str:

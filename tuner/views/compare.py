@@ -1,8 +1,4 @@
-"""Collects what a comparison of several experiments shows of each one, and draws the comparison.
-
-An experiment has the same colour and dash in all figures. `meta` of a trace is the experiment's name, and `customdata`
-has the trial of each point.
-"""
+"""Collects what a comparison of several experiments shows of each one, and draws the comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ MOST_POINTS = 200  # of one distribution
 EPOCHS = [2**n for n in range(12)]  # at which distributions are offered
 MOST_NAMES, MOST_TEXT = 500, 300  # of one experiment: parameters or constants, and characters of each
 # Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
-# without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
+# without the cones for red, green or blue: by 34 in CIELAB, with the matrices of Machado et al. (2009).
 COLORS = ("#9830f2", "#bfb200", "#bf4d7a", "#00c2f2", "#237317")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -41,11 +37,7 @@ Item = TypeVar("Item")
 
 
 class Step(NamedTuple):
-    """A new best value of a search: when it was found, by three clocks, the value, and the trial that reported it.
-
-    `epochs` are those of all trials together, `seconds` leave out the time between two sessions, and `trials` have
-    started by then.
-    """
+    """A new best value: the epochs of all trials, the search's seconds and the trials started by then, value, trial."""
 
     epochs: int
     seconds: float
@@ -55,10 +47,7 @@ class Step(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The values of `size` trials and their median; `rows` has, thinned and the best first: value, share, trial.
-
-    `share` of all trials are at least as good as the value.
-    """
+    """The values of `size` trials; `rows` has, thinned: value, the share of trials at least as good, the trial."""
 
     size: int
     median: float
@@ -67,17 +56,16 @@ class Distribution(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One requested experiment. `color` and `dash` are those of its lines in all figures, and `group` is its metric's.
+    """One requested experiment. If it cannot be compared, `error` says why, and the fields after `state` are not set.
 
-    If it cannot be compared, `error` says why, and the fields after `state` are not set. In the state `reading` the
-    next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the best value was found:
-    after how many epochs of all trials, after how many seconds, and how many trials had started. `took_s` leaves out
-    the time between two sessions; `worker_s` is the time of all trials on workers.
+    In the state `reading` the next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the
+    best value was found: after how many epochs of all trials, seconds, and started trials. `took_s` leaves out the time
+    between two sessions; `worker_s` is the time of all trials on workers.
     """
 
     name: str
-    color: str
-    dash: str
+    color: str = ""
+    dash: str = ""
     error: str = ""
     state: str = ""
     group: int = -1
@@ -104,11 +92,9 @@ class ComparedRow:
 class Compared:
     """What a comparison shows of one experiment, without its record: twenty records may not fit into memory.
 
-    Attributes:
-        row: its row; `color` and `dash`, and from `state` to `scheduler`, are the request's to set.
-        steps: each new best value, thinned to MOST_STEPS; the last one repeats the best value at the end of the search.
-        distributions: choice of `tuner.views.figures.values` -> the distribution of the trials' values, thinned.
-        options, parameters: name -> value as text; the space's parameters with their ranges.
+    The service sets `color`, `dash` and `state` to `scheduler` of `row`. The last of `steps` repeats the best value at
+    the end of the search. `distributions` are by choice of `tuner.views.figures.values`; `options` and `parameters`
+    have names and values as text.
     """
 
     row: ComparedRow
@@ -127,18 +113,11 @@ class DifferenceRow:
     differs: bool
 
 
-def compared_of(record: ExperimentRecord, took_s: float) -> Compared:
-    """Collects what a comparison shows of an experiment.
-
-    Args:
-        took_s: the search's duration in seconds, without the time between two sessions.
-    """
-    experiment, counts, winner, steps = record.experiment, record.stats.counts, record.best(), _steps(record, took_s)
+def compared_of(record: ExperimentRecord) -> Compared:
+    experiment, counts, winner, steps = record.experiment, record.stats.counts, record.best(), _steps(record)
     found = steps[-2] if steps else None
     row = ComparedRow(
-        name=experiment.name,
-        color="",
-        dash="",
+        experiment.name,
         metric=experiment.metric,
         mode=experiment.mode,
         best=winner[1].metrics[experiment.metric] if winner else None,
@@ -147,11 +126,11 @@ def compared_of(record: ExperimentRecord, took_s: float) -> Compared:
         best_s=found.seconds if found else None,
         best_trials=found.trials if found else None,
         trials=len(record.trials),
-        completed=counts.get("completed", 0),
-        pruned=counts.get("pruned", 0),
-        failed=counts.get("failed", 0),
+        completed=counts["completed"],
+        pruned=counts["pruned"],
+        failed=counts["failed"],
         epochs=record.stats.num_reports,
-        took_s=took_s,
+        took_s=round(record.took_s, 1),
         worker_s=round(sum(trial.seconds for trial in record.trials), 3),
     )
     return Compared(row, steps, _distributions(record), _options(record), _parameters(record.facts))
@@ -164,18 +143,18 @@ def differences(each: Sequence[dict[str, str]]) -> list[DifferenceRow]:
     return [DifferenceRow(name, row, len(set(row)) > 1 or name in missing) for name, row in rows.items()]
 
 
-def _steps(record: ExperimentRecord, took_s: float) -> list[Step]:
+def _steps(record: ExperimentRecord) -> list[Step]:
     starts = sorted(trial.spans[0][0] for trial in record.trials if trial.spans)
     steps: list[Step] = []
     for found in thinned(record.stats.improvements, MOST_STEPS - 1):
         passed = round(_seconds(record, starts, found.time), 3)
         if steps:  # a clock that was set back: the line must not run backwards
             passed = max(passed, steps[-1].seconds)
-        trial = record.trials[found.place].id
+        trial = record.trials[found.trial_index].id
         steps.append(Step(found.epochs, passed, bisect_right(starts, found.time), found.value, trial))
     if steps:
         last = steps[-1]
-        end = max(took_s, last.seconds)
+        end = max(round(record.took_s, 3), last.seconds)
         steps.append(last._replace(epochs=record.stats.num_reports, seconds=end, trials=len(starts)))
     return steps
 
@@ -201,7 +180,7 @@ def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
     sign, found, last = sign_of(record.experiment.mode), {}, shared_epoch(record)
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
         values = enumerate(trial_values(record, choice))
-        ranked = sorted((sign * value, record.trials[place].id) for place, value in values if value is not None)
+        ranked = sorted((sign * value, record.trials[index].id) for index, value in values if value is not None)
         if count := len(ranked):
             rows = thinned([(sign * loss, n / count, trial) for n, (loss, trial) in enumerate(ranked, 1)], MOST_POINTS)
             low, high = sign * ranked[(count - 1) // 2][0], sign * ranked[count // 2][0]
@@ -229,7 +208,7 @@ def _parameters(facts: dict[str, Any]) -> dict[str, str]:
     constants = islice(flat_parameters(space.get("constants", {})), MOST_NAMES)
     ranges = islice(space.get("params", {}).items(), MOST_NAMES)
     texts = {name: f"always {_text(value)}" for name, value in constants} | {name: _range(d) for name, d in ranges}
-    return {name[:MOST_TEXT]: _cut(text) for name, text in texts.items()}
+    return {name[:MOST_TEXT]: plot.cut(text, MOST_TEXT) for name, text in texts.items()}
 
 
 def _range(domain: Any) -> str:
@@ -250,16 +229,13 @@ def _range(domain: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _cut(formatted(value) if isinstance(value, (int, float, str)) else json.dumps(value, default=str))
+    text = formatted(value) if isinstance(value, (int, float, str)) else json.dumps(value, default=str)
+    return plot.cut(text, MOST_TEXT)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
-
-
-def look_of(place: int) -> tuple[str, str]:
-    """Returns the colour and the dash of the experiment at this place among the requested ones."""
-    return COLORS[place % len(COLORS)], DASHES[place // len(COLORS) % len(DASHES)]
+def look_of(number: int) -> tuple[str, str]:
+    """Returns the colour and the dash of the experiment at this number among the requested ones."""
+    return COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
 
 
 def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
@@ -283,9 +259,8 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
     for each in sorted(shown, key=lambda one: sign_of(mode) * one.steps[-1].value):
         found, end = each.steps[-2:]
         when = " of ".join(f"{getattr(step, clock) / per:,.4g}" for step in (found, end))
-        texts.append(
-            f"{plot.tick(each.row.name, 60)} {found.value:.5g} (trial {plot.tick(found.trial, 40)}) after {when}"
-        )
+        name, trial = plot.tick(each.row.name, 60), plot.tick(found.trial, 40)
+        texts.append(f"{name} {found.value:.5g} (trial {trial}) after {when}")
     return plot.figure(
         traces,
         f"Best {plot.tick(metric, 40)} by {title}: {_some(texts)}.",
@@ -296,11 +271,7 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
 
 
 def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Figure:
-    """Draws for each experiment the share of its trials that are at least as good as a value.
-
-    Args:
-        choice: which value of each trial is compared, of `tuner.views.figures.values`.
-    """
+    """Draws for each experiment the share of its trials that are at least as good as a value (`choice`)."""
     shown = [each for each in experiments if choice in each.distributions]
     if not shown:
         return plot.empty_figure("No trial of these experiments has a finite value to compare.")
@@ -332,11 +303,7 @@ def choices_of(experiments: Sequence[Compared]) -> list[str]:
 
 
 def default_of(experiments: Sequence[Compared]) -> str:
-    """Returns the choice of a comparison that names none.
-
-    If an experiment pruned trials, it is the last epoch that all experiments offer: best values would come from
-    different numbers of epochs.
-    """
+    """Returns the choice of a comparison that names none: the last shared epoch if trials were pruned, else `best`."""
     has_pruned = any(each.row.pruned for each in experiments)
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 

@@ -16,13 +16,12 @@ from tuner.record.texts import command, counted
 from tuner.views.figures import plot
 from tuner.views.figures.parameters import USAGE_PREFIXES
 from tuner.views.figures.timeline import cost_of
-from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
+from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_rows
 
 TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
 MOST_NAMED = 4  # the most metrics in the text about the figure
 MOST_METRICS = 16  # the most plots in the figure
 MOST_REPORTS = 2000  # the most reports shown: the table has the last ones, the figure an even sample
-LOGS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,10 @@ class Log:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """Everything about one trial. `metrics` has its last MOST_REPORTS reports, `figure` its plots (`draw_metrics`).
+    """Everything about one trial; `metrics` has its last MOST_REPORTS reports.
 
-    `checkpoint` is the newest checkpoint that still exists, relative to the experiment's folder. `left_out` counts the
-    rows of `decisions` and `metrics` that a response lacks, because its size is limited.
+    `checkpoint` is the newest one that still exists, in the experiment's folder. `left_out` counts the rows of
+    `decisions` and `metrics` that did not fit into the response.
     """
 
     row: TrialRow
@@ -64,7 +63,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     if record.retrainable and trial.reports:
         retrain = command("train", shlex.quote(str(experiment.folder)), f"--trial {shlex.quote(trial.id)}")
     return OneTrial(
-        row=trial_row(trial, experiment.metric, experiment.mode),
+        row=trial_rows(record, [trial])[0],
         decisions=[decision_row(trial, decision) for decision in trial.decisions],
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
         figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
@@ -76,12 +75,9 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
 
 
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
-    """Returns the last TAIL_BYTES of a trial's stdout and stderr as text, from the beginning of a line if possible.
-
-    It reads no links and nothing outside the experiment's folder, and leaves out empty and missing files.
-    """
+    """Returns the last TAIL_BYTES of a trial's stdout and stderr, from the beginning of a line if possible."""
     logs = []
-    for name in LOGS:
+    for name in ("stdout", "stderr"):
         try:
             with open_in(folder, f"ray/{trial_id}/{name}") as file:
                 size = file.seek(0, 2)
@@ -96,10 +92,7 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plot.Figure:
-    """Draws one small plot for each of MOST_METRICS metrics at most: the search's metric first, resource usage last.
-
-    The first plot also shows the cutoffs of the trial's decisions.
-    """
+    """Draws a small plot per metric: first the search's metric with the trial's cutoffs, resource usage last."""
     names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
@@ -129,11 +122,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plo
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """Returns the metric of the search, if reported, and every metric whose finite values differ between reports.
-
-    If there is only one report, all its finite metrics are returned. One pass over the reports serves all names,
-    because one pass per name would take minutes if both are many.
-    """
+    """Returns, in one pass, the metrics that are the search's, differ between reports, or were reported only once."""
     first: dict[str, float] = {}
     varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:

@@ -18,7 +18,7 @@ from tuner.record.texts import formatted, setting
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
-from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
+from tuner.views.tables import best_row, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
 
@@ -58,21 +58,15 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 
 
 def write_report(record: ExperimentRecord) -> Path:
-    """Writes report.html into the experiment's folder and returns its path."""
     path = record.experiment.folder / FILE
     write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may contain a lone surrogate
     return path
 
 
 def page(record: ExperimentRecord) -> str:
-    """Returns the whole HTML document."""
-    figures, name, axes = (
-        all_figures(record),
-        escaped(record.experiment.name),
-        parallel_of(record).axes[:MOST_PARAMETERS],
-    )
-    pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if varied(x, y)]
-    contours = {f"{x}, {y}": draw_contour(record, x, y) for x, y in pairs}
+    figures, name = all_figures(record), escaped(record.experiment.name)
+    pairs = combinations(parallel_of(record).axes[:MOST_PARAMETERS], 2)
+    contours = {f"{x.name}, {y.name}": draw_contour(record, x.name, y.name) for x, y in pairs if varied(x, y)}
     lines = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -90,7 +84,7 @@ def page(record: ExperimentRecord) -> str:
 
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
-    totals = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trials"
+    totals = ", ".join(f"{count} {status}" for status, count in record.stats.counts.items() if count) or "no trials"
     started, when = "", record.facts.get("created")
     if isinstance(when, (int, float)):  # in UTC; the page's script replaces it by the reader's local time
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
@@ -195,10 +189,7 @@ def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
 
 
 def rounded(value: Any) -> Any:
-    """Rounds all floats in a value to seven significant digits; a float that is not finite becomes None.
-
-    Seven digits are finer than any screen. With 1,000 trials this saves a third of the file.
-    """
+    """Rounds all floats to seven digits, finer than any screen, which saves a third of the file; others become None."""
     if isinstance(value, float):
         return float(f"{value:.7g}") if finite(value) is not None else None
     if isinstance(value, dict):

@@ -10,9 +10,8 @@ from tuner.rules.hyperband import ADVICE, band_of
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
     """Estimates the epochs and worker seconds that the trials which a rule stopped still needed, with a sentence.
 
-    Each trial counts at its own speed. A trial that reported only once has none, because that report also waited for
-    the worker's start: it counts at the search's median speed. The seconds are 0 if no trial has a speed. All are empty
-    if no rule pruned a trial, or if the length of an unpruned trial is unknown.
+    A trial that reported only once counts at the search's median speed: its report also waited for the worker's start.
+    All are empty if no rule pruned a trial, or if the length of an unpruned trial is unknown.
     """
     stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
     left = [max(0, length - trial.last_epoch) for trial in stopped]
@@ -58,7 +57,7 @@ def _length(record: ExperimentRecord) -> tuple[int, str, bool]:
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
     scheduler, of = _rule_of(record), f"of {counted(len(record.trials), 'trial')}"
-    number, judged = record.stats.counts.get("pruned", 0), len(record.stats.stopped)
+    number, judged = record.stats.counts["pruned"], len(record.stats.stopped)
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
     if number:
@@ -105,12 +104,7 @@ def why_none(record: ExperimentRecord) -> tuple[str, str]:
 
 
 def _without_rungs(record: ExperimentRecord) -> str:
-    """Says why HyperBand pruned nothing, if only its first bracket began or trials were too short; empty otherwise.
-
-    The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
-    full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
-    without rungs had no later bracket.
-    """
+    """Says why HyperBand pruned nothing, if only its first bracket began or trials were too short; empty otherwise."""
     e, stats = record.experiment, record.stats
     shapes = band_of(e.max_epochs, e.reduction_factor)
     first, longest, begin = shapes[0].size, max(stats.lengths), "hyperband pruned nothing: "
@@ -121,7 +115,7 @@ def _without_rungs(record: ExperimentRecord) -> str:
             f"{begin}its first bracket prunes none, and the second compares trials after epoch {shapes[1].rung}, but "
             f"they ended after {longest} or fewer. Choose --scheduler asha, or give --max-epochs {longest}."
         )
-    if stats.counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
+    if stats.counts["completed"] < max(1, min(first, len(record.trials) - 1)):
         return ""
     if len(record.trials) <= first:
         return f"{begin}its first bracket prunes none and has room for {counted(first, 'trial')}."
@@ -132,7 +126,6 @@ def _without_rungs(record: ExperimentRecord) -> str:
 
 
 def _long(seconds: float) -> str:
-    """Formats a duration with one unit: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 100:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"

@@ -1,9 +1,4 @@
-"""Builds an experiment's tables as rows of plain data: summary, trials, rungs and decisions.
-
-Of the disk it reads only which checkpoints exist, for the best trial.
-
-The service sends these rows and the report prints them. A float may be nan or infinite; JSON then has it as a string.
-"""
+"""Builds an experiment's tables as rows of plain data; JSON has a nan or infinite float as a string."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.rules.asha import cutoff
 
-STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 Number = float | Literal["nan", "inf", "-inf"]
 
 
@@ -34,11 +28,10 @@ class BestRow:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. `best` and `last` are values of the search's metric.
+    """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
 
-    `status` is one of STATUSES. `reason` says why the trial ended, or what it waits for while it is paused.
-    `seconds` is the time on a worker over all restarts. `rung` is the rung, in epochs, at which a rule stopped the
-    trial; None if none did.
+    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers. `rung`
+    is the rung, in epochs, at which a rule stopped it; None if none did.
     """
 
     trial: str
@@ -60,10 +53,9 @@ class TrialRow:
 class RungRow:
     """One rung of one bracket.
 
-    `reached` trials reached it; of these, `continued` were promoted, `stopped` were pruned, and `waiting` wait there.
-    `cutoff_then` is the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff over all
-    trials that reached the rung; `would_pass_now` counts those that pass it. Both are None for other schedulers, and
-    if no value is finite.
+    Of the `reached` trials, `continued` were promoted, `stopped` pruned, and `waiting` wait there. `cutoff_then` is the
+    cutoff of the decision with the most recorded trials, `cutoff_now` asha's over all trials that reached the rung, and
+    `would_pass_now` counts those that pass that; both are None for other schedulers, and if no value is finite.
     """
 
     rung: int
@@ -83,8 +75,8 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is what the scheduler compared with the cutoff: the median rule compares the trial's best value so far.
-    `outcome` says what became of the trial: continued, paused or pruned; completed or failed if it ended by itself.
+    `value` is what the scheduler compared; for the median rule the trial's best. `outcome` of the trial: continued,
+    paused or pruned; completed or failed if it ended by itself.
     """
 
     trial: str
@@ -99,12 +91,6 @@ class DecisionRow:
     reason: str
     band: int | None
     outcome: str
-
-
-def counts(record: ExperimentRecord) -> dict[str, int]:
-    """Returns the number of trials for each status."""
-    numbers = record.stats.counts
-    return {name: numbers.get(name, 0) for name in STATUSES}
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
@@ -122,13 +108,12 @@ def changed_since(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]
 
 def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = None) -> list[TrialRow]:
     """Returns one row for each of `trials`; by default for all trials, in the order in which they were suggested."""
-    metric, mode = record.experiment.metric, record.experiment.mode
-    return [trial_row(trial, metric, mode) for trial in (record.trials if trials is None else trials)]
+    return [_trial_row(record, trial) for trial in (record.trials if trials is None else trials)]
 
 
-def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
-    """Returns the row of one trial."""
-    best = trial.best(metric, mode)
+def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
+    metric = record.experiment.metric
+    best = trial.best(metric, record.experiment.mode)
     last = trial.reports[-1].metrics.get(metric) if trial.reports else None
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
@@ -168,20 +153,18 @@ def notices(record: ExperimentRecord) -> list[str]:
 def decision_rows(
     record: ExperimentRecord, offset: int = 0, limit: int | None = None, since: int = 0
 ) -> list[DecisionRow]:
-    """Returns the decisions, the smallest margin (|value - cutoff|) first.
+    """Returns at most `limit` decisions from `offset` on, the smallest margin first and those without one last.
 
-    Decisions without a value or a cutoff come last, in trial order. With `since`, returns only the decisions of the
-    trials of `changed_since`, in trial order. In both cases returns at most `limit` decisions from `offset` on.
+    With `since`, only those of the trials of `changed_since`, in trial order.
     """
     changed = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
-    places = ((record.trials[each.place], each.number) for each in record.stats.ranked_decisions)
+    places = ((record.trials[each.trial_index], each.number) for each in record.stats.ranked_decisions)
     ranked = ((trial, trial.decisions[number]) for trial, number in places)
     end = None if limit is None else offset + limit
     return [decision_row(*each) for each in islice(changed if since else ranked, offset, end)]
 
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
-    """Returns the row of one decision."""
     margin, of_rung = d.margin if math.isfinite(d.margin) else None, (d.rung, d.bracket, d.compared_value, d.cutoff)
     outcome = {"continue": "continued", "pause": "paused", "stop": "pruned"}.get(d.action, d.action)
     if d.action == "stop" and trial.status in ("completed", "failed") and d is trial.decisions[-1]:

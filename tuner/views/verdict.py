@@ -1,7 +1,4 @@
-"""Says in plain words what a search has found out: what was pruned, saved and perhaps lost, why it ended, what is next.
-
-The page, the report and the end of the command show it. Of the folder it reads only the file of an audit.
-"""
+"""Says in plain words what a search has found out: what was pruned, saved or lost, why it ended, what is next."""
 
 from __future__ import annotations
 
@@ -15,15 +12,8 @@ from tuner.record.texts import counted
 from tuner.rules.own_length import of_length
 from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.spaces import is_path
+from tuner.views import commands
 from tuner.views.audit_record import result_of
-from tuner.views.commands import (
-    audit_command,
-    extend_command,
-    num_audited,
-    resume_command,
-    retrain_command,
-    start_again,
-)
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
@@ -71,10 +61,7 @@ class Verdict:
         outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
             an error, or without an answer).
         ended: why the search ended, or how far it is.
-        points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
-            "values" (all trials diverged, or reported one value),
-            "rule" (why another one was used), "waiting", "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials
-            pruned?".
+        points: what is known: failed trials, warnings, what was pruned and saved, and so on.
         epochs_saved, seconds_saved: the estimate: epochs that pruned trials did not train, and seconds on workers.
         close_calls: the closest of the pruned trials that nearly reached their cutoff.
         steps: what to do next, the most useful first.
@@ -89,12 +76,10 @@ class Verdict:
     steps: list[Step]
 
     def about(self, term: str) -> str:
-        """Returns the text of the verdict's point `term`, or ''."""
         return next((point.text for point in self.points if point.term == term), "")
 
 
 def verdict_of(record: ExperimentRecord) -> Verdict:
-    """Returns the verdict on a search as it is now."""
     outcome, (calls, close) = outcome_of(record), _close_calls(record)
     epochs, seconds, saved = savings(record)
     warning, option = why_none(record)
@@ -116,10 +101,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
 
 
 def outcome_of(record: ExperimentRecord) -> str:
-    """Returns how a search ended, or its state before that.
-
-    A finished search has failed if it has no answer: each trial failed, or none has a finite value.
-    """
+    """Returns how a search ended, or its state before that; a search without an answer has failed."""
     if record.refused:
         return "refused"
     if record.reason == KILLED:
@@ -133,14 +115,14 @@ def outcome_of(record: ExperimentRecord) -> str:
 
 def _ended(record: ExperimentRecord, outcome: str) -> str:
     counts, metric = record.stats.counts, record.experiment.metric
-    ended = sum(counts.get(status, 0) for status in ("completed", "pruned", "failed"))
+    ended = sum(counts[status] for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {counted(asked, 'trial')} have ended."
     reason = f"{_sentence(record.reason)} " if record.reason else ""
     if outcome == "refused":
         return f"The search was refused: {_sentence(record.reason)}"
     if outcome == "failed" and record.state != "failed":
-        why = "every trial failed" if record.trials and ended == counts.get("failed") else f"no finite {metric}"
+        why = "every trial failed" if record.trials and ended == counts["failed"] else f"no finite {metric}"
         return f"The search ended without an answer: {why}."
     all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
     texts = {
@@ -163,14 +145,12 @@ def _failed(record: ExperimentRecord) -> str:
 
 
 def _rule(record: ExperimentRecord) -> str:
-    """Says which other rule the search uses, and where the rungs lie if they moved to the length of its trials."""
     changed = f"{record.changed[:1].upper()}{_sentence(record.changed[1:])} " if record.changed else ""
     moved = of_length(record.length, [at for at in record.rules.rungs() if at < record.length]) if record.length else ""
     return f"{changed}{moved[:1].upper()}{moved[1:]}{'.' if moved else ''}".strip()
 
 
 def _waiting(record: ExperimentRecord, outcome: str) -> str:
-    """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
     number = sum(rung.waiting for rung in record.stats.rungs)
     ended = outcome not in ("running", "interrupted", "killed", OUT_OF_TIME)
     if record.experiment.scheduler != "asha-promotion" or not number or ended:
@@ -187,7 +167,6 @@ def diverged(record: ExperimentRecord) -> bool:
 
 
 def _values(record: ExperimentRecord) -> str:
-    """Says that all trials diverged, or that at least two trials all reported one value; empty otherwise."""
     metric = record.experiment.metric
     judged = [trial for trial in record.trials if trial.reports]
     if record.state == "running" or record.refused or record.facts.get("foreign") or not judged:
@@ -207,8 +186,8 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
         scores, quarter = rung.scores, len(rung.scores) // 4
         spread = scores[-1 - quarter] - scores[quarter] if len(scores) >= LEAST_SCORES else 0.0
         spreads[rung.band, rung.bracket, rung.rung] = spread
-    for margin, place, number in record.stats.ranked_decisions[:MOST_CALLS]:
-        trial = record.trials[place]
+    for margin, index, number in record.stats.ranked_decisions[:MOST_CALLS]:
+        trial = record.trials[index]
         decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
         if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
@@ -239,7 +218,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
             f"Of {audit.done} pruned trials that an audit trained to the end, {audit.beat} beat the best trial. "
             f"{audit.estimate}{stale}"
         ), True
-    if not (number := num_audited(record)):
+    if not (number := commands.num_audited(record)):
         return "", False
     # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
     # comparison with all results is known exactly.
@@ -255,29 +234,29 @@ def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool
     if record.facts.get("foreign") or outcome == "running":
         return []
     if outcome == "refused":
-        return [Step("Correct what was wrong and start a new search:", start_again(record))]
+        return [Step("Correct what was wrong and start a new search:", commands.start_again(record))]
     if outcome == "failed":
         if not record.stats.failed:
-            return [Step(other, start_again(record))]
-        changed = resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
+            return [Step(other, commands.start_again(record))]
+        changed = commands.resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
         return [Step("Correct the code; then try the failed trials again:", changed)]
     if outcome in ("interrupted", "killed"):
-        return [Step("Go on where it stopped:", resume_command(record))]
-    audit, retrain, extend = audit_command(record), retrain_command(record), extend_command(record)
+        return [Step("Go on where it stopped:", commands.resume_command(record))]
+    kinds = commands.audit_command, commands.retrain_command, commands.extend_command
+    audit, retrain, extend = (kind(record) for kind in kinds)
     has_diverged = diverged(record)
     steps = [
-        (option, "Search with rules that prune here:", start_again(record, option)),
+        (option, "Search with rules that prune here:", commands.start_again(record, option)),
         (record.out_of_time, "Give it twice the time:", extend),
         (audit and not audited, "Find out whether good trials were pruned:", audit),
         (retrain, "Train the best setting again:", retrain),
-        (has_diverged, other, start_again(record)),
+        (has_diverged, other, commands.start_again(record)),
         (not has_diverged and not record.out_of_time, "Try as many trials again:", extend),
     ]
     return [Step(text, command) for is_useful, text, command in steps if is_useful]
 
 
 def _sentence(text: str) -> str:
-    """Returns the text's first line, at most LONGEST characters, with a full stop."""
     line = text.strip().split("\n", 1)[0][:LONGEST]
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
@@ -287,5 +266,5 @@ def ending_lines(record: ExperimentRecord) -> list[str]:
     verdict = verdict_of(record)
     starts = {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
     lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
-    audit = audit_command(record)
+    audit = commands.audit_command(record)
     return lines + ([f"audit       {audit}"] if audit else [])

@@ -1,28 +1,33 @@
-"""What if a search had used other stopping rules?
+"""What if a search had used other stopping rules? Replays its recorded reports under any rules, in their order.
 
 The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
-are unknown. The record is therefore replayed three times (`tuner.views.simulation`). In the first replay such a trial
-reports nothing more. In the second, it reports the best value of the whole search at every later epoch; in the third,
-the worst. A result is unknown, or a range, wherever the three replays differ.
+are unknown. The record is therefore replayed three times. In the first replay such a trial reports nothing more. In the
+second, it reports the best value of the whole search at every later epoch; in the third, the worst. A result is
+unknown, or a range, wherever the three replays differ.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
-from tuner.record.records import kept
+from tuner.record.events import RETURNED
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
+from tuner.rules import rule_of
+from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
-from tuner.views.simulation import Fate, Simulation, epochs_beyond
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
+WITH_RUNGS = ("asha", "asha-promotion")
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # of one replay for report.html's table; 10,000 take 0.25 s
+ENDED = ("completed", "pruned", "failed")
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,10 @@ class Range:
 class WhatIf:
     """The result of replaying a whole search.
 
-    `best_lost`: whether the winner would have been stopped before its best epoch; None if unknown. `exact`: no trial's
-    outcome is unknown. `same`: the rules are those of the search. `stopped_recorded`: the number of recorded stops by
-    a rule. `reproduced`: how many of them a replay under the search's own rules repeats, at the same epoch and cutoff;
-    None if the search's rules cannot be replayed. `notes` say which parts of the result are uncertain and why.
+    `same`: the rules are the search's own. `exact`: no trial's outcome is unknown. `best_lost`: whether the winner
+    would have been stopped before its best epoch; None if unknown. `stopped_recorded` counts the recorded stops by a
+    rule; `reproduced` how many of them a replay of the own rules repeats at the same epoch and cutoff, None if these
+    cannot be replayed. `notes` say which parts of the result are uncertain and why.
     """
 
     scheduler: str
@@ -67,18 +72,13 @@ class WhatIf:
 def what_if(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
 ) -> WhatIf:
-    """Replays a search under other stopping rules.
-
-    Raises:
-        RequestError: a search would refuse a value, too; the scheduler cannot be replayed; or `brackets` is out of
-            range.
-    """
+    """Replays a search under other stopping rules; raises RequestError for rules that no search or replay accepts."""
     own, choices = record.rules, (scheduler, grace_period, reduction_factor, brackets)
-    rules = checked_rules(own, *choices)
+    rules = _checked_rules(own, *choices)
     same = choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets)
     if same:  # the search's rungs moved while it ran; other rules know the length of its trials from the start
-        rules, brackets = replace(record.experiment, searcher="random", brackets=1), record.experiment.brackets
-    runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
+        rules, brackets = record.experiment, record.experiment.brackets
+    runs = [_Simulation(record, rules, brackets, beyond, same).fates() for beyond in ("missing", "best", "worst")]
     best, last = (winner[0].id, winner[1].epoch) if (winner := record.best()) else ("", 0)
     lost = {any(f.trial == best and f.outcome == "stopped" and f.epochs < last for f in run) for run in runs}
     epochs = [sum(fate.epochs for fate in run) for run in runs]
@@ -104,14 +104,10 @@ def what_if(
     )
 
 
-def checked_rules(
+def _checked_rules(
     own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
 ) -> Experiment:
-    """Returns the rules as an `Experiment`, which checks them as it does for a search.
-
-    Raises:
-        RequestError: a rule is wrong, or the scheduler cannot be replayed.
-    """
+    """Returns the rules as an `Experiment`, which checks them as it does for a search."""
     if scheduler not in REPLAYED:
         raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}")
     if not 1 <= grace_period <= own.max_epochs:
@@ -122,28 +118,23 @@ def checked_rules(
     except RequestError as error:  # the page has form fields instead of --options
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
-    has_brackets = scheduler in ("asha", "asha-promotion")
-    most = min(len(rules.rungs()), MOST_BRACKETS) if has_brackets else 1
+    most, why = 1, "because only asha and asha-promotion have more than one"
+    if scheduler in WITH_RUNGS:
+        most, why = min(len(rules.rungs()), MOST_BRACKETS), "as many as there are rungs"
     most = max(most, own.brackets if scheduler == own.scheduler else 1)
     if not 1 <= brackets <= most:
-        why = (
-            "as many as there are rungs" if has_brackets else "because only asha and asha-promotion have more than one"
-        )
         raise RequestError(f"brackets {brackets}: must be 1..{most}, {why}; change it")
     return rules
 
 
 @kept
 def reproduced(record: ExperimentRecord) -> int | None:
-    """Counts the recorded stops that a replay under the search's own rules repeats.
-
-    Returns None if the search's scheduler cannot be replayed or its rules are not recorded.
-    """
+    """Counts the recorded stops that a replay of the search's own rules repeats; None if these cannot be replayed."""
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
     rules = replace(own, scheduler="asha", brackets=1) if record.changed else own
-    fates = Simulation(record, rules, own.brackets, "missing").fates()
+    fates = _Simulation(record, rules, own.brackets, "missing", not record.changed).fates()
     replayed = {(fate.trial, fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
     ends = ((trial.id, trial.decisions[-1]) for trial in record.stats.stopped)
     return sum((trial, end.epoch, end.cutoff) in replayed for trial, end in ends)
@@ -175,10 +166,7 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
 
 
 class AlternativeRow(NamedTuple):
-    """A row of report.html: what one set of rules stops, trains and saves, and whether it keeps the best trial.
-
-    `saved` is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
-    """
+    """A row of report.html: what one set of rules stops, trains and saves (% of the recorded epochs)."""
 
     scheduler: str
     grace_period: int | None
@@ -190,13 +178,9 @@ class AlternativeRow(NamedTuple):
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of stopping rules, the search's own first if they are known and can be replayed.
-
-    The list is empty if no trial has a finite value, or if a replay of the search would have more than MOST_REPORTS
-    reports.
-    """
+    """Returns one row per set of stopping rules, the search's own first; none if a replay exceeds MOST_REPORTS."""
     own = record.rules
-    beyond = sum(epochs_beyond(trial, own) for trial in record.trials)
+    beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.trials)
     if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
         return []
     grace, factor = own.grace_period, own.reduction_factor
@@ -207,22 +191,196 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     for scheduler, period, share in dict.fromkeys([*first, *asha, *others, ("fifo", grace, factor)]):
         brackets = own.brackets if scheduler == own.scheduler else 1
         try:
-            rows.append(_row(what_if(record, scheduler, period, share, brackets)))
+            outcome = what_if(record, scheduler, period, share, brackets)
         except RequestError:
             continue  # a search refuses these rules too, for example a grace period beyond the last epoch
+        recorded, epochs = outcome.epochs_recorded, outcome.epochs
+        saved = Range(*(round(100 * (1 - trained / recorded)) for trained in (epochs.most, epochs.least)))
+        name = scheduler + (" (the search's own)" if outcome.same else "")
+        grace_period = period if scheduler in (*WITH_RUNGS, "median") else None
+        reduction_factor = share if scheduler in (*WITH_RUNGS, "hyperband") else None
+        fate = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
+        rows.append(AlternativeRow(name, grace_period, reduction_factor, outcome.stopped, epochs, f"{saved} %", fate))
     return rows
 
 
-def _row(outcome: WhatIf) -> AlternativeRow:
-    scheduler, recorded, epochs = outcome.scheduler, outcome.epochs_recorded, outcome.epochs
-    has_rungs = scheduler in ("asha", "asha-promotion")
-    saved = Range(*(round(100 * (1 - trained / recorded)) for trained in (epochs.most, epochs.least)))
-    return AlternativeRow(
-        scheduler + (" (the search's own)" if outcome.same else ""),
-        outcome.grace_period if has_rungs or scheduler == "median" else None,
-        outcome.reduction_factor if has_rungs or scheduler == "hyperband" else None,
-        outcome.stopped,
-        epochs,
-        f"{saved} %",
-        {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost],
-    )
+@dataclass(frozen=True)
+class Fate:
+    """The outcome of one trial in a replay.
+
+    "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended": it completes, fails or
+    diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
+    """
+
+    trial: str
+    recorded: int
+    outcome: Literal["stopped", "ended", "unknown"]
+    epochs: int
+    rung: float | None = None
+    value: float | None = None
+    cutoff: float | None = None
+
+
+class _Arrival(NamedTuple):
+    """A report in the order of the journal, or the event `trial_ended`: other trials may report between the two."""
+
+    order: int
+    trial: int  # its index in the record
+    epoch: int  # 0 for the end of a trial without reports
+    value: float | None  # None if the trial diverged or has no report
+    is_end: bool = False
+
+
+def _epochs_beyond(trial: TrialRecord, max_epochs: int) -> int:
+    """Counts the epochs from the end of an open or pruned trial's curve to `max_epochs`."""
+    begun = trial.reports and trial.status not in ("completed", "failed")
+    return max(0, max_epochs - trial.last_epoch) if begun else 0
+
+
+class _Simulation:
+    """Replays all reports once, in order of arrival. A trial is identified by its index in the record.
+
+    After the curve of an open or pruned trial, it assumes no reports (`beyond` is "missing"), or one for each further
+    epoch, each with the "best" or "worst" value of all recorded reports.
+    """
+
+    def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: str, is_own: bool) -> None:
+        self._record, self._trials, self._rules, self._is_own = record, record.trials, rules, is_own
+        self._recorded_most = record.rules.max_epochs
+        self._most = max(self._recorded_most, *(trial.last_epoch for trial in record.trials), 1)
+        self._rule = rule_of(rules, brackets)
+        self._beyond = () if beyond == "missing" else (_extremes(record)[beyond == "worst"],)
+        self._queue: deque[_Arrival] = deque()  # arrivals that the rule gets next
+        self._last: dict[int, _Arrival] = {}  # trial -> its last report that the rule got
+        self._paused: dict[int, list[_Arrival]] = {}  # paused trial -> its arrivals until it resumes
+        self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
+        self._leaving: set[int] = set()  # ended trials; the rule counts each until its event `trial_ended`
+
+    def fates(self) -> list[Fate]:
+        indices = range(len(self._trials))
+        added = deque(sorted((trial.order, index) for index, trial in enumerate(self._trials)))
+        for arrival in sorted(arrival for index in indices for arrival in self._arrivals(index)):
+            while added and added[0][0] <= arrival.order:
+                self._rule.added(added.popleft()[1])
+            self._queue.append(arrival)
+            self._take()
+        if self._record.state == "finished" and self._rules.scheduler == "asha-promotion":
+            self._close()
+        return [self._fate(index) for index in indices]
+
+    def _take(self) -> None:
+        """Passes the queued arrivals to the rule; an arrival of a paused trial is kept until the trial resumes."""
+        while self._queue:
+            each = self._queue.popleft()
+            index, trial = each.trial, self._trials[each.trial]
+            if index in self._paused:
+                self._paused[index].append(each)
+                if self._is_own and each.epoch <= trial.last_epoch:
+                    # The recorded search decided on this paused trial because no other trial was left to run.
+                    self._settle(self._rule.idle())
+            elif each.epoch == 0:  # the end of a trial without reports
+                self._settle(self._rule.ended(index, 0, None))
+            elif each.is_end:
+                if trial.status == "failed":
+                    self._end(each, None)
+                self._leave(index)
+                self._learn(index)
+            elif index not in self._ended:
+                self._judge(each)
+
+    def _judge(self, arrival: _Arrival) -> None:
+        index, trial = arrival.trial, self._trials[arrival.trial]
+        self._last[index] = arrival
+        last_action = trial.decisions[-1].action if trial.decisions else ""
+        # A trial ends by itself at its last report if it completed, or failed in the pause after it. Any other trial
+        # that failed had continued after its last report, and failed in a later epoch.
+        ends = trial.status == "completed" or (trial.status == "failed" and last_action == "pause")
+        over = arrival.value is None or arrival.epoch >= self._most or (ends and arrival.epoch == trial.last_epoch)
+        # The search did not ask its rule about a report with which a trial diverged or ended by itself.
+        completes = over and trial.status == "completed" and last_action == "stop"
+        judged = RuleDecision()
+        if arrival.value is not None and arrival.epoch < self._rules.max_epochs and not completes:
+            judged, others = self._rule.judge(index, arrival.epoch, arrival.value)
+            if judged.action == "pause" and not over:
+                self._paused[index] = []
+            self._settle(others)
+        if judged.action == "stop" or over:
+            self._end(arrival, judged if judged.action == "stop" else None)
+
+    def _close(self) -> None:
+        """Ends a finished search; a trial that would train beyond its record counts as completed."""
+        closed = set[int]()
+        while True:
+            beyond = self._last.keys() - self._ended.keys() - self._paused.keys() - closed
+            closed |= beyond
+            for index in beyond:
+                self._settle(self._rule.ended(index, self._last[index].epoch, self._last[index].value))
+            decided = self._rule.idle()
+            if not decided:
+                return
+            self._settle(decided)
+            self._take()
+
+    def _learn(self, index: int) -> None:
+        """Tells rules that do not know it the length of a trial that ended by itself, if the search's rungs moved."""
+        trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
+        if unknown and trial.reason == RETURNED and self._ended[index] is None:
+            self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))
+
+    def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
+        """Ends a trial, unless it has ended; the rule counts it until its recorded end if it ends as recorded."""
+        trial = self._trials[arrival.trial]
+        if arrival.trial in self._ended:
+            return
+        self._ended[arrival.trial] = stopped
+        self._leaving.add(arrival.trial)
+        if trial.status not in ENDED or arrival.order != trial.reports[-1].order:
+            self._leave(arrival.trial)
+
+    def _leave(self, index: int) -> None:
+        if index in self._leaving:
+            self._leaving.discard(index)
+            last = self._last[index]
+            value = None if self._trials[index].status == "failed" else last.value
+            self._settle(self._rule.ended(index, last.epoch, value))
+
+    def _settle(self, decided: Decisions) -> None:
+        """Stops paused trials, or queues what was kept of those that continue."""
+        for index, judged in decided:
+            arrivals = self._paused.pop(index, [])
+            if judged.action == "stop":
+                self._ended[index] = judged
+            else:
+                self._queue.extend(arrivals)
+
+    def _fate(self, index: int) -> Fate:
+        trial, last, stopped = self._trials[index], self._last.get(index), self._ended.get(index)
+        epochs = last.epoch if last else 0
+        if last and stopped:
+            return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
+        ended = index in self._ended or last is None or trial.status in ("completed", "failed")
+        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
+
+    def _arrivals(self, index: int) -> list[_Arrival]:
+        trial, metric = self._trials[index], self._record.experiment.metric
+        arrivals: list[_Arrival] = []
+        for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
+            # As in the search, the rule does not get an epoch that a trial repeats after a restart.
+            if not arrivals or report.epoch > arrivals[-1].epoch:
+                arrivals.append(_Arrival(report.order, index, report.epoch, finite(report.metrics.get(metric))))
+        if not arrivals:  # the trial failed before its first report, or has not reported yet
+            return [_Arrival(trial.changed_at, index, 0, None, is_end=True)] if trial.status in ENDED else []
+        last = arrivals[-1]
+        if last.value is not None:
+            beyond = range(last.epoch + 1, last.epoch + 1 + _epochs_beyond(trial, self._recorded_most))
+            arrivals += [last._replace(epoch=epoch, value=value) for value in self._beyond for epoch in beyond]
+        end = last._replace(order=max(trial.changed_at, last.order), is_end=True)
+        return [*arrivals, end] if trial.status in ENDED else arrivals
+
+
+def _extremes(record: ExperimentRecord) -> tuple[float, float]:
+    """Returns the best and the worst finite value of all trials; 0, 0 without any."""
+    reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
+    values = sorted(value for each in reported if (value := finite(each)) is not None)
+    best, worst = (0, -1) if record.experiment.mode == "min" else (-1, 0)
+    return (values[best], values[worst]) if values else (0.0, 0.0)

@@ -1,7 +1,4 @@
-"""Writes files so that readers never see half of one, and reads files without trusting who wrote them.
-
-A file may be a pipe, a link, endless, nested too deeply, or not text: reading raises an OSError or a ValueError.
-"""
+"""Writes files so that readers never see half of one; reads any file, or raises an OSError or a ValueError."""
 
 from __future__ import annotations
 
@@ -36,31 +33,26 @@ def share(root: Path) -> None:
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
-    """Opens a regular file in a folder for reading; waits for no other process, and follows no link below the folder.
-
-    Raises:
-        OSError: the file is missing, unreadable or not regular; or its name is empty, has `..` or begins with `/`.
-        ValueError: the name contains a zero byte.
-    """
+    """Opens a regular file in a folder, without waiting or following a link below it; raises OSError or ValueError."""
     *folders, last = PurePosixPath(name).parts or ("",)
     if not last or {"..", "/"} & {*folders, last}:
         raise OSError(errno.EINVAL, "the name leads out of its folder", name)
     root = folder
     if folder.parent in _shared:
         root, folders = folder.parent, [folder.name, *folders]
-    place = os.open(root, _FOLDER)
+    fd = os.open(root, _FOLDER)
     try:
         for part in folders:
-            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
-            os.close(place)
-            place = inner
-        file = os.open(last, _FILE, dir_fd=place)
+            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        file = os.open(last, _FILE, dir_fd=fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # ELOOP for a link, ENXIO for a socket
             raise _not_regular(folder / name) from None
         raise OSError(error.errno, error.strerror, str(folder / name)) from None
     finally:
-        os.close(place)
+        os.close(fd)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise _not_regular(folder / name)
@@ -72,7 +64,6 @@ def _not_regular(path: Path) -> OSError:
 
 
 def is_file_in(folder: Path, name: str) -> bool:
-    """Whether `open_in` can open the file."""
     try:
         open_in(folder, name).close()
         return True
@@ -103,10 +94,7 @@ def weight(text: bytes) -> int:
 
 
 def parsed(text: bytes) -> Any:
-    """Parses JSON from an untrusted file; NaN and Infinity become floats.
-
-    Raises ValueError if it is not JSON, has more than MOST_DEPTH levels, or an integer above MOST_NUMBER.
-    """
+    """Parses JSON with NaN and Infinity; raises ValueError for other text, beyond MOST_DEPTH, or above MOST_NUMBER."""
     try:  # takes 1 us per line, `json` 5 us; but refuses 202 levels, and halves of surrogate pairs, as in file names
         value = from_json(text, cache_strings="keys")
     except ValueError:
@@ -139,10 +127,7 @@ def _check(value: Any) -> None:
 
 
 def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yields the complete lines from a file's current position, without newlines, as one list per read.
-
-    Raises ValueError if an unfinished line is longer than MOST_BYTES, after it has yielded the lines before.
-    """
+    """Yields the complete lines from a file's current position, one list per read; ValueError beyond MOST_BYTES."""
     parts: list[bytes] = []  # pieces of a line that spans several reads; they are joined only once
     length = 0
     while chunk := file.read(CHUNK_BYTES):
@@ -165,10 +150,9 @@ def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None
 
 @contextlib.contextmanager
 def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
-    """Opens a new file for writing, which replaces `path` when the `with` block ends without an error.
+    """Opens a new file for writing, which replaces `path` or a link there when the `with` block ends without an error.
 
-    At any time `path` has the old or the new content, also after an error or a power failure. A link is replaced
-    itself. With `dir_fd`, an open folder, `path` is a name in it.
+    `path` has the old or the new content, also after a power failure. With `dir_fd`, it is a name in that folder.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -193,8 +177,8 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
-    The two change places in one step. NFS takes two renames; a crash between them leaves no `path`, and the next call
-    moves the old folder back. Only one process at a time may call it.
+    A crash leaves the old or the new one; on NFS maybe none, and the next call moves the old one back. Only one process
+    at a time may call it.
     """
     new, old = asides_of(path)
     _tidy(path)
@@ -258,9 +242,5 @@ def sync(path: Path) -> None:
 
 def is_inside(path: Any) -> bool:
     """Whether the value is a relative path of less than 1,000 characters without parts `.` and `..`; ignores links."""
-    return (
-        isinstance(path, str)
-        and 0 < len(path) < 1000
-        and not {"", "..", "."} & set(path.split("/"))
-        and "\0" not in path
-    )
+    parts = path.split("/") if isinstance(path, str) and 0 < len(path) < 1000 else [""]
+    return not {"", "..", "."} & {*parts} and "\0" not in path

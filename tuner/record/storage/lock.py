@@ -1,7 +1,4 @@
-"""Allows only one driver per experiment; two would write to one journal and train every trial twice.
-
-An audit takes the same lock, so that nobody deletes, renames or resumes the experiment meanwhile.
-"""
+"""Allows only one driver or audit per experiment: two drivers would write to one journal."""
 
 from __future__ import annotations
 
@@ -24,10 +21,10 @@ LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a
 
 @contextmanager
 def only_driver(folder: Path, what: str = "") -> Iterator[None]:
-    """Locks the experiment's existing folder for this driver, or with AUDIT for an audit, while the `with` block runs.
+    """Locks the experiment's folder for this driver, or with `what` AUDIT for an audit, while the `with` block runs.
 
-    The lock (flock) ends with the process, even if it is killed. It works between hosts if the file system's flock does
-    (NFS 4, and Lustre mounted with flock). Raises RequestError if another driver has it, or the disk takes nothing.
+    The lock (flock) ends with the process, and works between hosts on NFS 4 and Lustre mounted with flock. Raises
+    RequestError if another driver has it, or the disk takes nothing.
     """
     with ExitStack() as stack:
         try:
@@ -45,10 +42,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
 
 @contextmanager
 def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
-    """Creates and locks a file while the `with` block runs; yields False if another process keeps it for LOOK_S.
-
-    Raises OSError if the file cannot be opened, or is a link.
-    """
+    """Creates and locks a file, not a link, while the `with` block runs; False = another has it for LOOK_S."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     is_free = False
     try:
@@ -65,10 +59,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
 
 
 def driver_of(folder: Path) -> str:
-    """Returns a text that names the process which runs an experiment; empty if none does. Writes nothing.
-
-    Raises RequestError if the lock cannot be read, or is not a regular file.
-    """
+    """Names the process that runs an experiment; empty if none does. An unreadable lock raises a RequestError."""
     try:
         with open_in(folder, LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not look like drivers

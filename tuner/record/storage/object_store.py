@@ -1,8 +1,7 @@
 """Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
 A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
-thread uploads the changes. After a search is killed, the store may lack the latest ones. A resume on this machine
-uploads them; a resume on another machine continues from what is in the store.
+thread uploads the changes. After a search is killed, the store may lack the latest ones.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ class ObjectStore:
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal.
-
-        Raises RequestError if each has events that the other lacks, or the store fails or names a file elsewhere.
-        """
+        """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal."""
         try:
             remote, journal = self.read(name, JOURNAL), folder / JOURNAL
             local = journal.read_bytes() if journal.exists() else b""
@@ -132,8 +128,7 @@ class ObjectStore:
 class Uploader:
     """Uploads an experiment's changed files from a thread while the `with` block runs, and a last time at its end.
 
-    Files are uploaded whole, so the pause after a check is ten times as long as its uploads took, at least
-    LEAST_PAUSE_S. If the store fails, the next check retries, and the search continues in its working copy.
+    Files are uploaded whole, so a pause is ten times as long as the uploads before it. A failed upload is retried.
     """
 
     def __init__(self, store: ObjectStore, name: str, folder: Path) -> None:
@@ -195,8 +190,7 @@ class Uploader:
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
 
-    Files of OF_THIS_MACHINE are left out. The journal's size is read first, so the list has each checkpoint that this
-    part names. The journal comes last, so these are uploaded before it.
+    The journal's size is read first but listed last: the checkpoints that this part names are uploaded before it.
     """
     journal = _mark(folder / JOURNAL)
     # `os.walk` passes over folders that a trial renames or deletes meanwhile.

@@ -108,7 +108,7 @@ def summary_of(record: ExperimentRecord) -> Summary:
         **(UNRECORDED if facts.get("foreign") else {}),
         state=record.state,
         killed=record.reason == KILLED,
-        counts=tables.counts(record),
+        counts=record.stats.counts,
         best=tables.best_row(record),
         started=facts.get("created"),
         updated=record.updated,

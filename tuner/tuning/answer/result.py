@@ -31,7 +31,6 @@ from tuner.tuning.output.console import banner, notes_on_metric, place
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
-from tuner.views.tables import counts
 from tuner.views.verdict import diverged, ending_lines
 
 MOST_SHOWN = 10  # most trials in a notebook's view of a search
@@ -111,13 +110,13 @@ class SearchResult:
 
     def _lines(self) -> list[str]:
         e = self._record.experiment
-        totals = ", ".join(f"{count} {status}" for status, count in counts(self._record).items() if count) or "no trial"
+        totals = (f"{count} {status}" for status, count in self._record.stats.counts.items() if count)
         lines = [f"best        none: no trial has a finite {e.metric}"]
         if self._record.best() and (best := self.best):
             lines = [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
             lines += [f"validation  {figures(best.metrics, e.metric)}"]
             lines += [f"test        {figures(best.test)}"] if best.test else []
-        return [f"{e.name}: {self.state}; {totals}", *lines, f"folder      {self.folder}"]
+        return [f"{e.name}: {self.state}; {', '.join(totals) or 'no trial'}", *lines, f"folder      {self.folder}"]
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:

@@ -1,8 +1,9 @@
-"""Learning curves, and the history plot: the best value so far."""
+"""Learning curves, those that other rules would cut (what-if), and the history plot: the best value so far."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
@@ -12,6 +13,7 @@ from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
+from tuner.views.whatif import Fate, WhatIf
 
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
 MAX_CURVES = 400  # more curves cannot be told apart
@@ -22,16 +24,17 @@ MOST_SVG = 10_000
 MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # of rungs; the median rule has one at each epoch
+MOST_CUT = 1000  # what-if: from twice as many trials on, an even sample is drawn
+MOST_CUT_POINTS = 40_000  # what-if: of all curves together; each point repeats its trial's label
 MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # trials whose quantiles are drawn; fewer at an epoch have no quantiles
 DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 
 def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the learning curves of the trials that `drawn` chooses by status, the winner on top.
+    """Draws the learning curves of the `drawn` trials, the winner on top; None without a finite value.
 
-    The curves are thinned to about MAX_POINTS points in all. Rungs are vertical lines. Each prune is marked, together
-    with the cutoff at that time. If there are more than MOST_STOPS, only the last cutoff of each rung is marked. If not
-    all trials are drawn, a band shows their quantiles. Without a finite value, there is no figure.
+    Rungs are vertical lines. Each prune is marked with its cutoff; beyond MOST_STOPS, only each rung's last cutoff. If
+    not all trials are drawn, a band shows their quantiles.
     """
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
     metric, best = experiment.metric, winner[0].id if winner else ""
@@ -69,20 +72,19 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
         xaxis=plot.titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
         legend=plot.LEGEND | {"y": 1.06},
         shapes=[{"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, **below} for rung in rungs],
-        annotations=[
-            {"text": f"{'' if i else 'rung '}{rung}", "x": rung, "y": 1, **above} for i, rung in enumerate(rungs)
-        ],
+        annotations=[{"text": f"{'' if i else 'rung '}{at}", "x": at, "y": 1, **above} for i, at in enumerate(rungs)],
     )
 
 
-def _curve(trial: TrialRecord, metric: str, step: int) -> list[plot.Point]:
-    last, label = len(trial.reports) - 1, plot.label_of(trial)
-    reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or i == last]
+def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str = "") -> list[plot.Point]:
+    """Returns each `step`-th report, that of epoch `end`, and the last one."""
+    ends, label = (end, trial.last_epoch), plot.label_of(trial) + text
+    reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or report.epoch in ends]
     return [(report.epoch, finite(report.metrics.get(metric)), trial.id, label) for report in reports]
 
 
 def _is_line(curve: Sequence[plot.Point]) -> bool:
-    """Whether a line without dots shows every value of a curve: there are two or more, and no gap between them."""
+    """Whether a line without dots shows every value of a curve."""
     return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
 
 
@@ -97,17 +99,14 @@ def _rungs(record: ExperimentRecord) -> list[int]:
 
 
 def _rung_name(rung: RungSummary) -> str:
-    """Names a rung: `rung 4`, or `rung 4, bracket 1` if the scheduler has several brackets."""
     bracket = f", bracket {rung.bracket}" if rung.bracket else ""
     return f"rung {rung.rung:g}{bracket}" + (f", band {rung.band}" if rung.band else "")
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Chooses at most MAX_CURVES trials (the winner may be one more) and returns them in order.
+    """Returns all trials, or the winner and about MAX_CURVES others, in order.
 
-    All trials are returned if they are few enough. With more trials, an even sample of the pruned ones gets at least a
-    quarter of MAX_CURVES, if there are that many. Trials that were not pruned take the other places: half of these for
-    the best by value, half for an even sample of the rest. The winner is always included.
+    A quarter or more are an even sample of the pruned trials; of the others, half are the best, half an even sample.
     """
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
@@ -115,7 +114,7 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
     left = [trial for trial in record.trials if trial.status != "pruned"]
     room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
     if len(left) > room:
-        ranked = (record.trials[rank.place] for rank in record.stats.ranked)
+        ranked = (record.trials[rank.trial_index] for rank in record.stats.ranked)
         half = room // 2
         best = list(islice((trial for trial in ranked if trial.status != "pruned"), half))
         better = {trial.id for trial in best}
@@ -126,22 +125,18 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
 
 
 def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
-    """Returns at most `most` trials at even distances, the first one among them."""
     return trials[:: max(1, math.ceil(len(trials) / max(1, most)))][:most]
 
 
 def _described(record: ExperimentRecord) -> str:
-    """Describes the learning curves in words: how many trials ended how, the best value, and how many prunes where."""
     stats, winner, metric = record.stats, record.best(), record.experiment.metric
-    ended = [(name, stats.counts.get(status, 0)) for status, (name, *_) in plot.GROUPS.items()]
+    ended = [(name, stats.counts[status]) for status, (name, *_) in plot.GROUPS.items()]
     totals = ", ".join(f"{count} {name}" for name, count in ended if count)
     lines = [f"{counted(len(record.trials), 'trial')}: {totals or 'none started'}."]
     if winner:
         trial, report = winner
-        value = f"{report.metrics[metric]:.5g}"
-        lines.append(
-            f"Best {plot.tick(metric, 40)}: {value}, of trial {plot.tick(trial.id, 40)} at epoch {report.epoch}."
-        )
+        value, name = f"{report.metrics[metric]:.5g}", plot.tick(trial.id, 40)
+        lines.append(f"Best {plot.tick(metric, 40)}: {value}, of trial {name} at epoch {report.epoch}.")
     stopped = [rung for rung in stats.rungs if rung.stopped]
     if 0 < len(stopped) <= MOST_RUNGS_IN_TEXT:
         each = "; ".join(f"{rung.stopped} of {rung.reached} at {_rung_name(rung)}" for rung in stopped)
@@ -150,10 +145,7 @@ def _described(record: ExperimentRecord) -> str:
 
 
 def _band(record: ExperimentRecord) -> list[plot.Figure]:
-    """Draws the middle 80 % of all trials as an area, and their median as a line.
-
-    The quantiles are those of an even sample of all trials, at an even sample of their epochs.
-    """
+    """Draws the middle 80 % of an even sample of all trials as an area, and their median as a line."""
     trials, metric = _evenly(list(record.trials), MOST_IN_BAND), record.experiment.metric
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
     values: dict[int, list[float]] = {}
@@ -179,10 +171,7 @@ def _band(record: ExperimentRecord) -> list[plot.Figure]:
 
 
 def _stop_marks(trials: list[TrialRecord], metric: str) -> list[plot.Figure] | None:
-    """Marks where each of the trials was pruned, and the cutoffs then; None for more than MOST_STOPS of them.
-
-    A trial that diverged is marked at its last finite value.
-    """
+    """Marks where each trial was pruned, or had its last finite value, and the cutoffs then; None beyond MOST_STOPS."""
     stops, cutoffs = [], []
     for trial in trials:
         end = next((decision for decision in reversed(trial.decisions) if decision.action == "stop"), None)
@@ -196,17 +185,15 @@ def _stop_marks(trials: list[TrialRecord], metric: str) -> list[plot.Figure] | N
     if len(stops) > MOST_STOPS:
         return None
     cutoffs = [mark for mark in cutoffs if mark[1] is not None]
-    cross, hover = {"symbol": "x", "size": 8, "color": plot.STOP_COLOR}, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"
+    cross, hover = {"symbol": "x", "size": 8, "color": plot.STOP_COLOR}, "%{text}<extra></extra>"
+    of_cutoff = {"meta": "cutoff", "marker": DASH, "hovertemplate": f"cutoff %{{y:.5g}} for<br>{hover}"}
     return [
-        plot.points(
-            "markers", stops, name="pruned here", meta="stop", marker=cross, hovertemplate="%{text}<extra></extra>"
-        ),
-        plot.points("markers", cutoffs, name="cutoff at that time", meta="cutoff", marker=DASH, hovertemplate=hover),
+        plot.points("markers", stops, name="pruned here", meta="stop", marker=cross, hovertemplate=hover),
+        plot.points("markers", cutoffs, name="cutoff at that time", **of_cutoff),
     ]
 
 
 def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
-    """Marks the last cutoff used at each rung; its label says what the rung did to the trials that reached it."""
     rungs = [rung for rung in record.stats.rungs if finite(rung.cutoff_then) is not None][-MOST_CUTOFFS:]
     passed = [f"{counted(rung.reached, 'trial')} reached it, {rung.stopped} pruned" for rung in rungs]
     return [plot.points(
@@ -217,15 +204,12 @@ def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
 
 
 def draw_history(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the best value so far as a step line over the epochs of all trials, with a dot at each improvement.
-
-    The epochs include those that were trained again. Without a finite value, there is no figure.
-    """
+    """Draws the best value so far as a step line over the epochs of all trials, also those trained again."""
     stats, metric = record.stats, record.experiment.metric
     if not stats.improvements:
         return None
     steps = [*stats.improvements, stats.improvements[-1]._replace(epochs=stats.num_reports)]
-    trials = [record.trials[step.place] for step in steps]
+    trials = [record.trials[step.trial_index] for step in steps]
     line = plot.points(
         "lines+markers",
         [(step.epochs, step.value, trial.id, plot.label_of(trial)) for step, trial in zip(steps, trials, strict=True)],
@@ -244,3 +228,54 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     )
     x_axis = plot.titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
     return plot.figure([line], text, clip=(f"best {metric}", within), xaxis=x_axis)
+
+
+def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
+    """Draws the kept part of each curve (of an even sample of many) as a solid line, the saved part as a dotted one."""
+    metric, step = record.experiment.metric, max(1, len(record.trials) // MOST_CUT)
+    pairs = list(zip(record.trials, outcome.fates, strict=True))
+    pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
+    every = math.ceil(sum(len(trial.reports) for trial, _ in pairs) / MOST_CUT_POINTS) or 1
+    kept: dict[str, list[list[plot.Point]]] = {"stopped": [], "ended": [], "unknown": [], "best": []}
+    ends: dict[str, list[plot.Point]] = {"stopped": [], "ended": [], "unknown": []}
+    saved = []
+    for trial, fate in pairs:
+        outcome_text = f"<br>{plot.escaped(_outcome_text(fate), 120)}"
+        if curve := _curve(trial, metric, every, fate.epochs, outcome_text):
+            before = [row for row in curve if row[0] <= fate.epochs]
+            after = [row for row in curve if row[0] >= fate.epochs]
+            kept["best" if trial.id == outcome.best else fate.outcome].append(before)
+            ends[fate.outcome] += before[-1:]
+            saved += [after] if len(after) > 1 else []
+    looks = [
+        ("pruned", plot.GRAY, 1.5, 0.8), ("as recorded", plot.MAIN_COLOR, 1.5, 0.85),
+        ("unknown outcome", plot.OPEN_COLOR, 1.5, 0.9),
+        (f"best: trial {plot.escaped(outcome.best, 40)}", plot.BEST_COLOR, 3, 1.0),
+    ]  # fmt: skip
+    traces = [plot.lines("lines", saved, plot.GRAY, 1.5, 4, name="saved epochs", opacity=0.5)]
+    traces[0]["line"]["dash"] = "dot"
+    for curves, (name, color, width, opacity) in zip(kept.values(), looks, strict=True):
+        traces.append(plot.lines("lines+markers", curves, color, width, 4, name=name, opacity=opacity))
+    marks = [
+        ("pruned here", "x", plot.STOP_COLOR, "stopped"),
+        ("end of the record", "circle-open", plot.OPEN_COLOR, "unknown"),
+    ]
+    for name, symbol, color, end in marks:
+        look = {"marker": {"symbol": symbol, "size": 9, "color": color}, "hovertemplate": "%{text}<extra></extra>"}
+        traces.append(plot.points("markers", ends[end], name=name, **look))
+    numbers = Counter(fate.outcome for trial, fate in pairs if trial.reports)
+    text = (
+        f"{counted(numbers.total(), 'trial')} drawn, replayed with {outcome.scheduler}: {numbers['stopped']} pruned, "
+        f"{numbers['ended']} as recorded, {numbers['unknown']} with an unknown outcome."
+    )
+    y_axis = plot.titled(plot.escaped(metric, 40))
+    return plot.figure(traces, text, legend=plot.LEGEND, xaxis=plot.titled("epoch", rangemode="tozero"), yaxis=y_axis)
+
+
+def _outcome_text(fate: Fate) -> str:
+    if fate.outcome == "unknown":
+        return f"would train beyond epoch {fate.epochs}, the end of its record"
+    if fate.outcome == "ended":
+        return f"trains {fate.epochs} epochs, as recorded"
+    than = "" if fate.cutoff is None else f": {fate.value:.5g} is worse than the cutoff {fate.cutoff:.5g}"
+    return f"pruned at epoch {fate.epochs}{than}"

@@ -1,7 +1,7 @@
 """Parameter importance: how much worse a random forest predicts the trials' ranking when one parameter is shuffled.
 
-This is the permutation importance of Breiman (2001), computed by scikit-learn. Its uncertainty is the spread over
-REPEATS forests, each trained on another bootstrap sample of the trials and scored on the trials outside the sample.
+This is the permutation importance of Breiman (2001). Its uncertainty is the spread over REPEATS forests, each trained
+on another bootstrap sample of the trials and scored on the others.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from tuner.views.figures import plot
 from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
-# Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10
-# trials. It was above 0 in 15 of 30 searches with 15 trials, 22 of 30 with 20, and 29 of 30 with 30. The first bar
-# was then right in all searches with 20 or 30 trials, and wrong in 1 of 15 with 15. Where no parameter matters, R^2
-# was above 0 in 1 of 50 searches.
+# In 30 synthetic searches of 15, 20 and 30 trials each, R^2 was above 0 in 15, 22 and 29; the first bar was then wrong
+# in one with 15 trials. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
 
 
 class Importance(NamedTuple):
-    """Per parameter, the mean drop of R^2 when it is shuffled, and the standard deviation of that drop over forests.
+    """Per parameter, the mean drop of R^2 when it is shuffled, and its standard deviation over forests; largest first.
 
-    The most important parameter comes first. `explained` is the mean R^2 on trials outside a forest's training
-    sample; if it is 0 or below, the drops mean nothing. `values` names the compared values: `loss at epoch 4`.
+    `explained` is the mean R^2 on trials that a forest was not trained on; if it is not above 0, the drops mean
+    nothing. `values` names the compared values: `loss at epoch 4`.
     """
 
     names: list[str]
@@ -41,15 +39,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
-    """Computes the importance of each parameter that differs between the trials with a finite value.
-
-    `choice` says which value of each trial is compared (`values.py`). By default these are values of the same
-    epoch if trials were pruned; otherwise the forests would learn who was pruned. If more than MOST_LINES (1,000)
-    trials have a value, it uses every n-th of them, and the winner.
-
-    Raises:
-        RequestError: there are too few trials or parameters.
-    """
+    """Computes the importance of the parameters of `parallel_of`; RequestError for too few trials or parameters."""
     parallel = parallel_of(record, choice)
     count = len(parallel.trials)
     if count < LEAST_TRIALS or not parallel.axes:
@@ -85,10 +75,7 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
 
 
 def draw_importance(data: Importance) -> plot.Figure:
-    """Draws one bar per parameter with its standard deviation, the most important parameter on top.
-
-    If the forests predict unseen trials no better than the mean does, it draws a sentence that says so, and no bars.
-    """
+    """Draws one bar per parameter, or a sentence if the forests predict unseen trials no better than the mean does."""
     number, values, explained = counted(data.trials, "trial"), plot.tick(data.values, 60), f"{data.explained:.2f}"
     if not data.explained > 0:
         return plot.empty_figure(

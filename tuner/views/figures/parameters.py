@@ -32,10 +32,7 @@ REACH = 0.2  # a share of the axis: cells farther than this from every trial sta
 
 
 class Axis(NamedTuple):
-    """One axis with one position per trial; None for a trial without the parameter (of another branch).
-
-    `ticks` and `texts` label the axis if positions are not the values themselves; otherwise both are empty.
-    """
+    """One axis with one position per trial, None without the parameter. `ticks` may be empty: positions are values."""
 
     name: str
     values: list[float | None]
@@ -44,7 +41,7 @@ class Axis(NamedTuple):
 
     @property
     def known(self) -> list[float]:
-        """The values on the axis, without the None of trials that lack the parameter."""
+        """The positions of the trials that have the parameter."""
         return [value for value in self.values if value is not None]
 
     def filled(self, share: float) -> list[float]:
@@ -55,14 +52,13 @@ class Axis(NamedTuple):
 
     def layout(self, length: int) -> plot.Figure:
         """Returns the layout of the axis in a plot; a tick's text has at most `length` characters."""
-        ticks = (
-            {"tickvals": self.ticks, "ticktext": [plot.tick(text, length) for text in self.texts]} if self.ticks else {}
-        )
+        texts = [plot.tick(text, length) for text in self.texts]
+        ticks = {"tickvals": self.ticks, "ticktext": texts} if self.ticks else {}
         return plot.titled(plot.escaped(self.name, 30), **ticks)
 
 
 class Parallel(NamedTuple):
-    """The parameters' axes, and for each of `trials` the value that `choice` names (`tuner.views.figures.values`)."""
+    """The parameters' axes, and the compared value of each trial; `title` names it."""
 
     axes: list[Axis]
     values: list[float]
@@ -74,11 +70,7 @@ class Parallel(NamedTuple):
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     """Returns the trials with a finite value for `choice`, and the axes of the parameters that differ between them.
 
-    If there are more than MOST_LINES trials, it returns every n-th of them, and the winner. Only the first
-    MOST_PARAMETERS parameters are used.
-
-    Raises:
-        RequestError: `choice` is none of `tuner.views.figures.values`.
+    Of more than MOST_LINES trials, it returns the winner and every n-th. A wrong choice raises a RequestError.
     """
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
@@ -97,7 +89,6 @@ def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
 
 @kept
 def parameters_of(trial: TrialRecord) -> dict[str, Any]:
-    """Returns the first MOST_PARAMETERS parameters of a trial: flattened name -> value."""
     return dict(islice(flat_parameters(trial.config), MOST_PARAMETERS))
 
 
@@ -123,18 +114,17 @@ def _named(name: str, given: list[Any]) -> Axis:
     """Returns an axis with one named tick per value: numbers in ascending order, then texts."""
     texts = {formatted(value): value for value in given if value is not MISSING}
     ordered = sorted(texts, key=lambda text: (finite(texts[text]) is None, finite(texts[text]) or 0, text))
-    place = {text: float(i) for i, text in enumerate(ordered)}
-    positions = [None if value is MISSING else place[formatted(value)] for value in given]
-    return Axis(name, positions, list(place.values()), ordered)
+    position = {text: float(i) for i, text in enumerate(ordered)}
+    positions = [None if value is MISSING else position[formatted(value)] for value in given]
+    return Axis(name, positions, list(position.values()), ordered)
 
 
 def too_few(record: ExperimentRecord, choice: str) -> plot.Figure | None:
     """Returns a figure that says that there is nothing to compare, if only the reader's choice is the reason."""
     if not choice or choice == default(record) or not parallel_of(record).axes:
         return None
-    return plot.empty_figure(
-        f"No two trials with different settings have a {title_of(record.experiment.metric, choice)}."
-    )
+    value = title_of(record.experiment.metric, choice)
+    return plot.empty_figure(f"No two trials with different settings have a {value}.")
 
 
 def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
@@ -198,10 +188,7 @@ def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None
 
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
-    """Returns the mean over a trial's reports of each column of usage or speed in its last report.
-
-    One pass over the reports serves all columns, because one pass per column would take minutes if both are many.
-    """
+    """Returns the mean over a trial's reports of each column of usage or speed in its last report, in one pass."""
     last = trial.reports[-1].metrics if trial.reports else {}
     names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
     columns: dict[str, list[float]] = {name: [] for name in names}
@@ -247,25 +234,23 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
     text = f"{counted(len(trials), 'trial')}: {plot.tick(data.title, 60)} against {names}{more}."
     if best >= 0:
         at = [(axis, axis.values[best]) for axis in axes[:MOST_AT]]
-        places = [f"{plot.tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None]
+        places = [f"{plot.tick(axis.name, 24)} {_label(axis, x)}" for axis, x in at if x is not None]
         text += f" The best trial, {plot.tick(trials[best].id, 40)}, is at {', '.join(places)}."
     layout |= {"grid": grid, "showlegend": False, "height": 60 + 230 * rows}
     return plot.figure(traces, text, clip=(data.title, within), **layout)
 
 
-def _label(axis: Axis, place: float) -> str:
-    """Returns a position's label: its tick's text, else its number. On a logarithmic axis, `place` is a log10."""
-    if place in axis.ticks:
-        return plot.tick(axis.texts[axis.ticks.index(place)], 16)
-    return f"{10**place if axis.ticks else place:.4g}"
+def _label(axis: Axis, position: float) -> str:
+    """Returns the text of a position's tick, else its number; on a logarithmic axis, it is a log10."""
+    if position in axis.ticks:
+        return plot.tick(axis.texts[axis.ticks.index(position)], 16)
+    return f"{10**position if axis.ticks else position:.4g}"
 
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
     """Draws the metric, smoothed over the parameters `x` and `y`, and the trials that have both as dots.
 
-    Raises:
-        RequestError: a parameter does not exist or has the same value in all trials with a finite metric, or no trial
-            has both, or `choice` is none of `tuner.views.figures.values`.
+    Raises RequestError if a parameter does not differ between trials, no trial has both, or `choice` is wrong.
     """
     parallel, mode = parallel_of(record, choice), record.experiment.mode
     axes = {axis.name: axis for axis in parallel.axes}
@@ -305,12 +290,11 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
 
 
 def shared(x: Axis, y: Axis) -> list[int]:
-    """Returns the indices of the trials that have both parameters."""
     return [i for i, pair in enumerate(zip(x.values, y.values, strict=True)) if None not in pair]
 
 
 def varied(x: Axis, y: Axis) -> bool:
-    """Returns whether both parameters differ among the trials that have both, so that the contour is a surface."""
+    """Whether both parameters differ among the trials that have both, so that the contour is a surface."""
     return all(len({axis.values[i] for i in shared(x, y)}) > 1 for axis in (x, y))
 
 

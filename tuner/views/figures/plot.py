@@ -1,12 +1,10 @@
 """What all figures share: colours, escaped texts, traces and layouts of Plotly's schema, and axes without outliers.
 
-A figure is a dictionary of Plotly's schema, made without importing plotly. `Plotly.react` and
-`plotly.graph_objects.Figure` accept it unchanged. Plotly reads texts as HTML: every text that a figure shows from an
-experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
+A figure is a dictionary of Plotly's schema, made without importing plotly. Plotly reads texts as HTML: every text from
+an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
 
-In a trace that shows trials, `customdata` has the trial's id for each point or bar (None in the gaps between lines),
-and `meta` names what the trace shows. The layout's `meta` has `text`, a description in words for readers who do not see
-the figure, and `clipped`, if an axis leaves out outliers: the axis and its title without the clipping.
+In a trace that shows trials, `customdata` has each point's trial, and `meta` names what the trace shows. The layout's
+`meta` has `text`, a description in words, and `clipped`, if an axis leaves out outliers: it and its whole title.
 """
 
 from __future__ import annotations
@@ -39,9 +37,8 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
     "running": ("running", "#009e73", 0.9),
     "completed": ("completed", MAIN_COLOR, 0.85),
 }
-# Viridis without its ends, which are hard to see on a white or a black page. Its lightness changes evenly, and readers
-# with any colour blindness can tell its colours apart. The best value gets the first colour; `look.js` reverses the
-# scale on a dark page, so that the best value always contrasts most with the page.
+# Viridis without its ends, which are hard to see on a white or a black page. The best value gets the first colour;
+# `look.js` reverses the scale on a dark page, so that the best value always contrasts most with the page.
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
 MOST_SHOWN = 12  # a hover box with more covers the curves
@@ -54,18 +51,15 @@ LEAST_DIGITS, MOST_DIGITS = 4, 15  # of a tick's text; more than 15 are those of
 
 def escaped(text: str, length: int = sys.maxsize) -> str:
     """Returns the text on one line with HTML escaped; a text beyond `length` characters is cut and ends in `...`."""
-    return html.escape(_cut(printable(" ".join(text.split())), length))
+    return html.escape(cut(printable(" ".join(text.split())), length))
 
 
 def tick(text: str, length: int) -> str:
-    """Returns the text for an axis tick: one line of at most `length` characters without `<`, `>` and `&`.
-
-    Plotly reads some tick texts as HTML and others as plain text, so these three characters are replaced, not escaped.
-    """
-    return _cut(printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+")), length)
+    """Returns a text for a tick, which Plotly may read as HTML or as plain text: `<`, `>` and `&` are replaced."""
+    return cut(printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+")), length)
 
 
-def _cut(line: str, length: int) -> str:
+def cut(line: str, length: int) -> str:
     return line if len(line) <= length else line[: length - 3] + "..."
 
 
@@ -100,12 +94,7 @@ def figure(
     axis: str = "yaxis",
     **layout: Any,
 ) -> Figure:
-    """Returns a figure, without its empty traces.
-
-    Args:
-        text: describes the figure in words.
-        clip: title and range of the metric's axis; its layout is added as `axis`.
-    """
+    """Returns a figure that `text` describes, without empty traces; `clip`: title and range of the metric's `axis`."""
     if clip:
         layout = {axis: value_axis(*clip)} | layout
     clipping = {"clipped": {"axis": axis, "title": escaped(clip[0], 60)}} if clip and clip[1] else {}
@@ -114,7 +103,6 @@ def figure(
 
 
 def titled(text: str, **more: Any) -> Figure:
-    """Returns the layout of an axis with this title."""
     return {"title": {"text": text}, **more}
 
 
@@ -136,10 +124,7 @@ class Range(NamedTuple):
 
 
 def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
-    """Returns the range that leaves out outliers on the worst side; None if there are none, or too few values.
-
-    The best value is always inside. `weights` say how much each value counts for the median; by default all are equal.
-    """
+    """Returns the range without outliers on the worst side, if there are any; `weights` of values for the median."""
     sign = sign_of(mode)
     pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
     if len(pairs) < (2 if weights else LEAST_VALUES):
@@ -173,10 +158,7 @@ def value_axis(title: str, within: Range | None) -> Figure:
 
 
 def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Returns NUM_TICKS even ticks, and their texts with as few digits as tell them apart, but at least four.
-
-    Plotly's own texts have all digits of the ends of an axis: 726.8556795M.
-    """
+    """Returns NUM_TICKS even ticks, and texts with as few digits as tell them apart (Plotly has 726.8556795M)."""
     ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
     for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):
         texts = [f"{tick:.{digits}g}" for tick in ticks]

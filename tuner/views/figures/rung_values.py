@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from tuner.record.records import TrialRecord, finite, kept
+from tuner.record.records import Decision, TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
@@ -18,83 +18,58 @@ MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarise
 MOST_CUTOFFS = 200  # points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
 MOST_NAMED = 4  # rungs in the text about the plot
-WAITS = "waits"
-OF_ACTIONS = {"pause": WAITS, "stop": "pruned"}
 # OUTCOMES: name -> colour, offset from the rung
 OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
-class Reached(NamedTuple):
-    """A trial's arrival at a rung: when, with which value, the cutoff then, and one of OUTCOMES or WAITS."""
-
-    trial: TrialRecord
-    time: float
-    value: float | None
-    cutoff: float | None
-    outcome: str
-
-
 class Rung(NamedTuple):
-    """The trials at one rung of one bracket (0 without brackets).
-
-    Attributes:
-        trials: outcome -> (value, trial) of each trial with a finite value.
-        cutoffs: the cutoffs as (time, cutoff), thinned.
-        num_waiting: the number of trials that are paused there and have no outcome yet.
-    """
+    """The trials at one rung of one bracket (0 without brackets)."""
 
     bracket: int
     epoch: float
-    trials: dict[str, list[tuple[float, TrialRecord]]]
-    cutoffs: list[tuple[float, float]]
-    num_waiting: int
+    trials: dict[str, list[tuple[float, TrialRecord]]]  # outcome -> (value, trial)
+    cutoffs: list[tuple[float, float]]  # (time, cutoff), thinned
+    num_waiting: int  # trials that are paused there
 
     @property
     def values(self) -> list[float]:
-        """The values of all trials at the rung."""
         return [value for some in self.trials.values() for value, _ in some]
 
 
 def rungs_of(record: ExperimentRecord) -> list[Rung]:
     """Collects the values and cutoffs at each rung, from the lowest bracket and rung on."""
-    arrived: dict[tuple[int, float], list[Reached]] = defaultdict(list)
+    decisions: dict[tuple[int, float], list[tuple[TrialRecord, float, Decision]]] = defaultdict(list)
     for trial in record.trials:
-        for place, reached in _reached(trial).items():
-            arrived[place].append(reached)
-    places = sorted(place for place, some in arrived.items() if any(each.outcome != WAITS for each in some))
-    return [_rung(*place, arrived[place]) for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
+        for key, (time, decision) in _last_decisions(trial).items():
+            decisions[key].append((trial, time, decision))
+    keys = sorted(key for key, some in decisions.items() if any(d.action != "pause" for *_, d in some))
+    return [_rung(*key, decisions[key]) for key in keys[:: math.ceil(len(keys) / MOST_RUNGS) or 1]]
 
 
-def _rung(bracket: int, epoch: float, arrived: list[Reached]) -> Rung:
-    done = [each for each in arrived if each.outcome != WAITS]
-    values = [(each.outcome, each.value, each.trial) for each in done if each.value is not None]
-    trials = {name: [(value, trial) for outcome, value, trial in values if outcome == name] for name in OUTCOMES}
-    cutoffs = [(each.time, each.cutoff) for each in done if each.cutoff is not None]
+def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, Decision]]) -> Rung:
+    done = [each for each in decisions if each[2].action != "pause"]
+    trials: dict[str, list[tuple[float, TrialRecord]]] = {name: [] for name in OUTCOMES}
+    for trial, _, decision in done:
+        if (value := finite(decision.compared_value)) is not None:
+            trials["pruned" if decision.action == "stop" else "continued"].append((value, trial))
+    cutoffs = [(time, cutoff) for _, time, d in done if (cutoff := finite(d.cutoff)) is not None]
     # An even sample in the order of time, with the first and the last; sorting all takes 40 ms of 10,000.
     every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
     thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
-    return Rung(bracket, epoch, trials, thinned, len(arrived) - len(done))
+    return Rung(bracket, epoch, trials, thinned, len(decisions) - len(done))
 
 
 @kept
-def _reached(trial: TrialRecord) -> dict[tuple[int, float], Reached]:
-    """Returns for each bracket and rung the trial's last decision there, also after a restart or a pause."""
+def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, Decision]]:
+    """Returns for each bracket and rung the last decision there, also after a restart, and its time."""
     times = {report.epoch: report.time for report in trial.reports if trial.decisions}
-    return {
-        (d.bracket or 0, d.rung): Reached(
-            trial, times[d.epoch], finite(d.compared_value), finite(d.cutoff), OF_ACTIONS.get(d.action, "continued")
-        )
-        for d in trial.decisions
-        if d.rung is not None and d.epoch in times
-    }
+    known = (d for d in trial.decisions if d.epoch in times)
+    return {(d.bracket or 0, d.rung): (times[d.epoch], d) for d in known if d.rung is not None}
 
 
 def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time.
-
-    A trial that waits at a rung is not drawn. Without a value at a rung, there is no figure.
-    """
+    """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time."""
     rungs, metric, spans = rungs_of(record), record.experiment.metric, record.stats.worker_spans
     values = [value for rung in rungs for value in rung.values]
     if not values:
@@ -143,7 +118,6 @@ def _dots(rungs: list[Rung], name: str) -> plot.Figure:
 
 
 def _boxes(rungs: list[Rung], name: str) -> plot.Figure:
-    """Draws quartiles as a box and the 5 % and 95 % quantiles as whiskers."""
     color, offset = OUTCOMES[name]
     places = [(i, rung.trials[name]) for i, rung in enumerate(rungs) if len(rung.trials[name]) > MOST_DOTS]
     ordered = [sorted(value for value, _ in some) for _, some in places]

@@ -24,24 +24,20 @@ class Span(NamedTuple):
 
 
 def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
-    """Returns the latest MOST_SPANS runs of trials in the order of their start, and the rows of the plot.
-
-    A row is a slot on a node, not a process: the journal records a trial's node but not its worker, and a worker runs
-    several trials one after the other. A node has only as many rows as it needs for trials that ran in parallel.
-    """
+    """Returns the latest MOST_SPANS runs by their start, and the rows of the plot: slots of a node, not processes."""
     worker_spans = record.stats.worker_spans[-MOST_SPANS:]
     busy: dict[str, list[float]] = {}
     spans, lanes = [], {}
     for start, i, number in worker_spans:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
-        places = busy.setdefault(trial.node, [])
+        slots = busy.setdefault(trial.node, [])
         # A row is free 50 ms early, because a trial's end is journaled slightly after the start of the next trial.
-        place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
-        places[place : place + 1] = [end]
-        lane = lanes[trial.node, place] = f"{plot.escaped(trial.node or 'node', 60)} / {place + 1}"
+        slot = next((n for n, until in enumerate(slots) if until <= start + 0.05), len(slots))
+        slots[slot : slot + 1] = [end]
+        lane = lanes[trial.node, slot] = f"{plot.escaped(trial.node or 'node', 60)} / {slot + 1}"
         first = worker_spans[0].start
         spans.append(Span(trial, lane, round(start - first, 3), round(end - first, 3)))
-    return spans, [lanes[slot] for slot in sorted(lanes)]
+    return spans, [lanes[key] for key in sorted(lanes)]
 
 
 @kept
@@ -92,7 +88,6 @@ def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
 
 
 def _described(spans: list[Span], rows: int, took: str, best: str) -> str:
-    """Describes the plot in words: runs, rows, and how much of the rows' time trials used."""
     used, whole = sum(span.end - span.start for span in spans), max(span.end for span in spans)
     share = f", busy {100 * used / (whole * rows):.0f} % of the time" if whole > 0 else ""
     last = "The last " if len(spans) == MOST_SPANS else ""
@@ -111,10 +106,7 @@ class Copy(NamedTuple):
 
 
 def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws one row per trial with a dot for each report, and an arrow from the copied trial to its copy.
-
-    The ancestors of the best value are a thick line. Only population-based training has this figure.
-    """
+    """Draws a row per trial of pbt, its reports as dots, copies as arrows; a thick line has the winner's ancestors."""
     metric, mode, winner = record.experiment.metric, record.experiment.mode, record.best()
     if record.experiment.scheduler != "pbt" or winner is None:
         return None
@@ -138,22 +130,18 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
     def at(time: float) -> float:
         return round((time - start) / per, 4)
 
-    seen = [copy for copy in copies if copy.trial in row]
-    arrows = plot.points(
-        "lines",
-        [
-            point
-            for copy in seen
-            if copy.source in row
-            for point in (*((at(copy.time), row[name], name) for name in (copy.source, copy.trial)), plot.GAP)
-        ],
-        name="copied from", meta="copy", hoverinfo="skip", line={"color": plot.GRAY, "width": 1.2},
-    )  # fmt: skip
-    texts = [f"trial {plot.escaped(c.trial, 40)} copied trial {plot.escaped(c.source, 60)}" for c in seen]
-    texts = [f"{text}<br>{plot.escaped(c.reason, 120)}" for text, c in zip(texts, seen, strict=True)]
+    lines: list[plot.Point] = []
+    ends: list[plot.Point] = []
+    for copy in (copy for copy in copies if copy.trial in row):
+        end = (at(copy.time), row[copy.trial], copy.trial)
+        text = f"trial {plot.escaped(copy.trial, 40)} copied trial {plot.escaped(copy.source, 60)}"
+        ends.append((*end, f"{text}<br>{plot.escaped(copy.reason, 120)}"))
+        if copy.source in row:
+            lines += [(at(copy.time), row[copy.source], copy.source), end, plot.GAP]
+    look = {"hoverinfo": "skip", "line": {"color": plot.GRAY, "width": 1.2}}
+    arrows = plot.points("lines", lines, name="copied from", meta="copy", **look)
     heads = plot.points(
-        "markers", [(at(c.time), row[c.trial], c.trial, text) for c, text in zip(seen, texts, strict=True)],
-        name="copy with changed parameters", meta="copy", hovertemplate="%{text}<extra></extra>",
+        "markers", ends, name="copy with changed parameters", meta="copy", hovertemplate="%{text}<extra></extra>",
         marker={"symbol": "diamond", "size": 10, "color": plot.MAIN_COLOR, "line": {"width": 1, "color": "#ffffff"}},
     )  # fmt: skip
     best = plot.points(
@@ -183,7 +171,6 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
 
 @kept
 def copies_of(trial: TrialRecord, metric: str) -> list[Copy]:
-    """Returns the trial's copies, in the order of its decisions."""
     pairs = ((decision, _report_of(trial, decision, metric)) for decision in trial.decisions if decision.copied)
     return [Copy(report.time, trial.id, made.copied or "", made.reason) for made, report in pairs if report]
 
@@ -196,10 +183,7 @@ def _report_of(trial: TrialRecord, decision: Decision, metric: str) -> Report | 
 
 
 def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tuple[str, float, float]]:
-    """Traces a trial's value at time `end` back through the copies that led to it.
-
-    Returns (trial, start time, end time) for each part of the value's history, the latest first.
-    """
+    """Traces a trial's value at `end` back through copies: (trial, start time, end time), the latest first."""
     path = []
     for copy in reversed(copies):
         if copy.trial == trial and copy.time < end:

@@ -1,7 +1,6 @@
 """Which value of each trial the figures compare: its best, its last, or its value at an epoch that trials share.
 
-A pruned trial's best value comes from fewer epochs than that of a trial that trained to the end. Figures of parameters
-would show mostly this difference. If the scheduler pruned trials, they therefore compare values at the same epoch.
+A pruned trial's best value comes from fewer epochs than others'. So with pruned trials, the default is one epoch.
 """
 
 from __future__ import annotations
@@ -33,11 +32,8 @@ def offered(record: ExperimentRecord) -> list[str]:
 
 @kept
 def default(record: ExperimentRecord) -> str:
-    """Returns the choice of a figure that names none.
-
-    If trials were pruned, it is the last epoch that nine of ten trials reached, else the best value.
-    """
-    return str(shared_epoch(record)) if record.stats.counts.get("pruned") and shared_epoch(record) else BEST
+    """Returns the choice of a figure that names none: `shared_epoch` if trials were pruned, else the best value."""
+    return str(shared_epoch(record)) if record.stats.counts["pruned"] and shared_epoch(record) else BEST
 
 
 @kept
@@ -49,11 +45,7 @@ def shared_epoch(record: ExperimentRecord) -> int:
 
 
 def chosen(record: ExperimentRecord, choice: str) -> str:
-    """Returns the choice, or the default for an empty text.
-
-    Raises:
-        RequestError: it is neither `best` nor `last` nor an epoch.
-    """
+    """Returns the choice, or the default for an empty text; raises RequestError for any other text."""
     if choice and choice not in (BEST, LAST) and not (choice.isdecimal() and choice.isascii()):
         raise RequestError(f"values {choice!r}: must be {BEST}, {LAST} or an epoch{nearest(choice, (BEST, LAST))}")
     return choice or default(record)
@@ -67,10 +59,7 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
-    """Returns the trial's value for a choice; None if it is not finite, or not reached.
-
-    `choice` is `best`, `last`, or an epoch: then the value is that of the first report at or after the epoch.
-    """
+    """Returns the trial's value; None if it is not finite or not reached. That of an epoch may be reported later."""
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
