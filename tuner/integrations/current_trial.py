@@ -72,7 +72,8 @@ def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> cont
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         own = options.get("callbacks") or []
-        made(self, *arguments, **{**options, "callbacks": [*(own if isinstance(own, list) else [own]), callback()]})
+        own = list(own) if isinstance(own, (list, tuple)) else [own]
+        made(self, *arguments, **{**options, "callbacks": [*own, callback()]})
 
     def train(self: Any, *arguments: Any, **options: Any) -> Any:
         call = inspect.signature(trained).bind(self, *arguments, **options)

@@ -112,8 +112,7 @@ def decode(params: Params, setting: Params) -> Setting:
 def describe(params: Params) -> dict[str, dict[str, Any]]:
     """Name of a flattened config -> its domain as JSON, as experiment.json records it; constants are left out.
 
-    A name that several branches declare in different ways has the values of all if each is a choice; otherwise it has
-    the kind `conditional`, with the domain of each branch.
+    A name that branches declare in different ways has the values of all if each is a choice, else kind `conditional`.
     """
     found: dict[str, list[Any]] = {}
     for name, value in searched(params).items():

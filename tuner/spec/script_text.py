@@ -166,10 +166,7 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
 
 
 def of_study(source: str, path: object) -> dict[str, Any]:
-    """Returns the fields of a Space for a script's Optuna study, with the mode and number of trials that it declares.
-
-    Raises RequestError for several directions or objectives, and for a script that imports Optuna itself.
-    """
+    """Returns the fields of a Space that a script's Optuna study declares; RequestError if it is no search."""
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
     if not created:

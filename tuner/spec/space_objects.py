@@ -22,10 +22,7 @@ SHIPPED = "search_spaces."
 
 
 def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
-    """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`.
-
-    Raises RequestError as `find_space`, and if the argument is or has no Space.
-    """
+    """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`."""
     if isinstance(given, (str, PathLike)):
         return find_space(str(given))
     if isinstance(given, ModuleType):

@@ -42,15 +42,12 @@ MAIN = "__main__"  # a space that is defined in a script or a notebook is named 
 
 @dataclass(frozen=True)
 class LoadedSpace:
-    """A loaded space with its origin: the name that was requested, its file, and the file's sha256.
-
-    A space of a notebook has no file; its sha256 is that of its functions' source texts.
-    """
+    """A loaded space with its origin."""
 
     space: Space
-    name: str
-    path: Path | None
-    sha256: str
+    name: str  # as requested by `--space`
+    path: Path | None  # None for a space of a notebook
+    sha256: str  # of the file; for a notebook, of the functions' source texts
     module: str
 
     @property
@@ -155,10 +152,7 @@ def mentions_torch(name: str) -> bool:
 
 
 def find_space(name: str) -> LoadedSpace:
-    """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`.
-
-    Raises RequestError if the name is unknown, the file does not import, or the module has no Space.
-    """
+    """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`."""
     origin, attribute = locate_space(name)
     try:
         with patience(f"importing {name}", CAUSE):

@@ -34,9 +34,8 @@ SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's 
 class Training:
     """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Each epoch
-    begins with global random streams (Python's, numpy's, torch's) seeded from seed, epoch and rank, so a saved state
-    needs no random state. The data is only read, so it may lie in shared memory.
+    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Each epoch seeds
+    the global random streams from seed, epoch and rank, so a saved state needs no random state.
 
     Args:
         splits: the data, with a validation part (see `hold_out`).
