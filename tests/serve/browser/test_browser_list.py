@@ -204,10 +204,9 @@ def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page,
     expect(page.locator("#extend")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_reads_starts_and_keeps_the_list_in_order(page, acting, scheme):
+def test_a_phone_reads_starts_and_keeps_the_list_in_order(page, acting):
     folder = noted(acting, "demo-" + "x" * 90, ["a-long-tag-of-forty-characters-" + "y" * 9])
-    page.emulate_media(color_scheme=scheme)
+    page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 400, "height": 800})
     signed_in(page, acting)
     page.click("#start > summary")
