@@ -91,10 +91,7 @@ def reports(seed):
 
 
 class Halving(Search):
-    """A search by HyperBand with eight trials: three in its first bracket, five in its second.
-
-    The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
-    """
+    """A search by HyperBand with three trials in its first bracket, five in its second, which ends at epoch 6."""
 
     def __init__(self, path, **choices):
         super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)

@@ -11,10 +11,7 @@ from tuner.spec.experiment import Experiment
 
 
 def rule_of(experiment: Experiment, brackets: int) -> Rule:
-    """Returns a new rule for an experiment's scheduler; for pbt, which changes settings instead, the rule of fifo.
-
-    Only asha and asha-promotion have `brackets`.
-    """
+    """Returns a new rule for an experiment's scheduler (for pbt that of fifo); only those of asha have `brackets`."""
     match experiment.scheduler:
         case "asha" | "asha-promotion":
             return OwnLength(experiment, brackets)

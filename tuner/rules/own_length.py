@@ -14,12 +14,10 @@ from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
-    """Returns the rules for trials that end by themselves after `epochs` epochs (0 = unknown).
-
-    Only a grace period that `auto` chose shrinks in proportion.
-    """
+    """Returns the rules for trials that end by themselves after `epochs` epochs; 0 = an unknown number."""
     if not 0 < epochs < rules.max_epochs:
         return rules
+    # Only a grace period that `auto` chose shrinks in proportion.
     grace = suited_grace(epochs) if rules.auto_grace else min(rules.grace_period, epochs)
     # Keeps the number of rungs below MOST_RUNGS.
     grace = max(grace, math.ceil(epochs * rules.reduction_factor ** (2 - MOST_RUNGS)))

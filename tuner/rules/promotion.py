@@ -107,10 +107,7 @@ class Promotion(Rule):
 
 
 class PromotionRung:
-    """A rung of promoting ASHA. Smaller values are better; of equal values, the earlier one.
-
-    A method takes O(log n) steps and moves at most 8 bytes per trial in a list.
-    """
+    """A rung of promoting ASHA: smaller values are better, the earlier of equal ones. A method takes O(log n) steps."""
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor

@@ -61,10 +61,7 @@ class Rule:
         return []
 
     def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
-        """Notes that a trial has ended by itself after `epochs`, before max_epochs.
-
-        Returns the decisions on the paused trials that continue because of it.
-        """
+        """Notes that a trial has ended by itself before max_epochs; returns the decisions on trials of `paused`."""
         return []
 
     def _against_cutoff(self, what: str, value: float, decision: RuleDecision) -> RuleDecision:

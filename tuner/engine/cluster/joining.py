@@ -66,10 +66,7 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """Returns the cluster's metadata (its Ray and Python versions) and its nodes, from its head.
-
-    Raises RequestError if this machine's token is missing or does not suit, or what listens is no Ray head.
-    """
+    """Returns the cluster's metadata (its Ray and Python versions) and nodes; raises RequestError if it gives none."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()
     if "RAY_AUTH_MODE" not in os.environ and has_token:  # as `ray.init` does

@@ -44,10 +44,7 @@ class SearchStopper(Stopper):
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def blocked(self, error: OSError, path: Path) -> bool:
-        """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal).
-
-        Meanwhile the search stands still, and trials wait for the answers to their reports.
-        """
+        """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal)."""
         self.waiting(f"{path.parent}: {error.strerror or error}")
         time.sleep(1)
         return not self.interrupted

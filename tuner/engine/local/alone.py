@@ -67,10 +67,7 @@ def correct_late_import() -> None:
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init`: the folder of its sockets and logs, `PATIENT`, and what workers import.
-
-    With them, only `start_ahead` starts workers before a trial needs them.
-    """
+    """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them."""
     config = {
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests of `start_ahead` beyond it

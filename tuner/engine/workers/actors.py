@@ -24,10 +24,7 @@ class WorkerActor(DDPRank):
 
 
 class Workers(Group):
-    """A training group of Ray actors, one in each bundle of the trial's placement group, with `cpus` and `gpus` each.
-
-    `material` is a reference to (task, splits) in the object store.
-    """
+    """A training group of Ray actors, one per bundle of the trial's placement group; `material` is a Ray reference."""
 
     def __init__(self, material: Any, num_workers: int, cpus: float, gpus: float) -> None:
         self.cpus, self.gpus = cpus, gpus

@@ -106,10 +106,7 @@ def await_left() -> None:
 
 
 class OwnFolder:
-    """The folder `here` in which a trial runs; it and the folders above it show those around `start`.
-
-    Ray's folder of the trial is `<results>/<experiment>/ray/<trial>`.
-    """
+    """The folder `here` in which a trial runs; it and the folders above it show those around `start`."""
 
     def __init__(self, trial: Path) -> None:
         self.start = Path.cwd()
@@ -117,7 +114,7 @@ class OwnFolder:
         self._trial = trial.resolve()  # the system's name of the folder in which the trial runs has no links
         self._root = self._trial / RUNNING
         self.here = self._root / self.start.relative_to(self._base)
-        self._results = self._trial.parents[2]
+        self._results = self._trial.parents[2]  # `trial` is <results>/<experiment>/ray/<trial>
         # The folder of results is not shown: it has this folder in it.
         self._way = {self.start, *self.start.parents, *self._results.parents}
 
