@@ -1,7 +1,4 @@
-"""Reads experiment folders that plain Ray Tune wrote: params.json, result.json and error.txt of trials, and the
-experiment_state-*.json with their statuses. Loads no pickle. No file says which metric was optimised, or why a trial
-was stopped.
-"""
+"""Reads folders that plain Ray Tune wrote; loads no pickle. No file there says which metric was optimised."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class ExperimentRecord:
         state: running, finished, interrupted or failed; `reason` says why it ended before its last trial.
         refused: whether it ended because its request was wrong.
         out_of_time: whether its time budget ended it; its state is finished.
-        changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
-        length: the most epochs after which a trial ended by itself, if the rungs moved to it; 0 if they did not.
+        changed: why asha-promotion used the rule of asha instead of its own, if it did.
+        length: the most epochs after which a trial ended by itself, if the rungs moved to it.
         took_s: the seconds of all sessions together.
         updated: the time of the last event, in unix seconds; None without events.
         lines: how many lines of the journal the record is based on.

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from tuner.errors import RequestError, printable
 from tuner.record.events import strict
+from tuner.views.figures.plot import empty_figure
 
 MOST_BYTES = 32 << 20  # bytes of a response; 10,000 trials of ten parameters take 5 MB, figures of 12 parameters 8 MB
 MOST_ROW = 64 << 10  # bytes of one row of a list; a longer row is shortened
@@ -162,9 +163,7 @@ def _within(text: bytes, most: int) -> bytes:
     if len(text) <= most:
         return text
     reason = f"left out: this figure has {len(text):,} bytes; a response has at most {MOST_BYTES:,}"
-    note = {"text": reason, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
-    axis = {"visible": False}
-    return to_json({"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}})
+    return to_json(empty_figure(reason))
 
 
 def _field_text(value: Any) -> bytes:

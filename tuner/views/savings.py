@@ -10,8 +10,7 @@ from tuner.rules.hyperband import ADVICE, band_of
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
     """Estimates the epochs and worker seconds that the trials which a rule stopped still needed, with a sentence.
 
-    A trial that reported only once counts at the search's median speed: its report also waited for the worker's start.
-    All are empty if no rule pruned a trial, or if the length of an unpruned trial is unknown.
+    A trial that reported only once counts at the search's median speed. All are empty if nothing is known.
     """
     stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
     left = [max(0, length - trial.last_epoch) for trial in stopped]

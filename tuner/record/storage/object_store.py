@@ -188,11 +188,8 @@ class Uploader:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
-
-    The journal's size is read first but listed last: the checkpoints that this part names are uploaded before it.
-    """
-    journal = _mark(folder / JOURNAL)
+    """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns."""
+    journal = _mark(folder / JOURNAL)  # first, but listed last: the checkpoints that it names are uploaded before it
     # `os.walk` passes over folders that a trial renames or deletes meanwhile.
     names = [Path(place, name).relative_to(folder).as_posix() for place, _, files in os.walk(folder) for name in files]
     left_out = {*OF_THIS_MACHINE, JOURNAL}

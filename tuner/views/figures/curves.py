@@ -31,11 +31,7 @@ DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": 
 
 
 def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the learning curves of the `drawn` trials, the winner on top; None without a finite value.
-
-    Rungs are vertical lines. Each prune is marked with its cutoff; beyond MOST_STOPS, only each rung's last cutoff. If
-    not all trials are drawn, a band shows their quantiles.
-    """
+    """Draws the learning curves of the `drawn` trials with rungs and prunes; a band shows quantiles of all trials."""
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
     metric, best = experiment.metric, winner[0].id if winner else ""
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
@@ -104,10 +100,7 @@ def _rung_name(rung: RungSummary) -> str:
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns all trials, or the winner and about MAX_CURVES others, in order.
-
-    A quarter or more are an even sample of the pruned trials; of the others, half are the best, half an even sample.
-    """
+    """Returns about MAX_CURVES trials in order: the winner, a sample of the pruned, the best and a sample of others."""
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
     pruned = [trial for trial in record.trials if trial.status == "pruned"]

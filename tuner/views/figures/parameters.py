@@ -68,10 +68,7 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value for `choice`, and the axes of the parameters that differ between them.
-
-    Of more than MOST_LINES trials, it returns the winner and every n-th. A wrong choice raises a RequestError.
-    """
+    """Returns the trials with a finite value (of many: every n-th, and the winner), and the parameters that differ."""
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
@@ -248,10 +245,7 @@ def _label(axis: Axis, position: float) -> str:
 
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
-    """Draws the metric, smoothed over the parameters `x` and `y`, and the trials that have both as dots.
-
-    Raises RequestError if a parameter does not differ between trials, no trial has both, or `choice` is wrong.
-    """
+    """Draws the metric, smoothed over the parameters `x` and `y`, and the trials that have both as dots."""
     parallel, mode = parallel_of(record, choice), record.experiment.mode
     axes = {axis.name: axis for axis in parallel.axes}
     for name in (x, y):

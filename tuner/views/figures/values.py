@@ -1,7 +1,4 @@
-"""Which value of each trial the figures compare: its best, its last, or its value at an epoch that trials share.
-
-A pruned trial's best value comes from fewer epochs than others'. So with pruned trials, the default is one epoch.
-"""
+"""Which value of each trial the figures compare: its best, its last, or its value at an epoch that trials share."""
 
 from __future__ import annotations
 
