@@ -155,6 +155,7 @@ def test_an_interrupt_keeps_the_state_and_the_process(here, capsys):
     assert "resume      from Python: tuner.search(space, resume='cut')" in capsys.readouterr().out
     cut = load("results/cut")
     assert cut.state == "interrupted" and cut.best.test is None  # the test set is used after the search has ended
+    assert list(cut.trials["status"]).count("interrupted") == 1
     assert search(tiny.space, resume="cut").state == "finished"
 
 

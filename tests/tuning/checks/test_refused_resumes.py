@@ -1,5 +1,6 @@
 """A resume is refused with what the folder lacks or the command changes; a search killed at its start begins anew."""
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -131,6 +132,15 @@ def test_a_foreign_folder_or_file_is_refused(refused, saved):
         (saved.parent / name).write_text("hello")
         other = name.partition("/")[0]
         assert f"no experiment '{other}' in " in refused("--resume", other)
+
+
+def test_an_experiment_that_changes_before_it_is_locked_is_refused(refused, saved, monkeypatch):
+    def changed(folder):
+        os.utime(folder / "experiment.json")
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("tuner.tuning.resume.trust.only_driver", changed)
+    assert "another process has just changed this experiment" in refused("--resume", "mine")
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
