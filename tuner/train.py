@@ -5,6 +5,7 @@
 
 The command prints the metrics of each epoch. On the same CPU they equal those of the search to the last digit. If the
 data has a test part, it also prints the test metrics after the epoch that was the setting's best in the search.
+`--save FILE` saves the model of that epoch.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="python -m tuner.train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("path", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
     parser.add_argument("--trial", metavar="ID", help="the trial of the experiment whose setting to train")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="save the model of the best epoch to FILE")
     parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
         args = parser.parse_args(argv)
@@ -50,7 +52,7 @@ def main(argv: list[str]) -> int:
             config, folder, files = trial_config(record, args.trial), record.experiment.folder, [FILE, COPY]
         space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
         say(*code)
-        retrain({**config, "space": space})
+        retrain({**config, "space": space}, args.save)
     except (RequestError, ValueError) as error:
         return failed(error)
     except InterruptedEarly as error:
@@ -74,22 +76,31 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     return config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)
 
 
-def retrain(config: dict[str, Any]) -> None:
-    """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part."""
+def retrain(config: dict[str, Any], save: Path | None = None) -> None:
+    """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part.
+
+    The model of the best epoch is saved to the file `save` as in best/model.pt.
+    """
     import torch
 
+    if save and not save.parent.is_dir():
+        raise RequestError(f"--save {save}: no such folder {save.parent}")
     best = b""  # the state after the setting's best epoch in the search
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
         while training.epoch < config["max_epochs"]:
             report = training.run_epoch()
             say(f"epoch {training.epoch}/{config['max_epochs']}: {figures(report)}")
-            if training.epoch == config["epoch"] and splits.test is not None:
+            if training.epoch == config["epoch"] and (save or splits.test is not None):
                 best = training.state()
     if best:
         state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
-        test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
-        say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
+        if save:
+            torch.save(state["model"], save)
+            say(f"{save}: the model after epoch {config['epoch']}, the best epoch of the search")
+        if splits.test is not None:
+            test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
+            say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 

@@ -31,11 +31,14 @@ def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_cor
     finished = ran.events[-1]
     assert finished["state"] == "failed" and place in finished["reason"]
 
+    unchanged = search_here(str(space), "--resume", "test", *OPTIONS)  # the cause may lie outside of the space's file
+    continued = "3 trials continue (3 that had failed; 3 from epoch 1, without a checkpoint)"
+    assert unchanged.code == 1 and continued in unchanged.out, unchanged.err
+
     space.write_text(space.read_text().replace('"two"', "2"))
     again = search_here(str(space), "--resume", "test", *OPTIONS)
     assert again.code == 0, again.err
     num = len(statuses)
-    continued = "3 trials continue (3 that had failed, as the code has changed)"
     assert f"{continued}, {num - 3} done, {6 - num} still to come" in again.out
     assert not [trial.id for trial in again.record.trials if trial.status == "failed"]
     assert len(again.record.trials) == 6 and "6/6 done: " in again.out and "failed" not in again.out.partition("+--")[2]

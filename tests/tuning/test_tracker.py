@@ -22,8 +22,8 @@ def failed(trial, error=BUG, kind="user"):
     ]
 
 
-def ended(trial, status="completed"):
-    return [{"event": "trial_ended", "trial": trial, "status": status, "reason": ""}]
+def ended(trial, status="completed", reason=""):
+    return [{"event": "trial_ended", "trial": trial, "status": status, "reason": reason}]
 
 
 def tracked(*events, history=(), **options):
@@ -53,6 +53,7 @@ FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")
     [
         ([*FIRST, *failed("00000"), *failed("00001"), *failed("00002")], True),
         ([*failed("00000"), *failed("00001")], False),
+        ([e for trial in ("00000", "00001", "00002") for e in ended(trial, "failed", BUG)], True),  # no metric
         ([*FIRST, *failed("00000"), *failed("00001"), *ended("00003", "pruned"), *failed("00002")], True),
         ([*ended("00003"), *failed("00000"), *failed("00001"), *failed("00002")], False),
         ([*failed("00000"), *failed("00001"), *failed("00002", BUG.replace("12", "13"))], False),

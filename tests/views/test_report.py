@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from test_figures import decided, record, trial
 
+from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.report import main
+from tuner.spec.experiment import Experiment
 from tuner.views.report import page, write_report
 from tuner.views.whatif import alternative_rows
 
@@ -56,6 +58,18 @@ def test_a_folder_that_breaks_a_view_is_named_in_one_line(tmp_path, monkeypatch,
     monkeypatch.setattr("tuner.report.load", lambda folder: 1 / 0)
     assert main(["evil\x1b[2J", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "tuner: error: evil\\x1b[2J cannot be read: ZeroDivisionError: division by zero\n"
+
+
+def test_a_lost_journal_leaves_the_report_as_it_was(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    save_experiment(Experiment(space="quadratic", name="mine", results=str(tmp_path)), folder, {BEGUN: True})
+    (folder / "report.html").write_text("good")
+    for lose in (lambda: None, (folder / "journal.jsonl").touch):
+        lose()
+        assert main(["mine", "--results", str(tmp_path)]) == 2
+        assert "journal.jsonl is missing or empty: its trials are unknown" in capsys.readouterr().err
+    assert (folder / "report.html").read_text() == "good"
 
 
 def test_an_audit_that_is_damaged_is_a_line_and_keeps_nothing_else_back(searched, tmp_path):

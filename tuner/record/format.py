@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 3
+FORMAT = 4
 FIELD = "format"  # of experiment.json, of best/config.json and of a journal's first line
 
 

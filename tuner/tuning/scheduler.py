@@ -70,7 +70,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
-        self._any_usable = resumed  # whether a report had the metric and --stop's metrics
+        self.any_usable = resumed  # whether a report of any session had the metric and --stop's metrics
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: set[str] = set()  # trials that have saved a checkpoint
@@ -159,7 +159,7 @@ class SearchScheduler(TrialScheduler):
         self._last[trial_id] = epoch, value
         if refused := self._refuse(trial_id, epoch, value, metrics):
             return self._stop(trial_id, RuleDecision("stop", refused), "failed")
-        self._any_usable = True
+        self.any_usable = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
             # The rule gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
@@ -257,7 +257,7 @@ class SearchScheduler(TrialScheduler):
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Says why a report cannot be compared; stops the search if it has no usable one yet. Empty if it can be."""
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._any_usable or not missing):
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self.any_usable or not missing):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
         option, name = self._metric_option, self.metric
@@ -269,8 +269,9 @@ class SearchScheduler(TrialScheduler):
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
             hint = "; report a number"
-        if not self._any_usable:
-            self._stopper.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
+        if not self.any_usable:
+            then = f"; then give another --name, as the folder of {self._experiment.name!r} keeps this attempt"
+            self._stopper.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}{then}"))
         return f"the trial {what}"
 
     def _refuse_pause(self, trial_id: str, decision: RuleDecision) -> str:

@@ -128,8 +128,9 @@ class Tracker:
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.trials[trial_id] for trial_id in self._failed]
-        kinds = {(trial.failure.get("kind"), likeness(trial.failure["error"])) for trial in failed}
+        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no failure: it reports no metric
+        kinds = {trial.failure.get("kind", "user") for trial in failed}
         furthest = max(trial.epoch for trial in self.trials.values())
-        if len(kinds) > 1 or failed[0].failure.get("kind") != "user" or furthest > min(trial.epoch for trial in failed):
+        if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or furthest > min(trial.epoch for trial in failed):
             return ""
-        return f"{ALIKE} trials failed in the same way and none succeeded: {failed[0].failure['error']}"
+        return f"{ALIKE} trials failed in the same way and none succeeded: {errors[0]}"

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
+from tuner.record.texts import formatted
 from tuner.rules.asha import cutoff
 
 Number = float | Literal["nan", "inf", "-inf"]
@@ -147,7 +148,13 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
 def notices(record: ExperimentRecord) -> list[str]:
     """Returns what a reader of the experiment must know about its data."""
     notice = (record.facts.get("data") or {}).get("notice")
-    return [notice] if notice else []
+    notices, first, best = [notice] if notice else [], record.best_journaled, record.best()
+    if first and best and first[1] is not best[1]:
+        trial, report = first
+        value = f"{record.experiment.metric} {formatted(report.metrics[record.experiment.metric])}"
+        what = f"trial {trial.id} reported {value} at epoch {report.epoch}, but its checkpoint is gone"
+        notices.append(f"The best shown is that of the other checkpoints: {what}.")
+    return notices
 
 
 def decision_rows(

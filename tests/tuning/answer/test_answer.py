@@ -23,6 +23,7 @@ from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable
 from tuner.tuning.answer.conclusion import conclude, trials_csv
 from tuner.tuning.trial import STATE
+from tuner.views.tables import notices
 
 TINY = Path(__file__).parents[2] / "spaces" / "tiny.py"
 CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}
@@ -169,6 +170,32 @@ def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_
         f"ray/00001/checkpoint_000000{words}" in caplog.text and ": the answer is the best of the other" in caplog.text
     )
     assert [message[:6] for message in caplog.messages] == ["NOTE: "]
+    if harm is shutil.rmtree:  # the report and the page say it too
+        (notice,) = notices(results.load(searched.folder))
+        assert notice.endswith("trial 00001 reported loss 0.001 at epoch 2, but its checkpoint is gone.")
+
+
+def test_files_of_the_best_trial_that_are_gone_are_said(searched, caplog):
+    """A function's trial that saves no checkpoint has its files in its own folder."""
+    (searched.folder / "journal.jsonl").unlink()
+    book = Journal(searched.folder / "journal.jsonl")
+    book.write("experiment_started", name="mine")
+    book.write("trial_suggested", "00001", config=CONFIG)
+    book.write("report", "00001", epoch=1, metrics={"loss": 0.5})
+    book.write("experiment_finished", state="finished", reason="")
+    book.close()
+    files = searched.folder / "ray/00001/files"
+    files.mkdir(parents=True)
+    (files / "model.pt").write_text("own")
+    searched.splits = None
+    answer = searched.conclude()
+    assert answer.trial == "00001" and answer.files and not caplog.text
+    readme = (searched.best / "README.md").read_text()
+    assert "best.files" in readme and "best.model" not in readme and "best.checkpoint" not in readme
+    for gone in (files, searched.best):
+        shutil.rmtree(gone)
+    assert searched.conclude().files is None
+    assert f"NOTE: {files}, the files of the best trial 00001, are gone" in caplog.text
 
 
 @pytest.mark.parametrize("harm", [shutil.rmtree, emptied])

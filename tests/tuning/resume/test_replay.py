@@ -63,7 +63,10 @@ def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path, capsys)
     for more in ([], [resumed()]):
         search = again(tmp_path, history + more)
         assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
-        assert capsys.readouterr().out == "resumed: 1 trial continues, 1 done, 7 still to come\n"
+        assert (
+            capsys.readouterr().out
+            == "resumed: 1 trial continues (1 from epoch 1, without a checkpoint), 1 done, 7 still to come\n"
+        )
         ends = [(e["trial"], e["status"]) for e in read(search.path) if e["event"] == "trial_ended"]
         assert ends == [("00001", "pruned")]
 

@@ -185,25 +185,21 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
         return None
 
 
-def readme(folder: Path, space: str) -> str:
-    """The text of best/README.md: how to load what `best/` of the experiment `folder` has."""
+def readme(folder: Path, space: str, best: Path) -> str:
+    """The text of best/README.md: how to load what the new `best/` of the experiment `folder` has."""
     given = ", space=space" if is_in_main(space) else ""
-    return f"""# The best trial of {folder.name}
-
-`{CONFIG}` has its parameters. If the folder has more, this loads it:
-
-```python
-from tuner import load_best
-
-best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment
-print(best.config, best.metrics)
-scores = best.model(best.prepare(inputs))  # with {MODEL}
-print(best.checkpoint, best.files)  # with the folders {CHECKPOINT}/ and {FILES}/
-```
-
-`{CHECKPOINT}/` is the checkpoint that the trial reported at its best epoch. `{FILES}/` has what the trial wrote by
-relative paths, as it was when the trial ended; a file that it wrote again after its best epoch is of the later epoch.
-"""
+    uses = {
+        MODEL: "scores = best.model(best.prepare(inputs))",
+        CHECKPOINT: "print(best.checkpoint)  # what the trial reported at its best epoch",
+        FILES: "print(best.files)  # what the trial wrote by relative paths, as it was when the trial ended",
+    }
+    text = f"# The best trial of {folder.name}\n\n`{CONFIG}` has its parameters."
+    if not (lines := [line for name, line in uses.items() if (best / name).exists()]):
+        return f"{text}\n"
+    load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
+    code = "\n".join(["from tuner import load_best\n", load, "print(best.config, best.metrics)", *lines])
+    later = " A file that it wrote again after its best epoch is of the later epoch." if uses[FILES] in lines else ""
+    return f"{text} This loads the rest:\n\n```python\n{code}\n```\n{later[1:]}\n".rstrip("\n") + "\n"
 
 
 def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:

@@ -93,12 +93,17 @@ def conclude(
                 _keep(held, MODEL, new)
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
         metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
-        (new / README).write_text(readme(folder, loaded_space.name), "utf-8")
+        (new / README).write_text(readme(folder, loaded_space.name, new), "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
-    if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
+    files = folder / "ray" / trial.id / FILES
+    if is_loadable(best) or not (ended or splits is not None):
+        pass
+    elif report.checkpoint:
         what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
         logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, _again(record, trial))
+    elif not files.exists():
+        logger.warning("NOTE: %s, the files of the best trial %s, are gone: best/ has none of them", files, trial.id)
     if splits is None:
         for each in record.trials:
             if each.status in DONE and each.id != trial.id:
@@ -155,7 +160,7 @@ def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
     if not record.retrainable:
         return ""
     place = shlex.quote(str(record.experiment.folder))
-    return f"; {command('train', place, '--trial', trial.id)} trains its setting again"
+    return f"; {command('train', place, '--trial', trial.id, '--save', MODEL)} trains it again and saves its model"
 
 
 def _keep(best: Path | None, name: str, new: Path) -> None:

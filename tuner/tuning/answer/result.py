@@ -149,7 +149,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
     if state == "failed":  # the reason repeats the error that the lines above have
         lines += ["the search was stopped, as these trials failed alike and none succeeded"]
-        lines += ["correct the code: --resume then tries these trials again"]
+        lines += ["correct the cause: --resume then tries these trials again"]
     elif record.reason:
         lines += [f"NOTE: {'out of time: ' * record.out_of_time}{record.reason}"]
     if best:
@@ -162,6 +162,8 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
             lines += ["test        none: the space is a function, so tuner knows no test set"]
         elif state != "finished":
             lines += ["test        not yet: the test set is used once, after the search has ended"]
+        else:
+            lines += [f"test        none: {'best/ has no model' if splits.test else 'the data has no test part'}"]
         if splits and splits.notice:
             lines += [banner(splits.notice)]
     elif state == "interrupted":

@@ -79,6 +79,8 @@ class Replay(ReplayController):
                     step(number, event)
         finally:
             self._journal.repeated = Counter()
+        reports = (event for event in self._history if event["event"] == "report")
+        self._scheduler.any_usable = any(self._experiment.metric in report["metrics"] for report in reports)
         num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
         self._scheduler.run_first = [self.trials[trial_id] for trial_id in self._started]
         for trial in self.get_trials():
@@ -92,7 +94,11 @@ class Replay(ReplayController):
         """Prints how many trials continue, `num_again` of them after a failure, are paused, done, and still to come."""
         num = Counter("done" if trial.is_finished() else trial.status for trial in self.get_trials())
         trials = f"{counted(num[Trial.PENDING], 'trial')} continue{'s' * (num[Trial.PENDING] == 1)}"
-        trials += f" ({num_again} that had failed, as the code has changed)" if num_again else ""
+        notes = [f"{num_again} that had failed"] if num_again else []
+        anew = [trial for trial in self.get_trials() if trial.status == Trial.PENDING and trial.last_result]
+        if num_anew := sum(trial.checkpoint is None for trial in anew):
+            notes += [f"{num_anew} from epoch 1, without a checkpoint"]
+        trials += f" ({'; '.join(notes)})" if notes else ""
         trials += f", {num[Trial.PAUSED]} paused" if num[Trial.PAUSED] else ""
         num_left = max(0, self._proposals.total_samples - len(self.trials))
         say(f"resumed: {trials}, {num['done']} done, {num_left} still to come")
@@ -180,6 +186,8 @@ class Replay(ReplayController):
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
+        if event["status"] == "failed":  # without a `trial_failed`, it was stopped because it reports no metric
+            self._failed.setdefault(trial.trial_id, "user")
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
                 trial.set_status(Trial.PENDING)
@@ -198,8 +206,9 @@ class Replay(ReplayController):
         """Does what a resumed session did before its first event of a trial.
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues trials that trained
-        all epochs, if event `number` raised max_epochs, and those that failed by code that has changed. The scheduler
-        gets these again; the searcher does not, because it already has their value. Returns how many had failed.
+        all epochs, if event `number` raised max_epochs, and those that failed, if they stopped the search or their code
+        has changed. The scheduler gets these again; the searcher does not, because it already has their value. Returns
+        how many had failed.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -217,7 +226,8 @@ class Replay(ReplayController):
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
         code, self._code = self._code, sha256
         has_changed = code and sha256 and code != sha256
-        again = [trial_id for trial_id, kind in self._failed.items() if has_changed and kind == "user"]
+        stopped = number > 0 and self._history[number - 1].get("state") == "failed"
+        again = [trial_id for trial_id, kind in self._failed.items() if stopped or (has_changed and kind == "user")]
         for trial_id in again:
             del self._failed[trial_id]
             self._continue(trial_id)
