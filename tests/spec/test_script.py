@@ -351,4 +351,4 @@ def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, sea
         assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own, "epoch": 1}
     assert (tmp_path / "model.pt").read_text() == "the user's"
     assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
-    assert "`files/` has what the trial wrote" in (best / "README.md").read_text()
+    assert "print(best.files)  # what the trial wrote" in (best / "README.md").read_text()
