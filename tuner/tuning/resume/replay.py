@@ -95,7 +95,7 @@ class Replay(ReplayController):
         num = Counter("done" if trial.is_finished() else trial.status for trial in self.get_trials())
         trials = f"{counted(num[Trial.PENDING], 'trial')} continue{'s' * (num[Trial.PENDING] == 1)}"
         notes = [f"{num_again} that had failed"] if num_again else []
-        anew = [trial for trial in self.get_trials() if trial.status == Trial.PENDING and trial.last_result]
+        anew = [trial for trial in self.get_trials() if trial.status == Trial.PENDING and EPOCH in trial.last_result]
         if num_anew := sum(trial.checkpoint is None for trial in anew):
             notes += [f"{num_anew} from epoch 1, without a checkpoint"]
         trials += f" ({'; '.join(notes)})" if notes else ""
