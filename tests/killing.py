@@ -31,6 +31,13 @@ def run_whole(results, name, options):
     return results / name
 
 
+def troubled(folder, troubles, saves=False):
+    """Writes a space of one trial for each of the troubles; returns its path."""
+    text, usual = (SPACES / "troubled.py").read_text(), 'TROUBLES, SAVES = ["none"], False'
+    (folder / "troubled.py").write_text(text.replace(usual, f"TROUBLES, SAVES = {list(troubles)}, {saves}"))
+    return str(folder / "troubled.py")
+
+
 @dataclass
 class Killed:
     """A search that was killed and resumed: its folder, and the sessions that a kill ended."""

@@ -22,7 +22,7 @@ from tuner.record.events import Event
 from tuner.record.reading import read
 
 ROOT = Path(__file__).parent.parent
-SPACE = ROOT / "tests" / "spaces" / "classes.py"
+SPACE = ROOT / "tests" / "spaces" / "tiny.py:classes"
 STORE_BYTES = 100 * 2**20
 PATIENCE_S = 600.0  # a machine that does other things needs minutes for six short trials
 Figures = dict[tuple[str, int], dict[str, str]]

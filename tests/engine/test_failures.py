@@ -1,11 +1,11 @@
 """A failure's kind and its one line; what is tried again and how often, and that its trial has every epoch once."""
 
 import json
-from pathlib import Path
 
 import pytest
 import ray.exceptions
 import torch
+from killing import troubled
 from workerless import in_this_process
 
 from tuner.engine.controller import failures
@@ -116,13 +116,9 @@ def test_retries_of_earlier_sessions_count():
 @pytest.fixture
 def lossy(search, tmp_path):
     def run(*troubles, saves=True, options=()):
-        marks = tmp_path / "marks"
-        marks.mkdir(exist_ok=True)
-        space = tmp_path / "lossy.py"
-        choice = f"space = space_of({list(troubles)}, {str(marks)!r}, {saves})\n"
-        space.write_text((Path(__file__).parents[1] / "spaces" / "lossy.py").read_text() + choice)
-        ran = search(str(space), *options)
-        ran.trained = lambda epoch, trial="00000": len(list(marks.glob(f"{trial}-{epoch}-*")))
+        ran = search(troubled(tmp_path, troubles, saves), *options)
+        begun = (ran.folder / "ray" / "00000" / "begun").read_text().split()
+        ran.trained = lambda epoch: begun.count(str(epoch))
         ran.failed = [event for event in ran.events if event["event"] == "trial_failed"]
         return ran
 
@@ -162,12 +158,12 @@ def test_a_poisoned_worker_is_replaced(lossy):
 
 
 def test_what_a_trial_does_itself_is_not_tried_again(lossy):
-    ends = {"a bug": "failed", "exits": "failed", "exits well": "completed"}
+    ends = {"raises": "failed", "exits": "failed", "exits well": "completed"}
     with in_this_process():
         ran = lossy(*ends, options=["--scheduler", "fifo"])
     by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
     assert {name: trial.status for name, trial in by_trouble.items()} == ends
-    assert 'KeyError: "a bug of the user\'s"' in by_trouble["a bug"].reason
+    assert 'KeyError: "a bug of the user\'s"' in by_trouble["raises"].reason
     assert "sys.exit(3)" in by_trouble["exits"].reason
     assert {(failed["kind"], failed["will_retry"]) for failed in ran.failed} == {("user", False)}
     assert all(len(trial.reports) == 2 for trial in by_trouble.values())

@@ -218,7 +218,7 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
 
     with raylets(tmp_path, 1) as bed:
         options = ["--gpus-per-trial", "1", "--num-samples", "3"]
-        space = Path(__file__).parents[1] / "spaces" / "lossy.py"
+        space = Path(__file__).parents[1] / "spaces" / "functions.py"
         refused = bed.search("refused", *options, space=space)
         assert refused.end() == 2 and "no node of the cluster has more than 0 GPUs" in refused.output
         search = bed.search("waits", *options, "--max-concurrent-trials", "3", space=space)

@@ -65,7 +65,7 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
 
 @pytest.mark.slow  # its groups start anew five times
 def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
-    ran = search("quarrel.py", "--scheduler", "fifo")
+    ran = search("tiny.py:quarrel", "--scheduler", "fifo")
     assert ran.code == 0
     ends = {trial.config["trouble"]: (trial.status, trial.reason) for trial in ran.record.trials}
     for trouble in ("none", "scarce", "last"):
@@ -73,7 +73,7 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
     assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
     sizes = {t.config["trouble"]: [r.metrics["micro_batch_size"] for r in t.reports] for t in ran.record.trials}
-    assert sizes["none"] == [6, 6, 6] and sizes["scarce"] == [6, 1, 1]  # 6, 3 and 1 at once from the second epoch on
+    assert sizes["none"] == [8, 8, 8] and sizes["scarce"] == [8, 2, 2]  # 8, 4 and 2 at once from the second epoch on
 
 
 @pytest.mark.parametrize("strategy", ["dp", *further(["model", "pipeline"], 2)])

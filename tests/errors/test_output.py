@@ -104,7 +104,7 @@ STEERING = set("\x1b\x07\x9b\r\u202e")
 
 
 def test_a_search_prints_no_control_character_of_its_spaces(search, capsys):
-    ran = search("escapes.py")
+    ran = search("functions.py:steering")
     assert ran.code == 0 and not STEERING & set(ran.out + ran.err)
     assert r"value\x1b[2J" in ran.out and r"no\x1b[2J" in ran.out  # the table and the ending
     assert report.main([ran.folder.name, "--results", str(ran.folder.parent)]) == 0

@@ -1,8 +1,9 @@
-"""Small functions: one reports at once, one until it is stopped, one after some seconds, two where they run."""
+"""Small functions, each of which reports when and what a test needs."""
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import ray
 from ray import tune
@@ -62,3 +63,42 @@ def report_gpus(config):
 
 
 visible = Space(params=X, train=report_gpus, max_epochs=2)
+
+
+class Late:
+    """Takes 2 s to be loaded by the second worker that starts; each worker leaves a file in the folder LATE."""
+
+    def __reduce__(self):
+        return begin, (os.environ.get("LATE"), os.getpid())
+
+
+def begin(folder, driver):
+    if os.getpid() != driver:
+        first = not any(Path(folder).iterdir())
+        Path(folder, str(os.getpid())).touch()
+        time.sleep(0 if first else 2)
+    return Late()
+
+
+LATE = Late()
+
+
+def report_late(config):
+    assert isinstance(LATE, Late)
+    time.sleep(0.05)
+    tune.report({"loss": config["x"]})
+
+
+late = Space(params=X, train=report_late, max_epochs=1)
+CLEAR = "\x1b[2J\x1b]0;owned\x07\u202e\r\x9b31m"  # would steer a terminal
+
+
+def steer(config):
+    print(f"output {CLEAR}")
+    if config["fails"]:
+        raise ValueError(f"no{CLEAR} such\nthing")
+    tune.report({"loss": 1.0, f"other{CLEAR}": 2.0, "accuracy": f"text{CLEAR}"})
+
+
+STEERING = {f"name{CLEAR}": tune.choice([f"value{CLEAR}"]), "fails": tune.grid_search([False, True])}
+steering = Space(params=STEERING, train=steer, max_epochs=1, num_samples=1)

@@ -1,6 +1,7 @@
 """Two blobs told apart by a linear model: a Task space whose trials take milliseconds."""
 
 import dataclasses
+import os
 import time
 
 import numpy as np
@@ -83,3 +84,55 @@ scarce = dataclasses.replace(
     **SHORT,
 )
 mixed = dataclasses.replace(space, params={**SETTING, "precision": tune.grid_search(["fp32", "bf16", "fp16"])}, **SHORT)
+
+
+class Quarrel(torch.nn.Module):
+    """The tiny model, whose last worker gets into a trouble in its second epoch."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.model, self.trouble = space.task.model(config), config["trouble"]
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs):
+        self.steps += self.training
+        if self.training and self.steps > 10 and torch.distributed.get_rank() == 1:
+            if self.trouble == "dies":
+                os._exit(9)
+            if self.trouble == "raises":
+                raise KeyError("a bug of the user's")
+            if self.trouble == "scarce" and len(inputs) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self.model(inputs)
+
+
+quarrel = dataclasses.replace(
+    space,
+    params={**SETTING, "trouble": tune.grid_search(["none", "dies", "raises", "scarce", "last"])},
+    task=dataclasses.replace(space.task, model=Quarrel),
+    **SHORT | {"max_epochs": 3},
+    strategy="ddp",
+    workers_per_trial=2,
+)
+
+
+def noisy(data_dir):
+    """Ten classes in 64 dimensions: 5 MB, half a second an epoch on one core."""
+    stream = np.random.default_rng(1)
+    centres = stream.normal(size=(10, 64))
+    targets = stream.integers(0, 10, 20_000)
+    inputs = (centres[targets] + 4 * stream.normal(size=(20_000, 64))).astype(np.float32)
+    return Splits(Arrays(inputs[:18_000], targets[:18_000]), Arrays(inputs[18_000:], targets[18_000:]))
+
+
+def wide(config):
+    width = config["width"]
+    return torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 10))
+
+
+classes = Space(
+    params={"width": tune.choice([32, 64, 128]), "lr": tune.loguniform(1e-4, 1e-2)},
+    task=dataclasses.replace(space.task, data=noisy, model=wide, metrics={}, batch_size=16),
+    max_epochs=10,
+    num_samples=6,
+)

@@ -71,7 +71,7 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
             assert choose(options, traits) == (chosen, why)
 
 
-@pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("late.py", False), ("saving.py", True)])
+@pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("functions.py", False), ("saving.py", True)])
 def test_a_task_saves_checkpoints_and_a_functions_text_tells(space, saves):
     assert saves_checkpoints(find_space(str(SPACES / space)).space) is saves
 
@@ -79,40 +79,30 @@ def test_a_task_saves_checkpoints_and_a_functions_text_tells(space, saves):
 # --- a search ---------------------------------------------------------------------------------------------------------
 
 
-def begun(tmp_path, *argv, space="tiny.py"):
-    words = ["--space", SPACES / space, "--results", tmp_path, "--name", "mine", "--wandb", "disabled"]
-    return asking.request_of(*words, *argv)
-
-
-def saved(request):
+def begun(tmp_path, *options):
     """The folder of a search that has just started."""
+    words = ["--space", SPACES / "tiny.py", "--results", tmp_path, "--name", "mine", "--wandb", "disabled"]
+    request = asking.request_of(*words, *options)
     session.make_folder(request.experiment)
     session.open_journal(request).close()
     return request.experiment.folder
 
 
 def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
-    folder = saved(begun(tmp_path, "--num-samples", "20"))
+    folder = begun(tmp_path, "--num-samples", "20")
     document = json.loads((folder / "experiment.json").read_text())
     assert (document["options"]["searcher"], document["options"]["scheduler"]) == ("random", "asha-promotion")
     assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random (")
     assert type(load_experiment(folder)[0]) is Experiment
 
 
-def resumed(folder, *argv):
-    """The request of `--resume` with these options, checked as the command checks it."""
-    words = ["--resume", folder.name, "--results", str(folder.parent), "--wandb", "disabled", *argv]
-    return asking.request_of(*words, "--trust")
-
-
 @pytest.mark.parametrize("options", [(), ("--num-samples", "60"), ("--searcher", "auto", "--scheduler", "auto")])
 def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkeypatch, options):
-    folder = saved(begun(tmp_path))
-    before = load_experiment(folder)[0]
+    before = load_experiment(begun(tmp_path))[0]
     assert (before.searcher, before.scheduler) == ("random", "asha")
     later = Experiment(searcher="grid", scheduler="fifo"), "a later version"
     monkeypatch.setattr(checking, "choose", lambda *_: later)
-    request = resumed(folder, *options)
+    request = asking.request_of("--resume", "mine", "--results", tmp_path, "--wandb", "disabled", "--trust", *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
     assert not [line for line in console.heading(request) if "automatically" in line]

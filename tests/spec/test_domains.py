@@ -1,4 +1,4 @@
-"""Ray's domains as read here: the same ends that Ray's own samplers have, and a message for each wrong one."""
+"""Ray's domains as read here: the same ends that Ray's own samplers have, a grid and neighbours in them."""
 
 import math
 import random
@@ -89,26 +89,6 @@ def test_neighbours_of_a_choice_of_numbers_are_the_next_ones_and_of_words_all_ot
     assert domains.neighbours(tune.randn(), 0.3) == []
 
 
-def changed(domain, lower, upper):
-    domain.lower, domain.upper = lower, upper
-    return domain
-
-
-@pytest.mark.parametrize(
-    ("domain", "message"),
-    [
-        (tune.choice([]), "tune.choice([]) has no values; give at least one"),
-        (changed(tune.uniform(0, 1), 1.0, 1.0), "range 1.0..1.0 is reversed or empty"),
-        (tune.randint(4, 4), "range 4..4 is reversed or empty"),
-        (changed(tune.loguniform(1e-4, 1e-1), 0.0, 0.1), "log range 0.0..0.1 must lie above zero"),
-    ],
-)
-def test_a_wrong_domain_is_refused_with_what_is_wrong(domain, message):
-    with pytest.raises(ValueError) as refused:
-        domains.check_domain(domain)
-    assert message in str(refused.value)
-
-
 @pytest.mark.parametrize("domain", [tune.randn(), tune.sample_from(lambda spec: 1)])
 def test_a_domain_without_bounds_has_no_grid(domain):
     domains.check_domain(domain)
@@ -118,9 +98,7 @@ def test_a_domain_without_bounds_has_no_grid(domain):
 
 def test_a_domain_is_described_in_json_with_ends_as_declared():
     assert domains.describe(tune.qrandint(0, 12, 4)) == {"kind": "randint", "lower": 0, "upper": 12, "q": 4}
-    assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == {
-        "kind": "choice",
-        "values": [1, "a", None, "(1, 2)"],
-    }
+    described = {"kind": "choice", "values": [1, "a", None, "(1, 2)"]}
+    assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == described
     assert domains.describe(tune.randn()) == {"kind": "normal"}
     assert domains.describe(tune.sample_from(lambda spec: 1)) == {"kind": "sample_from"}

@@ -101,7 +101,12 @@ def test_two_files_of_one_name_are_two_spaces_and_a_changed_file_is_read_anew(fi
             "parameter 'lr' (line 5): list [0.1, 1]; did you mean tune.choice([0.1, 1])? (mine.py, line 4)",
         ),
         ("space = Space(params={'a': {'b': {3}}}, train=tune.report)", "parameter 'a/b': set [3]; did you mean tune."),
-        (ONE.replace("uniform(0, 1)", "choice([])") % "", "parameter 'x' (line 4): tune.choice([]) has no values"),
+        (ONE.replace("uniform(0, 1)", "choice([])") % "", "'x' (line 4): tune.choice([]) has no values; give at least"),
+        (ONE.replace("uniform(0, 1)", "randint(4, 4)") % "", "range 4..4 is reversed or empty"),
+        (
+            "a = tune.loguniform(1e-4, 1)\na.lower = 0.0\nSpace(params={'a': a}, train=train)",
+            "log range 0.0..1 must lie",
+        ),
         ((ONE % "").replace("(0, 1)", "(1, 0)"), "range 1..0 is reversed or empty"),
         ((ONE % "").replace("'x'", "1"), "parameter 1: a name is a string without '/'"),
         ((ONE % "").replace("'x'", "'a/b'"), "parameter 'a/b' (line 4): a name is a string"),

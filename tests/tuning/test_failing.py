@@ -3,12 +3,20 @@
 import re
 
 import pytest
-from killing import SPACES
 from tiers import further
 
 from tuner.record.texts import formatted
 
 OPTIONS = ("--max-concurrent-trials", "1")
+BUGGY = """
+from ray import tune
+from tuner import Space
+FACTOR = "two"
+def train(config):
+    for epoch in range(1, 4):
+        tune.report({"loss": config["x"] / epoch if epoch != 2 else config["x"] / FACTOR})
+space = Space(params={"x": tune.uniform(1, 2)}, train=train, max_epochs=3, num_samples=6)
+"""
 
 
 @pytest.mark.parametrize("scheduler", ["asha", *further(["hyperband", "median"], 2)])
@@ -16,9 +24,9 @@ def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_cor
     search_here, tmp_path, scheduler
 ):
     space = tmp_path / "buggy.py"
-    space.write_text((SPACES / "buggy.py").read_text() + f"# {scheduler}\n")  # else the module of another test is used
+    space.write_text(f"{BUGGY}# {scheduler}\n")  # else the module of another test is used
     ran = search_here(str(space), "--scheduler", scheduler, *OPTIONS)
-    place = f"({space}, line 14)"
+    place = f"({space}, line 7)"
     statuses = [trial.status for trial in ran.record.trials]
     assert ran.code == 1 and statuses.count("failed") == 3 and set(statuses) <= {"failed", "pruned"}
     last = ran.record.trials[-1].id

@@ -3,10 +3,9 @@
 import csv
 import json
 import math
-import re
 
 import pytest
-from killing import SPACES
+from killing import troubled
 from tiers import further
 
 from tuner.errors.output import MOST_BYTES
@@ -80,9 +79,7 @@ IN_ITS_WORKER = ["greedy", "slow", "prints", "dies", "last"]
 
 def in_trouble(search, tmp_path, troubles):
     """The search of a trial for each trouble, its trials by trouble, and how they ended."""
-    text = (SPACES / "troubled.py").read_text()
-    (tmp_path / "troubled.py").write_text(re.sub(r"^TROUBLES = .*$", f"TROUBLES = {troubles}", text, flags=re.M))
-    ran = search(str(tmp_path / "troubled.py"), "--scheduler", "fifo")
+    ran = search(troubled(tmp_path, troubles), "--scheduler", "fifo")
     assert ran.code == 0
     by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
     assert list(by_trouble) == troubles
@@ -95,9 +92,9 @@ def in_trouble(search, tmp_path, troubles):
 def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
     ran, by_trouble, ends = in_trouble(search_here, tmp_path, IN_ITS_FUNCTION)
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
-    assert ends["nan"][0] == "pruned" and "loss is nan at epoch 2" in ends["nan"][1]
-    assert ends["inf"][0] == "pruned" and "loss is inf at epoch 2" in ends["inf"][1]
-    assert ends["unnamed"][0] == "failed" and "reports no 'loss' at epoch 2; it reports other" in ends["unnamed"][1]
+    assert ends["nan"][0] == "pruned" and "loss is nan at epoch 3" in ends["nan"][1]
+    assert ends["inf"][0] == "pruned" and "loss is inf at epoch 3" in ends["inf"][1]
+    assert ends["unnamed"][0] == "failed" and "reports no 'loss' at epoch 3; it reports other" in ends["unnamed"][1]
     assert ends["silent"] == ("failed", "ended without a report: its function must call tune.report at least once")
     rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
     assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
@@ -169,7 +166,7 @@ def test_a_space_searches_precision(search_here):
 def test_a_worker_that_starts_is_not_ended_for_one_that_is_free(search, tmp_path, monkeypatch):
     (tmp_path / "late").mkdir()
     monkeypatch.setenv("LATE", str(tmp_path / "late"))
-    ran = search("late.py", "--num-samples", "60")
+    ran = search("functions.py:late", "--num-samples", "60")
     started = [event["pid"] for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_started"]
     assert ran.code == 0 and len(started) == 60
     assert len(set(started)) == len(list((tmp_path / "late").iterdir())) == 2
