@@ -1,17 +1,17 @@
 """Wraps Ray's private parts in public functions; no other folder of tuner/ uses private parts of Ray.
 
-`tests/engine/test_contract.py` names each private part with its expected signature. With a Ray that differs, it fails
+`tests/engine/test_contract.py` names each private part with its expected signature. If Ray differs, the test fails
 and lists the differences. It passes with Ray 2.59 and 2.60.
 
 The table shows what overriding a method buys, measured (Ray 2.60, two cores). Processes are counted in a search of 16
-short ASHA trials, two at a time. What replaces other parts of Ray says there what it buys.
+short ASHA trials, two at a time. Code that replaces other parts of Ray states its effect there.
 
 | overridden method | effect | with | without |
 | --- | --- | --- | --- |
 | `Controller._process_trial_failure` | retries by kind of failure: a killed worker costs | one epoch | the trial |
 | `Controller._process_trial_result` | a restart at epoch 3 repeats no report | 5 reports | 7 reports |
 | `Controller._maybe_reuse_cached_actor` | idle workers do not replace starting ones | 5 processes | 6 |
-| `Controller.stop_trial` | three resumes each of 30 searches of hyperopt with hyperband, of which refused | 0 | 6 |
+| `Controller.stop_trial` | of 90 resumes (3 of each of 30 searches with hyperopt and hyperband) are refused | 0 | 6 |
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |

@@ -45,10 +45,10 @@ class TunerRequest(NamedTuple):
 
 
 def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerRequest:
-    """Reads a Tuner that has not run; the caller's own `options` take precedence, also over what tuner does not have.
+    """Reads a Tuner that has not run; the caller's `options` take precedence, also over a part that tuner lacks.
 
     Raises:
-        RequestError: the Tuner lacks a metric, parameters or a limit of reports, or tuner its searcher or scheduler.
+        RequestError: the Tuner has no metric, parameters or limit of reports; tuner lacks its searcher or scheduler.
         ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
@@ -66,7 +66,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     stop, stopper = run.stop or {}, ""
     if not isinstance(stop, Mapping):
         stop, stopper = {}, getattr(stop, "__name__", type(stop).__name__)
-    stop = {name: value for name, value in stop.items() if name != "done"}  # Ray ends a trial that reports it anyway
+    stop = {name: value for name, value in stop.items() if name != "done"}  # Ray ends a trial that reports `done`, too
     notes = [f"stop={stopper} is not used"] if stopper else []
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
@@ -77,7 +77,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
     points = getattr(searcher, "_points_to_evaluate", None)
-    # A Space cannot hold values such as lists; the trainable gets them otherwise.
+    # A Space cannot hold values such as lists; `_passing` adds them to each config.
     params = {name: v for name, v in parts.param_space.items() if is_constant(v) or isinstance(v, (Mapping, Domain))}
     passed = {name: value for name, value in parts.param_space.items() if name not in params}
     space = Space(
@@ -114,7 +114,7 @@ def _counterpart(
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
-    """Returns a known scheduler's arguments as fields of a Space or options; only mutations if it counts no epochs."""
+    """Returns a known scheduler's arguments as fields of a Space or options; if it counts seconds, only mutations."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
     counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
     if kind == "pbt":
@@ -133,7 +133,7 @@ def _scheduling(scheduler: Any) -> dict[str, Any]:
 
 
 def _domain(mutation: Any) -> Any:
-    """Returns the domain of a parameter that PBT changes; Ray also takes a list or a function as its domain."""
+    """Returns the domain of a parameter that PBT changes; Ray also accepts a list or a function as a domain."""
     if isinstance(mutation, (list, tuple)):
         return tune.choice(list(mutation))
     return mutation if isinstance(mutation, Domain) else tune.sample_from(lambda spec: mutation())

@@ -1,4 +1,4 @@
-"""The stopping rules, one a file: values of trials go in, decisions with their reasons come out.
+"""The stopping rules, one per file: each gets the reported values of trials and returns decisions with reasons.
 
 The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same objects.
 """
@@ -11,7 +11,7 @@ from tuner.spec.experiment import Experiment
 
 
 def rule_of(experiment: Experiment, brackets: int) -> Rule:
-    """Returns a new rule for an experiment's scheduler (for pbt that of fifo); only those of asha have `brackets`."""
+    """Returns a new rule for an experiment's scheduler (for pbt, that of fifo); only asha's rules use `brackets`."""
     match experiment.scheduler:
         case "asha" | "asha-promotion":
             return OwnLength(experiment, brackets)

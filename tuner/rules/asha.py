@@ -1,6 +1,6 @@
 """ASHA (Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020) in Ray's stopping variant.
 
-Ray's is `AsyncHyperBandScheduler` (2.60.0).
+Ray's class is `AsyncHyperBandScheduler` (2.60.0).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tuner.spec.experiment import Experiment
 class Asha(Rule):
     """Stops a trial at a rung if its value is worse than a percentile of the values that earlier trials had there.
 
-    Each further bracket has its first rung later. A trial's bracket is drawn from (seed, trial), as in the search.
+    Each further bracket has its first rung later. A trial's bracket is drawn at random, seeded by (seed, trial).
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
@@ -49,7 +49,7 @@ class Asha(Rule):
 
 
 class _Rung:
-    """The trials that have a reward (a value whose sign makes larger ones better) at a rung; the rewards, ascending."""
+    """A rung: its trials, and their rewards, ascending. A reward is a value, negated if smaller values are better."""
 
     def __init__(self, epoch: float) -> None:
         self.epoch, self.trials, self.rewards = epoch, set[int](), list[float]()

@@ -22,11 +22,11 @@ class BracketShape(NamedTuple):
 
     size: int  # its number of trials
     rung: int  # the epoch of its first rung
-    halvings: int
+    halvings: int  # how often it is halved
 
 
 def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
-    """The brackets of one band of HyperBand, in order; Ray skips those whose first rung is at epoch 0."""
+    """The brackets of one band of HyperBand, in order; as in Ray, without brackets whose first rung is at epoch 0."""
     num = int(np.round(np.log(max_epochs) / np.log(reduction_factor))) + 1
     shapes = [
         BracketShape(int(np.ceil(num / (s + 1) * reduction_factor**s)), int(max_epochs * reduction_factor ** (-s)), s)
@@ -40,7 +40,7 @@ class HyperBand(Rule):
 
     A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
     `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
-    values of a whole bracket. It then takes no more trials; they would train alone to a late rung.
+    values of a whole bracket. A halved bracket then takes no more trials: they would train alone to a late rung.
     """
 
     def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:
@@ -123,7 +123,7 @@ class HyperBand(Rule):
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
-        """Stops the trials at the last rung. As in Ray, the one that has just reported leaves when it has ended."""
+        """Stops the trials at the last rung. As in Ray, the trial that has just reported leaves when it has ended."""
         last = [trial for trial in bracket.live if trial not in bracket.stopped]
         reason = f"its bracket has ended at rung {bracket.rung}"
         for trial in last:
@@ -140,15 +140,15 @@ class _Bracket:
     number: int
     size: int  # maximum number of trials
     rung: int  # epoch of the next rung
-    halvings: int  # that are left
+    halvings: int  # how often it will still be halved
     live: dict[int, float] = field(default_factory=dict)  # running or paused trial -> its loss at the rung
     waiting: set[int] = field(default_factory=set)  # live trials that have reached the rung
     stopped: set[int] = field(default_factory=set)  # live trials that stop at the last rung, until they have ended
-    was_full: bool = False  # also after a halving
+    was_full: bool = False  # whether it has been full or halved
 
     @property
     def rung_id(self) -> tuple[int, int, int]:
-        """The rung, the bracket's number and its band, as a decision has them."""
+        """The rung, the bracket's number and its band, in the order of a decision's fields."""
         return self.rung, self.number, self.band
 
     def is_full(self) -> bool:

@@ -17,11 +17,11 @@ class Median(Rule):
     """Stops a trial whose best value is worse than the median of the other trials' running means at the same epoch.
 
     Ray computes the running means anew at each report (5 ms with 100 trials); here a report costs little.
-    A trial continues if fewer than LEAST others have a value to compare. Ray pauses it after each epoch while others
-    wait, which costs a restart per epoch, and all trained epochs if the trial saves no checkpoint.
+    A trial continues if fewer than LEAST other trials have a value to compare. Ray would pause it at each epoch while
+    other trials wait; a pause costs a restart, and all trained epochs if the trial saves no checkpoint.
     """
 
-    LEAST = 3  # minimum number of other trials at an epoch; with fewer, nothing is compared
+    LEAST = 3  # minimum number of other trials at an epoch; with fewer, no trial is stopped
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

@@ -14,7 +14,7 @@ from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
-    """Returns the rules for trials that end by themselves after `epochs` epochs; 0 = an unknown number."""
+    """Returns the options with rungs for trials that end by themselves after `epochs` epochs; 0 = not known."""
     if not 0 < epochs < rules.max_epochs:
         return rules
     # Only a grace period that `auto` chose shrinks in proportion.
@@ -43,17 +43,17 @@ MOVED = RuleDecision(reason="continues, because the rungs moved to the length of
 class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
-    At a new length, a rule with the new rungs gets all earlier calls again, so the trials that have ended count there.
+    When the length grows, a rule with new rungs gets all earlier calls again, so ended trials count at the new rungs.
     A trial that has passed a new rung is not stopped there.
 
-    If the first trial at a rung has no checkpoint, asha replaces asha-promotion: it stops trials, and pauses none.
+    If the first trial at a rung has no checkpoint, asha replaces asha-promotion: asha stops trials, and pauses none.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._experiment, self._brackets, self._length = experiment, brackets, 0
-        self._is_chosen = experiment.scheduler == "asha"  # whether asha-promotion is known to stay or to be replaced
-        # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None = it ended.
+        self._is_chosen = experiment.scheduler == "asha"  # whether asha can no longer replace asha-promotion
+        # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None for `ended`.
         self._calls: list[tuple[int, int, float | None, bool | None]] = []
         self._rule = self._new_rule()
 
@@ -89,7 +89,7 @@ class OwnLength(Rule):
         return kind(self.in_force, min(self._brackets, _num_rungs(self.in_force)))
 
     def _replace_rule(self, paused: Set[int]) -> tuple[RuleDecision, Decisions]:
-        """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
+        """Repeats all calls on a new rule; returns its last decision, and decisions on paused trials that continue."""
         self.in_force = at_length(self._experiment, self._length)
         self._rule = self._new_rule()
         judged, waiting, decided = RuleDecision(), set[int](), dict[int, RuleDecision]()
@@ -104,5 +104,5 @@ class OwnLength(Rule):
             waiting.difference_update(other for other, _ in others)
             decided.update(others)
         for trial in waiting - paused:
-            self._rule.ended(trial, 0, None)  # it trains on, and waits for no promotion
+            self._rule.ended(trial, 0, None)  # the new rule paused it, but it trains on
         return judged, [(trial, decided.get(trial, MOVED)) for trial in sorted(paused - waiting)]

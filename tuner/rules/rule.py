@@ -20,9 +20,9 @@ class RuleDecision(NamedTuple):
     rung: int | float | None = None  # the epoch of the comparison; None if the rule compares nothing at this report
     bracket: int | None = None  # the rung's bracket; with hyperband and bohb its number in its band
     band: int | None = None  # the bracket's band; only with hyperband and bohb
-    cutoff: float | None = None  # that the trial had to reach, with the metric's own sign; None if none is known yet
+    cutoff: float | None = None  # value that the trial had to reach, with the metric's own sign; None = no cutoff yet
     recorded: int = 0  # the number of other trials that have a value at the rung
-    compared: float | None = None  # the trial's best value if the rule compares that, not the report's value
+    compared: float | None = None  # the trial's best value, if the rule compares it instead of the report's value
 
 
 Decisions = list[tuple[int, RuleDecision]]  # (trial, decision) in the order in which they take effect
@@ -35,7 +35,7 @@ class Rule:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self.in_force = experiment  # asha and asha-promotion may change it during a search
+        self.in_force = experiment  # the options in force; asha and asha-promotion may change them during a search
         self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
@@ -43,7 +43,7 @@ class Rule:
         """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
 
     def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
-        """Decides on a report before max_epochs, whose value is finite, and on the paused trials that waited for it.
+        """Decides on a report with a finite value before max_epochs, and on the paused trials that waited for it.
 
         `saved` says whether the trial has a checkpoint; without one, asha-promotion does not pause it.
         """
@@ -52,7 +52,7 @@ class Rule:
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         """Removes a trial that has ended; returns the decisions on paused trials that waited only for it.
 
-        `value` is the trial's last; None if it failed, diverged, or was stopped while it was paused.
+        `value` is the trial's last value; None if the trial failed, diverged, or was stopped while it was paused.
         """
         return []
 
@@ -61,7 +61,7 @@ class Rule:
         return []
 
     def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
-        """Notes that a trial has ended by itself before max_epochs; returns the decisions on trials of `paused`."""
+        """Notes that a trial ended by itself after `epochs` < max_epochs; returns decisions on some `paused` trials."""
         return []
 
     def _against_cutoff(self, what: str, value: float, decision: RuleDecision) -> RuleDecision:
@@ -78,7 +78,7 @@ class Rule:
 class Brackets:
     """The rungs of each bracket of ASHA, in ascending order, and the bracket of each trial.
 
-    A bracket is drawn with Ray's odds: e times as likely for each rung that it has.
+    A trial's bracket is drawn with Ray's odds: each further rung makes a bracket e times as likely.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:

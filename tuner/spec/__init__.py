@@ -1,1 +1,1 @@
-"""Defines a search: its options, space and search domains, a trial's resources, and the schedulers' stopping rules."""
+"""Defines a search: its space (from a Space, a file or a script), its options, and the CPUs and GPUs of a trial."""

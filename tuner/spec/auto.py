@@ -1,6 +1,6 @@
 """Chooses the searcher, the scheduler, the grace period and the reduction factor where the options say `auto`.
 
-A search saves what `choose` returns, so that a resume uses it whatever a later version of `choose` prefers.
+A search saves the values that `choose` returns. A resume uses the saved values, even if `choose` has changed since.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tuner.spec.experiment import AUTO, PAIRS, Experiment, Options, SchedulerName, SearcherName, values_of
 
-FEWEST_TO_PROMOTE = 20  # with 10 trials, promoting ASHA pauses too many: mean regret .040, by stopping .026
-# On LCBench with 4 workers, searches with random settings and with the forest end at mean regrets of .374 and .375 with
-# 20 trials, .323 and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.
+FEWEST_TO_PROMOTE = 20  # trials; with 10, asha-promotion pauses too many: its mean regret is .040, that of asha .026
+# Number of trials. Mean regrets on LCBench with 4 workers, of random and of forest: .374 and .375 with 20 trials, .323
+# and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.
 FEWEST_TO_LEARN = 40
-MEANS = {  # what each that `auto` may choose does, or leaves out, in words that need no knowledge of it
+MEANS = {  # searcher or scheduler that `auto` may choose -> what it does, for a user who does not know it
     "random": "draws each setting at random",
     "forest": "learns from earlier trials what to try next",
     "fifo": "trains every trial to the end",
@@ -21,28 +21,28 @@ MEANS = {  # what each that `auto` may choose does, or leaves out, in words that
     "asha-promotion": "pauses the worse trials early and continues the best",
     "bohb": "compares trials in brackets and learns from them what to try next",
 }
-CHOSEN = ("searcher", "scheduler", "grace_period", "reduction_factor")  # options that `auto` may stand for here
+CHOSEN = ("searcher", "scheduler", "grace_period", "reduction_factor")  # options whose `auto` is replaced here
 FACTOR = 2.0
-# The first rung lies at this share of a training, at 1 epoch or later. On tables of 52 epochs, a grace period of 2 has
-# lower regret than 1, 3 and 4: the values of epoch 1 hardly say which trials end well.
+# Share of a training's epochs before the first rung, at least 1 epoch. In recorded trainings of 52 epochs, a grace
+# period of 2 has lower regret than 1, 3 or 4: the values of epoch 1 hardly show which trials end well.
 GRACE = 1 / 25
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceTraits:
-    """What `choose` takes into account of a space."""
+    """The properties of a space on which the values that replace `auto` depend."""
 
-    saves_checkpoints: bool  # whether a paused trial can continue where it was
-    searchers: tuple[SearcherName, ...] = ("random",)  # those that can propose every parameter and are installed
-    grid_points: int = 1  # number of trials per sample of the searcher random; above 1 with `tune.grid_search`
+    saves_checkpoints: bool  # whether trials save checkpoints, from which paused trials can continue
+    searchers: tuple[SearcherName, ...] = ("random",)  # installed ones that can propose every parameter
+    grid_points: int = 1  # trials of the searcher random for each of --num-samples; above 1 with `tune.grid_search`
     grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 
 
 def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
-    """Returns the options of a new search in which what suits it best replaces each `auto`, and why, in one line.
+    """Returns the options of a new search with a suitable value for each `auto`, and the reasons in one line.
 
-    The reason is empty if the user named both the searcher and the scheduler. Raises RequestError if the values do not
-    work together.
+    The reasons are empty if the user named both the searcher and the scheduler. Raises RequestError if the values do
+    not work together.
     """
     scheduler, about_scheduler = _scheduler(options, traits)
     searcher, about_searcher = _searcher(options, traits, scheduler)
@@ -59,7 +59,7 @@ def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
 
 
 def suited_grace(epochs: int) -> int:
-    """Returns the grace period, in epochs, that suits trainings of this length."""
+    """Returns the grace period, in epochs, for trials of `epochs` epochs."""
     return max(1, int(GRACE * epochs))
 
 
@@ -106,7 +106,7 @@ def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -
 
 
 def as_before(options: Options, earlier: Experiment) -> Experiment:
-    """Returns the options of a resumed search, where `auto` stands for the search's value; errors as `choose`."""
+    """Returns a resumed search's options, with the `earlier` value for each `auto`; raises the errors of `choose`."""
     values = values_of(options)
     chosen = {name: getattr(earlier, name) for name in CHOSEN if values[name] == AUTO}
     return Experiment(**(values | chosen), auto_grace=earlier.auto_grace)

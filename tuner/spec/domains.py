@@ -10,10 +10,10 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.errors.users_code import place_of
 
-LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; the others are ranges
+LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; all others are ranges
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
-GRID_POINTS = 5  # a grid has at most this many values of a numeric range: W&B's and scikit-learn's examples use 3 to 6
-NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width; a log range is measured in logarithms
+GRID_POINTS = 5  # most values of a numeric range in a grid search; examples of W&B and scikit-learn have 3 to 6
+NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of the range's width; both in logarithms for a log range
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -69,7 +69,7 @@ def is_constant(value: Any) -> bool:
 
 
 def kind(domain: Any) -> str:
-    """Returns a domain's kind, such as `lograndint` or one of LISTED and UNBOUNDED; ValueError if it is no domain."""
+    """Returns a domain's kind, such as `choice` or `lograndint`; raises ValueError for a value that is no domain."""
     from ray.tune.search import sample
 
     if is_grid(domain):
@@ -78,7 +78,7 @@ def kind(domain: Any) -> str:
     base = {**kinds, sample.Float: "uniform"}.get(type(domain))
     if base is None:
         raise ValueError(_no_domain(domain))
-    sampler = getattr(domain.sampler, "sampler", domain.sampler)  # that of a range with `q` is in a wrapper
+    sampler = getattr(domain.sampler, "sampler", domain.sampler)  # a range with `q` wraps its sampler
     if isinstance(sampler, sample.Normal):
         return "normal"
     return f"log{base}" if isinstance(sampler, sample.LogUniform) else base
@@ -91,7 +91,7 @@ def is_choice(value: Any) -> bool:
 
 
 def check_domain(domain: Any) -> None:
-    """Raises ValueError if the value is no domain, or one without values or with a range that cannot be."""
+    """Raises ValueError if the value is no domain, has no values, has lower >= upper, or is a log range from <= 0."""
     name = kind(domain)
     if name in LISTED and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -114,9 +114,9 @@ def describe(domain: Any) -> dict[str, Any]:
 
 
 def checked_value(domain: Any, value: Any, name: str) -> Any:
-    """Checks a value against the values or bounds of a parameter's domain, not its `q`; returns it as a trial gets it.
+    """Checks that a domain contains a value, ignoring the step `q`; returns the value as a trial gets it.
 
-    For a choice or a grid, the value may also be a text: "8" becomes 8. Raises ValueError for another value.
+    For a choice or a grid, the value may also be a text: "8" becomes 8. Raises ValueError for a value outside it.
     """
     if (known := kind(domain)) in LISTED:
         values = values_of(domain)
@@ -144,9 +144,9 @@ def values_of(domain: Any) -> list[Any]:
 
 
 def grid_values(domain: Any) -> list[Any]:
-    """The values that a grid search tries: all of a choice or grid, or `GRID_POINTS` evenly spaced points of a range.
+    """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
 
-    Both ends are points; equal points count once. Raises ValueError for a domain without bounds.
+    The points include both ends; equal points count once. Raises ValueError for a domain without bounds.
     """
     name = kind(domain)
     if name in LISTED:
@@ -159,9 +159,9 @@ def grid_values(domain: Any) -> list[Any]:
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     """The values around `value` in a domain, without `value` itself; numbers are sorted by distance, nearest first.
 
-    In a choice of numbers the neighbours are the `radius` next smaller and larger numbers, in any other choice all
-    other values. In a range they lie up to `radius` steps to either side; a step is `NEIGHBOUR_SHARE` of the range's
-    width, or the range's own step if that is larger. A domain without bounds has no neighbours.
+    In a choice of numbers, the neighbours are the `radius` next smaller and `radius` next larger numbers. In another
+    choice, all other values are neighbours. In a range, they lie up to `radius` steps to either side; a step is
+    `NEIGHBOUR_SHARE` of the width, or the range's own step if that is larger. A domain without bounds has none.
     """
     steps = [sign * distance for distance in range(1, radius + 1) for sign in (-1, 1)]
     if (name := kind(domain)) in LISTED:
@@ -177,13 +177,13 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     least = span.step or (1 if span.whole else 0)
     share = NEIGHBOUR_SHARE if span.log else max(NEIGHBOUR_SHARE, least / (span.high - span.low or 1))
     picked = [span.value_at(min(1.0, max(0.0, span.position(value) + step * share))) for step in steps]
-    if all(v == value for v in picked):  # rounding to the range's own step undid all steps
+    if all(v == value for v in picked):  # each one was rounded back to `value`
         picked = [v for step in steps if span.low <= (v := value + step * (least or 1)) <= span.high]
     return [v for v in dict.fromkeys(picked) if v != value]
 
 
 class Range:
-    """A numeric domain with two ends; a position in it goes from 0 to 1, in the logarithm for a log range."""
+    """A numeric domain with two ends; a position is a number from 0 (low) to 1 (high), logarithmic in a log range."""
 
     def __init__(self, domain: Any) -> None:
         self.log, self.whole = (name := kind(domain)).startswith("log"), "randint" in name

@@ -1,7 +1,7 @@
 """Options and Experiment: the options of one search over a space. Their constructors check the values.
 
-`tuner.run` generates the command-line options from the fields of `Options`. Where the options leave the searcher or
-the scheduler to `auto`, `Experiment` has the chosen name.
+`tuner.run` generates the command-line options from the fields of `Options`. A searcher or scheduler of `Options` may be
+`auto`; `Experiment` has the chosen name instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median",
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
 
-# Searcher -> the schedulers that work with it. Searchers that learn from settings do not work with pbt, which changes
-# them. refine waits until its first half has ended, but hyperband and asha-promotion pause trials of that half.
+# Searcher -> the schedulers that work with it. pbt changes settings during training, so searchers cannot learn from it.
+# refine waits until the first half of its trials has ended, but hyperband and asha-promotion pause some of these.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
@@ -36,7 +36,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
-# Options that --resume may change: the search's length, place, resources, limits, priority, data folder and W&B log.
+# Options that --resume may change: the search's length, cluster, folders, resources, limits, priority and W&B log.
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
@@ -49,9 +49,9 @@ NAMES = {  # option -> the pattern that its value must match, and what the error
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-# Allowed ranges of options. They may come from a request or a stranger's file; large values would make checks slow.
+# Allowed ranges of options. Values may come from an HTTP request or a stranger's file; huge ones would slow the checks.
 MOST_EPOCHS = 1_000_000
-MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; each costs memory, and time at each report
+MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; a rung costs memory, and time per report
 BOUNDS = {
     "num_samples": (1, 1_000_000),
     "max_epochs": (1, MOST_EPOCHS),
@@ -66,7 +66,7 @@ BOUNDS = {
 }
 MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
 MOST_CHARS = 4096  # maximum length of an option's text, in characters
-MOST_NUMBER = 1e6  # maximum of a trial's CPUs and of its GPUs, and of the reduction factor
+MOST_NUMBER = 1e6  # maximum number of CPUs, and of GPUs, of a trial; maximum reduction factor
 MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
 KINDS = {  # class of an option's value -> how an error text names it
     int: "a whole number",
@@ -76,7 +76,7 @@ KINDS = {  # class of an option's value -> how an error text names it
     tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
 }
 TIMES = ("time_budget", "trial_timeout")
-BY_CALL = ("resume", "trust", "table")  # what a call of `tuner.search` takes beside the options
+BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` that are no fields of `Options`
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -90,7 +90,7 @@ class Options:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of settings (trials), 1 or more; grid may have fewer; random tries as many per tune.grid_search point."""
+    """Number of trials, 1 or more. grid may have fewer; random runs this many for each point of tune.grid_search."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int | Auto = AUTO
@@ -99,11 +99,11 @@ class Options:
     reduction_factor: float | Auto = AUTO
     """Keep 1 in this many trials at each rung; above 1. auto = 2, unless --scheduler auto chooses another."""
     brackets: int = 1
-    """Brackets of asha-promotion; each further one has its first rung later. At most one for each rung."""
+    """Number of brackets of asha-promotion, at most the number of rungs; each further one has its first rung later."""
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: Literal[Auto, SearcherName] = AUTO
-    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best one."""
+    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
     scheduler: Literal[Auto, SchedulerName] = AUTO
     """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
     metric: str = "loss"
@@ -125,11 +125,11 @@ class Options:
     max_concurrent_trials: int = 0
     """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
     priority: int = 0
-    """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
+    """Rank among searches on one cluster or in the service's queue, -100..100; a higher rank starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Try these values first, in one trial: name=value ...; missing ones are drawn at random. Repeat it per trial."""
+    """Try these values first, in one trial: name=value ...; missing parameters are random. Repeat it for each trial."""
     stop: tuple[str, ...] = ()
-    """End a trial when a metric reaches a value, as metric=value; for the searched metric in its --mode."""
+    """End a trial when a metric is at or above a value (searched metric: as good as it, by --mode): metric=value."""
     time_budget: str = ""
     """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""
@@ -137,7 +137,7 @@ class Options:
     max_failures: int = 2
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0
-    """Seed. The same seed repeats random and grid settings; with one trial at a time on a CPU, the whole search."""
+    """Seed. The same seed repeats the settings of random and grid; with one trial at a time on a CPU, all results."""
     name: str = ""
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"
@@ -173,7 +173,7 @@ class Options:
         self._check_resources()
         self._check_pair()
         self._check_names()
-        self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong one)
+        self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong value)
 
     @property
     def time_budget_s(self) -> float | None:
@@ -204,7 +204,7 @@ class Options:
         return local_root(self.results) / self.name
 
     def _check_value(self, name: str) -> None:
-        """Checks an option's class, length and choice, because a value from a file may be anything."""
+        """Checks the class, length and choice of an option's value, because a value from a file may be anything."""
         allowed, value = allowed_in(type(self))[name], getattr(self, name)  # type: ignore[arg-type]
         choices = [each for each in allowed if isinstance(each, str)]
         is_huge = isinstance(value, int) and abs(value) >= 10**18  # Python refuses to print more than 4300 digits
@@ -284,26 +284,26 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Options):
-    """The options of one search, with its searcher and its scheduler named: what experiment.json has."""
+    """The options of one search, as experiment.json stores them: `auto` is replaced by a searcher and a scheduler."""
 
     grace_period: int = 1
     reduction_factor: float = 2
     searcher: SearcherName = "random"
     scheduler: SchedulerName = "asha"
     auto_grace: bool = False
-    """Whether `auto` chose the grace period, which then follows the length of trials that end by themselves."""
+    """Whether `auto` chose the grace period; then it is lowered if trials end by themselves before --max-epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # What follows depends on --max-epochs, whose default is that of the space: options alone do not have it.
+        # These checks need the final --max-epochs; in `Options` it may still lack the space's default.
         if self.grace_period > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
         factor = self.reduction_factor
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
-        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # counted before any list of them is built
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # no list: it could be huge
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
             raise RequestError(
@@ -318,8 +318,8 @@ class Experiment(Options):
             )
 
     def rungs(self) -> list[int]:
-        """Returns the epochs of ASHA's rungs; one at --max-epochs is included, though nothing is compared there."""
-        # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
+        """Returns the epochs of ASHA's rungs, including a rung at --max-epochs, where no trial is compared."""
+        # A rung may lie between two epochs: trials reach it at the later epoch, so two close rungs may share an epoch.
         epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
         return list(dict.fromkeys(map(math.ceil, epochs)))
 
@@ -362,7 +362,7 @@ def is_uri(results: str) -> bool:
 
 
 def local_root(results: str) -> Path:
-    """The folder that experiments are written to on this machine: `results` itself, or the working copy of a URI."""
+    """The local folder in which experiments are written: `results` itself, or the working copy of an object store."""
     if not is_uri(results):
         return Path(results)
     cache = Path(os.environ.get("TUNER_CACHE") or "~/.cache/tuner").expanduser()
@@ -380,7 +380,7 @@ def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int =
 
 @functools.cache
 def allowed_in(options: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """Field of `Options`, or of a subclass, -> the classes and texts that its value may be: `(float, "auto")`."""
+    """Returns, for each field of `Options` or a subclass, its allowed classes and texts, such as `(float, "auto")`."""
     return {name: _allowed(kind) for name, kind in get_type_hints(options).items()}
 
 

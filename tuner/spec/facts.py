@@ -17,7 +17,7 @@ PACKAGES = ("ray", "torch", "torchvision", "numpy", "wandb", "scikit-learn", "hy
 
 
 def facts_of(loaded_space: LoadedSpace, command: list[str]) -> dict[str, Any]:
-    """What experiment.json has beside the options before the data is read."""
+    """Returns what is written to experiment.json before the data is read, apart from the options."""
     return {
         "best_rule": BEST_RULE,
         "space": space_facts(loaded_space),
@@ -29,7 +29,7 @@ def facts_of(loaded_space: LoadedSpace, command: list[str]) -> dict[str, Any]:
 
 
 def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
-    """What experiment.json records of the space: its file and sha256, the parameters, constants and mutable names."""
+    """Returns what experiment.json records about the space; `mutable` names the parameters that pbt may change."""
     space = loaded_space.space
     return {
         "path": str(loaded_space.path or ""),

@@ -1,16 +1,16 @@
-"""Warnings about the searched metric: a mode that contradicts its name, and values that compare nothing."""
+"""Warnings about the searched metric: its name contradicts the mode, or its values (NaN, all equal) rank no trials."""
 
 from __future__ import annotations
 
 import re
 
-LARGER = {"accuracy", "acc", "auc", "f1"}  # words of the names of metrics of which larger is better
-SMALLER = {"loss", "error", "perplexity"}
-NEGATED = {"neg", "negative", "minus"}  # as in neg_log_loss, of which larger is better
+LARGER = {"accuracy", "acc", "auc", "f1"}  # words in the names of metrics whose larger values are better
+SMALLER = {"loss", "error", "perplexity"}  # words in the names of metrics whose smaller values are better
+NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larger neg_log_loss is better
 
 
 def wrong_mode(metric: str, mode: str) -> str:
-    """Says that a metric's name contradicts the mode; empty if it does not, or if the name says nothing certain."""
+    """Returns a warning if a metric's name contradicts the mode; empty if it fits, or if the name leaves it open."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
     usual = {"max"} if words & LARGER else set()
     usual |= {"min"} if words & SMALLER else set()
@@ -21,7 +21,7 @@ def wrong_mode(metric: str, mode: str) -> str:
 
 
 def all_diverged(trials: str, metric: str) -> str:
-    """Says that all of some trials diverged, such as `the first 8 trials`."""
+    """Returns a warning that each of these trials diverged; `trials` names them, such as `the first 8 trials`."""
     return (
         f"{trials} all diverged: their {metric} became NaN or infinite. More such trials will not help: look for NaN "
         f"in the data, the model and the loss, and search smaller learning rates"
@@ -29,7 +29,7 @@ def all_diverged(trials: str, metric: str) -> str:
 
 
 def one_value(trials: str, metric: str, value: float) -> str:
-    """Says that all of some trials reported the same value in every epoch."""
+    """Returns a warning that all epochs of all these trials had the same value; `trials` names the trials."""
     return (
         f"{trials} reported the same {metric}, {value:.5g}, in every epoch, so none is better than another: check that "
         f"it depends on the parameters and on the training"

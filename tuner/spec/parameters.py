@@ -2,9 +2,9 @@
 
 A parameter is conditional if it is a `tune.choice` of dictionaries that declare domains of their own:
 `"optimizer": tune.choice([{"name": "sgd", "momentum": tune.uniform(0, 0.99)}, {"name": "adam"}])`.
-A trial's config has only the chosen dictionary. A searcher proposes a value for each domain of every branch, beside
-the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The searchers
-of all libraries can propose that; `decode` turns it into a config.
+A trial's config has only the chosen dictionary. A searcher proposes the name of the chosen dictionary (a branch), and
+a value for each domain of every branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The
+searchers of all libraries can propose such a setting; `decode` turns it into a config.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check(params: Params, of: str = "parameter") -> None:
 
 
 def branches(value: Any) -> list[Any]:
-    """The values of a choice if one of them is a dictionary with a domain in it, else an empty list."""
+    """The values of a choice if at least one is a dictionary that contains a domain, else an empty list."""
     if not domains.is_choice(value):
         return []
     values = domains.values_of(value)
@@ -67,7 +67,7 @@ def merged(constants: Params, config: Params) -> Setting:
 
 
 def searched_in(params: Params, config: Params) -> Setting:
-    """A trial's whole config without the constants: the inverse of `merged`."""
+    """Removes the constants from a trial's whole config: the inverse of `merged`."""
     left = {}
     for name, value in searched(params).items():
         left[name] = searched_in(params[name], config[name]) if is_nested(value) else config[name]
@@ -75,7 +75,7 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 
 def encode(params: Params) -> Setting:
-    """The searched parameters as searchers get them: a conditional one as the choice of a branch, and all branches."""
+    """The searched parameters as searchers get them: a conditional one has a choice of its branch, and all branches."""
     from ray import tune
 
     encoded: Setting = {}
@@ -110,9 +110,9 @@ def decode(params: Params, setting: Params) -> Setting:
 
 
 def describe(params: Params) -> dict[str, dict[str, Any]]:
-    """Name of a flattened config -> its domain as JSON, as experiment.json records it; constants are left out.
+    """Returns searched parameter -> its domain as JSON, for experiment.json; names of nested ones are joined by `/`.
 
-    A name that branches declare in different ways has the values of all if each is a choice, else kind `conditional`.
+    If branches declare a name in different ways, it gets all their values if each is a choice, else kind `conditional`.
     """
     found: dict[str, list[Any]] = {}
     for name, value in searched(params).items():
@@ -140,10 +140,10 @@ def _described(values: list[Any]) -> dict[str, Any]:
 
 
 def place(params: Params, point: Params, path: str = "") -> Setting:
-    """The part of a setting for `encode(params)` that a point fixes, flattened: `{"optimizer/branch0/momentum": 0.9}`.
+    """Returns flattened name in `encode(params)` -> value of a point, such as `{"optimizer/branch0/momentum": 0.9}`.
 
-    A point has some parameters of a config with their values. Raises ValueError for an unknown parameter, or a value
-    that its parameter cannot have.
+    A point is a config in which parameters may be missing. Raises ValueError for an unknown parameter, or a value that
+    its parameter cannot have.
     """
     unknown = [name for name in point if name not in params]
     if unknown:
@@ -169,7 +169,7 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
 
 
 def _branch_of(values: list[Any], given: Any, here: str) -> Setting:
-    """The first branch that the given value fits, and the values that it fixes there; ValueError if it fits none."""
+    """Returns the name of the first branch that fits the value of a point, and its values; ValueError if none does."""
     why = ValueError(f"{here}={given!r}: is none of its choices")
     for number, each in enumerate(values):
         chosen = {f"{here}/{CHOSEN}": _key(number)}

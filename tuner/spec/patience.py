@@ -1,4 +1,4 @@
-"""Says on stderr what the user's code is doing if it takes long before the first trial, and limits its output."""
+"""If the user's code takes long before the first trial, prints to stderr which line runs; limits the code's output."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tuner.errors import printable
 from tuner.errors.output import bounded_output, shown
 from tuner.errors.users_code import is_importing, place_of_frame
 
-# Seconds until the first line, and the longest wait between two lines: after 10, 30, 90, 270, 570 s.
+# Seconds until the first line, and the longest wait between two lines. Lines appear after 10, 30, 90, 270, 570 s.
 FIRST_S, MOST_S = 10.0, 300.0
-IMPORTS_S = 60.0  # torch alone may take so long to import
+IMPORTS_S = 60.0  # an import of a package prints no line earlier: torch alone may take so long
 STARTING = "starting a search; its plan follows"  # printed before Ray is imported, which takes 10 s on a busy machine
-BUSY = 2.0  # processes per core that run or wait to run: from here on, everything takes at least twice as long
+BUSY = 2.0  # load per core from which a machine is called busy: everything takes at least twice as long
 
 
 @contextlib.contextmanager
 def patience(doing: str | Callable[[], str], hint: str = "") -> Iterator[None]:
-    """Prints, after FIRST_S seconds in the context and then ever more rarely, which line of the user's code runs.
+    """Prints, FIRST_S seconds after the `with` block began and then ever more rarely, which line of user code runs.
 
-    `doing` says what takes long, such as `reading the data`; `hint`, the end of the line, what the user may do. An
-    import of a module that is not the user's is printed only after IMPORTS_S seconds, and without the hint.
+    `doing` names what takes long, such as `reading the data`; `hint` ends the text with what the user may do. While an
+    installed package is imported, nothing is printed before IMPORTS_S seconds, and the hint is left out.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
-    write = stream.write  # has no limit, unlike the user's code
+    write = stream.write  # taken before `bounded_output` limits it
 
     def tell() -> None:
         total = wait = FIRST_S

@@ -25,7 +25,7 @@ class Resources:
     split: bool = False  # whether separate worker processes train, and the trial's own process waits for them
 
     def bundles(self) -> list[dict[str, float]]:
-        """The bundles of a trial's Ray placement group, its own process first; a process that waits needs nothing."""
+        """The bundles of a trial's placement group; the first, of its own process, is empty if it waits for workers."""
         amounts = {"CPU": self.cpus / self.workers, "GPU": self.gpus / self.workers}
         bundle = {name: amount for name, amount in amounts.items() if amount}
         return [{}, *[bundle] * self.workers] if self.split else [bundle]
@@ -38,7 +38,7 @@ class Resources:
         return self.num_bundles(nodes) // (self.workers if self.split else 1)
 
     def num_bundles(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many of such trials' bundles that are not empty fit on the nodes at once."""
+        """How many bundles of such trials fit on the nodes at once; empty bundles are not counted."""
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:
@@ -56,10 +56,10 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 
 def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:
-    """The resources of a trial on these nodes (name -> amount), of which an autoscaler may still have to add some.
+    """The resources of a trial on `nodes` (resource -> amount), which run already or may be added by an autoscaler.
 
-    RequestError refuses a trial that does not fit, which Ray would silently leave pending. With --address and
-    --max-concurrent-trials nothing is refused, because an autoscaler may add nodes of unknown size.
+    Raises RequestError for a trial that does not fit: Ray would silently leave it pending. With --address and
+    --max-concurrent-trials no trial is refused, because an autoscaler may add nodes of unknown size.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most_gpus = max((float(node.get("GPU", 0)) for node in nodes), default=0.0)

@@ -26,7 +26,7 @@ from tuner.spec import script_text
 from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
 
-# Package with a Trainer -> the module that reports for it. Only names: those modules import `tuner.spec`.
+# Package with a Trainer -> the module that reports its epochs, by name, because these modules import `tuner.spec`.
 LIGHTNING = "tuner.integrations.lightning"
 TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -34,7 +34,7 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
 class Ended(BaseException):
-    """Ends a trial's script before code that needs the results of many trials; `value` is still to be reported."""
+    """Ends a trial's script before code that needs the results of many trials; the worker then reports `value`."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__("the trial has ended")
@@ -56,9 +56,9 @@ class Trial:
     config: dict[str, Any]
     metric: str
     mode: str = "min"
-    read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters
+    read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
     reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
-    pid: int = field(default_factory=os.getpid)  # in other processes `wandb.log` does nothing
+    pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
     at_end: Callable[[], None] | None = None  # called if the script ends without an error
 
@@ -70,8 +70,8 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     the script runs without tuner. The script reports with `ray.tune.report`.
 
     Args:
-        params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a
-            variable, argument or dictionary key to which the script gives a constant.
+        params: name -> Ray domain or constant, as in `Space`. A name must be that of a command-line option, or of
+            a variable, argument or dictionary key to which the script gives a constant.
         options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
     """
     if trial := running():
@@ -83,7 +83,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
-    """Returns the space whose trials run this file; ValueError or RequestError for what would spoil each trial."""
+    """Returns the space whose trials run this file; ValueError or RequestError for mistakes that spoil every trial."""
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)
@@ -138,7 +138,7 @@ def _replace(stack: contextlib.ExitStack, owner: Any, **values: Any) -> None:
 
 
 def _into_argparse(trial: Trial) -> None:
-    """Makes the parameters the defaults of each parser's options and arguments of the same name."""
+    """Makes each parameter the default of the options and arguments of the same name, in every argparse parser."""
     config, original = trial.config, argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
@@ -180,7 +180,7 @@ class Script:
     source: str  # the file's text: all trials of a session run it, even if the file changes meanwhile
 
     def targets(self, names: Iterable[str]) -> dict[str, str]:
-        """What each parameter sets, if anything: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
+        """Says how parameters reach the script: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
         words = options_of(self.source)
         for text in self._beside().values():
             words = options_of(text) | words
@@ -245,7 +245,7 @@ class Script:
             return set()
         packages = [each for each in TRAINERS if imports(self.source, each) and "Trainer(" in self.source]
         for package in packages:
-            importlib.import_module(package)  # the integration uses the package that is imported
+            importlib.import_module(package)  # the integration uses whichever package is imported
         return {TRAINERS[package] for package in packages}
 
 

@@ -1,4 +1,4 @@
-"""Reads the text of a user's script before any trial runs: what parameters set in it, mistakes, and an Optuna study."""
+"""Reads a user's script before trials run: finds the constants that parameters replace, mistakes, an Optuna study."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
-MOST_FILES = 200  # maximum number of a folder's files that are searched for a parameter
+MOST_FILES = 200  # maximum number of files in a folder that are searched for a parameter
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
-REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # report, or may do so
+REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
 MOST_REPORTS = 1000  # the default of --max-epochs for an Optuna script: its objective declares none
 
 
@@ -28,7 +28,7 @@ def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
 
 
 def imports(source: str, module: str) -> bool:
-    """Whether a text has an import with this name."""
+    """Whether an import statement of the source text contains this name."""
     return re.search(rf"(?m)^\s*(import|from)\s.*\b{re.escape(module)}\b", source) is not None
 
 
@@ -52,9 +52,9 @@ def options_of(source: str) -> dict[str, str]:
 
 
 class Constants(ast.NodeTransformer):
-    """A file in which parameters replace the constants of their names: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
+    """A file in which each parameter replaces constants of its name: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
-    `lines` has, by name, the lines of the constants that were replaced.
+    `lines` has, for each parameter, the numbers of the lines in which it replaces a constant.
     """
 
     def __init__(self, file: Path | str, text: str, names: Set[str]) -> None:
@@ -67,7 +67,7 @@ class Constants(ast.NodeTransformer):
         exec(compile(self.tree, self.file, "exec", dont_inherit=True), namespace)
 
     def visit(self, node: ast.AST) -> Any:
-        """Replaces the constants of a node and of all nodes in it, but not in declarations of the parameters."""
+        """Replaces, in a node and the nodes inside it, constants by parameters; skips calls that declare parameters."""
         match node:
             case ast.Call() if declares(node):
                 return node
@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns what a variable, argument or key gets: the parameter of its name in place of a constant."""
+        """Returns the value of a variable, argument or key, with constants replaced by the parameter of its name."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value
@@ -109,7 +109,7 @@ def declares(node: ast.AST) -> bool:
 
 
 def reads_config(source: str) -> bool:
-    """Whether parameters may reach a script by what `script` returns, W&B, Optuna, or fields of imported classes."""
+    """Whether parameters may reach a script by the value that `script` returns, W&B, Optuna or HfArgumentParser."""
     nodes = list(ast.walk(ast.parse(source)))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     elsewhere = ("wandb", "suggest_", "HfArgumentParser")
@@ -155,7 +155,7 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 
 
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
-    """Raises ValueError if an `unread` parameter, which the text does not name, would reach nothing."""
+    """Raises ValueError if parameters are `unread` (the text does not name them) and cannot reach the script."""
     if unread and not reads_config(source):
         name, words = min(unread), set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
         hint = nearest(name, words) or nearest(name.upper(), words)
@@ -166,7 +166,7 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
 
 
 def of_study(source: str, path: object) -> dict[str, Any]:
-    """Returns the fields of a Space that a script's Optuna study declares; RequestError if it is no search."""
+    """Returns the fields of a Space that a script's Optuna study declares; RequestError if tuner cannot search it."""
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
     if not created:
@@ -201,7 +201,7 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 
 
 def _name(node: ast.AST | None) -> str | None:
-    """Returns the last name of a variable, attribute, argument or key: `lr` of `args.lr`, `lr=` and `"lr":`."""
+    """Returns the last name of a variable, attribute, argument or key: `lr` for `args.lr`, `lr=` and `"lr":`."""
     names = (getattr(node, attribute, None) for attribute in ("id", "attr", "arg", "value"))
     return next((name for name in names if isinstance(name, str)), None)
 

@@ -27,12 +27,12 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The searched parameters, what a trial trains, and the metric. A space file names it `space`, at module level.
+    """The searched parameters, what a trial trains, and the metric. A space file assigns it to `space`, at top level.
 
     Args:
         params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
             number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
-            `tune.choice` are conditional parameters: a trial gets those of the chosen dictionary.
+            `tune.choice` are conditional parameters: a trial gets the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
@@ -40,12 +40,12 @@ class Space:
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
-        stop: metric -> value at which a trial ends: in the direction of the mode for the searched metric, else at or
-            above it.
+        stop: metric -> value. A trial ends when a metric is at or above its value; the searched metric with the mode
+            "min", at or below it.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
-        mutable: parameters that pbt may change while a trial trains, such as "lr". A dict declares the domain of each
-            one's changed values, else it is the parameter's own; in `params` it may be a constant, to start with.
+        mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
+            the domains of their changed values. With a dict, `params` may have a constant, which is the first value.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
 
     Raises:
@@ -91,7 +91,7 @@ class Space:
             raise ValueError(f"train={name}: the class has no step(self), which trains one epoch; add it")
         parameters.check(self.params)
         try:
-            self.options  # noqa: B018  (raises for a wrong one)
+            self.options  # noqa: B018  (raises for a wrong value)
         except RequestError as error:
             raise ValueError(with_fields(str(error))) from None
         for name in self.mutable:
@@ -109,7 +109,7 @@ class Space:
 
     @cached_property
     def options(self) -> Options:
-        """The fields that are options of a search, as such."""
+        """The options of a search that the fields of this space declare."""
         names = ("num_samples", "max_epochs", "reduction_factor", "metric", "mode", "strategy", "workers_per_trial")
         epochs, grace = self.max_epochs, self.grace_period
         return Options(
@@ -152,11 +152,11 @@ class Space:
 
 
 def defines(train: type, method: str) -> bool:
-    """Whether a class has a method other than that of `tune.Trainable`, which raises NotImplementedError."""
+    """Whether a class defines a method itself; the one of `tune.Trainable` only raises NotImplementedError."""
     owner = next((each for each in train.__mro__ if method in vars(each)), None)
     return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 
 
 def takes_config(train: Any) -> bool:
-    """Whether a function can be called with the config; one without arguments gets it from its parser or from W&B."""
+    """Whether a function takes the config; a function without arguments gets it from its parser or from W&B."""
     return callable_with(train, {})

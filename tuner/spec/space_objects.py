@@ -40,7 +40,7 @@ def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
 
 
 def main_space(attribute: str) -> LoadedSpace | None:
-    """The Space with this name in the running script or notebook; None if it has none."""
+    """The Space with this name in the running script or notebook; None if no Space there has the name."""
     main = sys.modules[MAIN]
     space = vars(main).get(attribute)
     return _named(space, main, attribute) if isinstance(space, Space) else None
@@ -49,7 +49,7 @@ def main_space(attribute: str) -> LoadedSpace | None:
 def code_digest(space: Space) -> str:
     """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
 
-    It is empty if a source is unknown, as of a function typed at Python's prompt.
+    It is empty if a source text is unknown, such as that of a function typed at Python's prompt.
     """
     try:
         sources = sorted(_sources(space))
@@ -59,7 +59,7 @@ def code_digest(space: Space) -> str:
 
 
 def saves_checkpoints(space: Space) -> bool:
-    """Whether the trials of a space seem to save checkpoints: a Task does, and a function whose text mentions them.
+    """Whether the trials of a space seem to save checkpoints: with a Task, or a function whose text mentions them.
 
     A wrong guess does no harm: without a checkpoint at the first rung, asha-promotion becomes asha.
     """
@@ -93,7 +93,7 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
 
 
 def _home(space: Space) -> tuple[ModuleType, str] | None:
-    """The module and variable that have this space, or None; searches its functions' modules, then `__main__`."""
+    """The module and the variable that refer to this space, or None; searches its functions' modules and `__main__`."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
         for attribute, value in list(vars(module).items()) if module else ():
@@ -134,7 +134,7 @@ def _sources(space: Space) -> set[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names of globals and attributes that a function uses, and those of the functions inside it."""
+    """The names of globals and attributes that a function, and the functions inside it, use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -32,7 +32,7 @@ ADVICE = {  # words of an import's error -> what to do
     "relative import": "; a file that is given by its path is in no package: import without the leading dot",
     "EOF when reading": '; the file asks for input when it is imported: put that under if __name__ == "__main__":',
 }
-CAUSE = (  # of an import that takes long
+CAUSE = (  # the usual cause of an import that takes long
     "; the usual cause is a training loop or an input() at the top level: put it under "
     'if __name__ == "__main__":, or call script({...}) above it, so that each trial runs the file'
 )
@@ -42,17 +42,17 @@ MAIN = "__main__"  # a space that is defined in a script or a notebook is named 
 
 @dataclass(frozen=True)
 class LoadedSpace:
-    """A loaded space with its origin."""
+    """A space, and the file or module from which it was loaded."""
 
     space: Space
-    name: str  # as requested by `--space`
+    name: str  # the value of `--space` that finds it
     path: Path | None  # None for a space of a notebook
-    sha256: str  # of the file; for a notebook, of the functions' source texts
+    sha256: str  # digest of the file; for a notebook, of the functions' source texts
     module: str
 
     @property
     def options(self) -> Options:
-        """The options of a search over this space; those that the caller gives take precedence."""
+        """The options that this space declares for a search; the caller's options take precedence."""
         return replace(self.space.options, space=self.name)
 
     @property
@@ -61,12 +61,12 @@ class LoadedSpace:
         if is_in_main(self.name):
             script = self.path or getattr(sys.modules[MAIN], "__file__", None)
             return Path(script).stem.strip("_") if script else "notebook"
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.name).stem)[:80]  # only what a folder's --name may have
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.name).stem)[:80]  # only characters that --name allows
         return stem if re.match("[A-Za-z0-9]", stem) else f"space_{stem.strip('_')}"
 
 
 def space_files() -> dict[str, Path]:
-    """Returns name -> path for each file in `search_spaces/`, sorted by name, but not `_*.py`."""
+    """Returns name -> path for each file in `search_spaces/` except `_*.py`, sorted by name."""
     return {path.stem: path for path in sorted(_folder().glob("*.py")) if not path.name.startswith("_")}
 
 
@@ -145,7 +145,7 @@ def file_of(name: str) -> Path | None:
 
 
 def mentions_torch(name: str) -> bool:
-    """Guesses whether the trials of a space import torch; a wrong guess costs seconds; errors as `locate_space`."""
+    """Guesses whether the trials of a space import torch; a wrong guess costs seconds. Errors as in `locate_space`."""
     locate_space(name)
     path = file_of(name)
     return path is None or b"torch" in (text := path.read_bytes()) or b"Task" in text
@@ -195,7 +195,7 @@ def _about(path: Path) -> str:
 
 
 def _origin(parts: list[str]) -> Path:
-    """The file of a module, without an import: `importlib.util.find_spec` would import the packages around it."""
+    """Finds a module's file without an import: `importlib.util.find_spec` would import the packages that contain it."""
     places, origin = None, ""
     for end, part in enumerate(parts, 1):
         name = ".".join(parts[:end])
@@ -203,7 +203,7 @@ def _origin(parts: list[str]) -> Path:
         try:
             spec = next(filter(None, (finder.find_spec(name, places) for finder in finders)), None)
             below = list(spec.submodule_search_locations or ()) if spec else []
-        except KeyError:  # the finder of a folder without __init__.py needs the parent in sys.modules
+        except KeyError:  # for a folder without __init__.py, Python needs the parent in sys.modules
             spec, below = None, [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
         places, origin = below, (spec and spec.origin) or ""
     return Path(origin)
@@ -220,7 +220,7 @@ def _import_module(module_name: str, name: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # The module's name has a digest, so that one process can load two files of one name, and a file after a change.
+    # With a digest in the module's name, a process can load two files of the same name, and a changed file once more.
     source = path.read_bytes()
     digest = hashlib.sha256(bytes(path) + source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
@@ -270,7 +270,7 @@ def _import_error(error: BaseException, path: Path | None = None) -> str:
 
 
 def line_written(path: Path | None, pattern: str) -> str:
-    """`line 7`: the last line of a file that a pattern matches; empty if none does."""
+    """Returns the number of the file's last line that matches a pattern, as `line 7`; empty if no line matches."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path else []
     except OSError:
@@ -279,7 +279,7 @@ def line_written(path: Path | None, pattern: str) -> str:
 
 
 def with_line(text: str, path: Path | None) -> str:
-    """A text with the line of the parameter that it names: `parameter 'lr' (line 7): ...`."""
+    """Adds the line of a parameter to a text that names the parameter: `parameter 'lr' (line 7): ...`."""
     match = re.search(r"\bparameter '([^']+)'", text)
     line = match and line_written(path, rf"""["']{re.escape(match[1])}["']\s*:""")
     return f"{text[: match.end()]} ({line}){text[match.end() :]}" if match and line else text
@@ -306,7 +306,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _unknown_argument(text: str) -> str:
-    """The text for an unknown argument of Space, Task or a data class, with the nearest known one; else empty."""
+    """The text for an unknown argument of Space, Task or a data class, with the nearest known name; else empty."""
     if match := re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text):
         data = sys.modules.get("tuner.training.data")
         owner = {"Space": Space, "Task": Task}.get(match[1]) or getattr(data, match[1], None)

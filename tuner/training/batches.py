@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
 from tuner.training.task import Task, kept_streams, reseed
 
-# Prepared input values per chunk: 341 CIFAR images. A chunk of 6 times as many takes twice the time per image.
+# Numbers in a chunk of prepared inputs: 341 CIFAR images. In a chunk of 6 times as many, an image takes twice the time.
 CHUNK_VALUES = 2**20
 Batch = tuple[Tensor, Tensor]  # inputs and targets
 Decoded = Batch | DataError
@@ -22,7 +22,7 @@ Rows = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices
 
 
 class Examples:
-    """One part of the data (training, validation or test), ready to be read; `first` is its first stored input."""
+    """One part of the data (training, validation or test), to be read; `first` is its first stored input, (1, ...)."""
 
     chunk_length = 1  # how many examples are efficient to read at once, whatever the batch size
 
@@ -35,7 +35,7 @@ class Examples:
         return len(self.part)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
-        """Yields prepared inputs and targets on the device, in the order of the indices; the last may be smaller."""
+        """Yields prepared inputs and targets on the device, in the order of indices; the last batch may be smaller."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -70,9 +70,9 @@ class ArrayExamples(Examples):
 
 
 class LoadedExamples(Examples, Dataset[Decoded]):
-    """Reads examples of files or of a dataset batch by batch, ahead of the training.
+    """Reads batches from files or a dataset in loader processes, ahead of the training.
 
-    At the first batch it starts as many loader processes as torch has threads, which live until `close`.
+    The first batch starts one loader process for each thread of torch; they live until `close`.
     """
 
     def __init__(self, part: Files | Mapped, task: Task, device: torch.device) -> None:
@@ -96,7 +96,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
                 persistent_workers=True,
                 # A spawned process needs seconds to import torch, and cannot get a `decode` that cannot be pickled.
                 multiprocessing_context="fork",
-                generator=torch.Generator(),  # otherwise it draws from torch's global stream
+                generator=torch.Generator(),  # otherwise the loader draws from torch's global stream
             )
         for decoded in self.loader:
             inputs, targets = (part.to(self.device, non_blocking=True) for part in whole(decoded))
@@ -109,7 +109,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     def __getitem__(self, batch: Rows) -> Decoded:
-        """Reads a batch in a loader process; returns a DataError, as a raised one would arrive as a traceback."""
+        """Reads a batch in a loader process; returns a DataError, because a raised one would arrive as a traceback."""
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, they depend neither on the number of processes nor on a resume.

@@ -134,8 +134,8 @@ class Splits:
 
     Args:
         train: the training part.
-        validation: the part on which every report is measured. If it is None, a random part of `train`, drawn with the
-            experiment's seed, becomes the validation part.
+        validation: the part on which the metrics of every epoch are computed. If it is None, a random part of `train`,
+            drawn with the experiment's seed, becomes the validation part.
         test: the part on which the best trial is evaluated, once, at the end of the search; None = no test part.
         source: where the examples come from; recorded in experiment.json.
         constants: values that depend on the data, such as the number of classes. The task's other functions get them in
@@ -163,7 +163,7 @@ class HeldOut(Splits):
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """Makes a `fraction` of the training part, drawn with `seed`, the validation part, unless there already is one.
+    """Moves a `fraction` of the training part, drawn with `seed`, to the validation part, unless that exists already.
 
     The same seed gives the same parts, so that the metrics of all trials of an experiment can be compared.
     """

@@ -1,4 +1,4 @@
-"""The processes of one ddp trial: `tuner.engine.workers.actors` starts Ray actors, `Processes` plain ones."""
+"""The processes of one ddp trial. `tuner.engine.workers.actors` starts them as Ray actors, `Processes` without Ray."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tuner.training.task import TrialSpec
 logger = logging.getLogger(__name__)
 Answer = tuple[Hashable, Any, BaseException | None]  # a call, its return value, its error (None if it succeeded)
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
-ECHO_S = 5.0  # seconds to wait for the original error of another process, see `is_echo`
+ECHO_S = 5.0  # seconds to wait for another process's error, which caused this one's error (`is_echo`)
 
 
 class GroupOutOfMemoryError(RuntimeError):
@@ -39,7 +39,7 @@ class WorkerDiedError(RuntimeError):
 
 
 class DDPRank:
-    """One process of a group; `device` is cpu or cuda:INDEX. Report and state of rank 0 are those of the trial.
+    """One process of a group; `device` is cpu or cuda:INDEX. The trial's report and state are those of rank 0.
 
     Callers must call a method in all processes at once, except `listen` and `state`.
     """
@@ -64,7 +64,7 @@ class DDPRank:
     def join(self, host: str, port: int, address: str) -> None:
         """Connects this process, whose own address is `address`, to rank 0."""
         accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
-        # By themselves, gloo and nccl would choose the interface of the host's name, or the first one.
+        # Without these variables, gloo and nccl would choose the interface of the host's name, or the first one.
         interfaces = psutil.net_if_addrs().items()
         if interface := next((name for name, known in interfaces if address in [each.address for each in known]), ""):
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
@@ -134,11 +134,11 @@ class Group:
         raise NotImplementedError
 
     def send(self, rank: int, method: str, *arguments: Any) -> Hashable:
-        """Starts a call of a process's `DDPRank`; returns what names the call."""
+        """Starts a call of a process's `DDPRank`; returns the call, for `finished`."""
         raise NotImplementedError
 
     def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
-        """Waits until one of the calls ends; returns those that have ended, none after the timeout (None = never)."""
+        """Waits until a call ends; returns the answers of ended calls, none after the timeout (None = no timeout)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class Group:
         return report
 
     def state(self, extra: Any = None) -> bytes:
-        """The content of a checkpoint (`Training.state`), which is also kept for a restart."""
+        """Returns the content of a checkpoint (`Training.state`), and keeps it for a restart."""
         saved: bytes
         (saved,) = self.answers([self.send(0, "state", extra)])
         self.saved = saved
@@ -184,10 +184,10 @@ class Group:
         return self.answers([self.send(rank, method, *arguments) for rank in range(self.num_workers)])
 
     def answers(self, calls: list[Hashable]) -> list[Any]:
-        """Waits for calls; returns their values, or raises the first error: other processes may then wait for ever.
+        """Waits for calls; returns their values, or raises the first error, though other calls may never end then.
 
-        An error that only says that another process is gone (`is_echo`) is raised after all have ended, or after ECHO_S
-        in which none has.
+        An error that only says that another process is gone (`is_echo`) is raised when all calls have ended, or when
+        none has ended for ECHO_S seconds.
         """
         values: dict[Hashable, Any] = {}
         echo: BaseException | None = None
@@ -270,7 +270,7 @@ def run_calls(pipe: Connection, *arguments: Any) -> None:
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
-    """The address at which the others reach each process, by rank: loopback if all addresses are equal (one node)."""
+    """The address at which a process can be reached, by rank: loopback if all addresses are equal (one node)."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 

@@ -28,14 +28,14 @@ from tuner.training.task import Task, TrialSpec, reseed, whole_number
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's largest convolution is small
+SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch of a model's largest convolution, up to which oneDNN is slower
 
 
 class Training:
     """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Each epoch seeds
-    the global random streams from seed, epoch and rank, so a saved state needs no random state.
+    They may differ with another number of threads, with `Task.compile`, or if memory runs out at another step. Each
+    epoch seeds the global random streams from seed, epoch and rank, so a saved state needs no random state.
 
     Args:
         splits: the data, with a validation part (see `hold_out`).
@@ -43,7 +43,7 @@ class Training:
         rank: the number of this process in a ddp trial, whose processes build, train and evaluate together.
         device: the torch device to train on; None = cuda if the trial has GPUs, else cpu.
 
-    Raises ValueError for a wrong setting, a missing or empty part of the data, or a strategy that cannot train it.
+    Raises ValueError for a wrong setting, a missing or empty part of the data, or a strategy unsuited to the model.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Training:
     def run_epoch(self) -> dict[str, float]:
         """Trains one epoch, validates, and returns the report.
 
-        It has `loss` and the task's metrics on the validation part, and `train_loss`, as means over the examples of all
-        processes. `micro_batch_size` is the most examples that one process trains on at once. `train_s` and
-        `validate_s` are seconds, `images_per_s` training examples.
+        The report has `loss` and the task's metrics on the validation part, and `train_loss`, as means over the
+        examples of all processes. `micro_batch_size` is the most examples that one process trains on at once.
+        `train_s` and `validate_s` are seconds; `images_per_s` is training examples per second.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -122,13 +122,13 @@ class Training:
             self.schedule.step()
         self.epoch = epoch
         self.strategy.broadcast_buffers(self.model)
-        return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
+        return float(self.strategy.total(total)) / len(self.train_examples)  # one read: it waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Updates the parameters once; returns the mean loss of this process's part of a batch."""
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
-        states = [generator.get_state() for generator in self.generators]  # 1 us each
+        states = [generator.get_state() for generator in self.generators]  # 1 us per generator
         work, undo = partial(self.gradients, inputs, targets), partial(self.undo, states)
         loss = self.train_fit(work, targets.shape[0], undo)
         self.precision.step(self.optimizer)
@@ -216,7 +216,7 @@ class Training:
 
     def restore(self, state: bytes) -> Any:
         """Continues from the content of a checkpoint; returns the `extra` that was saved with it."""
-        # A copy on the GPU would take the model's and the optimizer's memory twice.
+        # Loaded onto the GPU, the state would double the memory of the model and the optimizer.
         saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
         self.load_state_dict(saved["training"])
         return saved["extra"]
@@ -224,11 +224,11 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
 
-        Optimizer options that this setting has changed, as population-based training does, keep their change.
+        Optimizer options that population-based training has changed in this setting keep their new values.
         """
         schedules = [] if self.schedule is None else [self.schedule]
         rates = []
-        # A schedule may depend on the number of epochs. If a resume has changed it, the schedule continues as if the
+        # A schedule may depend on max_epochs. If a resume has changed this number, the schedule continues as if the
         # search had had the new number from the start.
         if schedules and state["max_epochs"] != self.spec.max_epochs:
             with warnings.catch_warnings():
@@ -255,13 +255,13 @@ class MicroBatcher:
     """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
 
     Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
-    normalizes over the micro-batch, counts the examples of a failed attempt twice, and dropout draws a mask for each
-    part. A repeated step starts from torch's random streams of the failed attempt; Python's and numpy's are not
-    restored, as saving them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
+    normalizes over each micro-batch, and counts the examples of a failed attempt twice; dropout draws a mask for each
+    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, as saving
+    them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
 
     Args:
         what: what the examples are used for; written to the log.
-        shrink: whether to halve; if False, the first out-of-memory error is raised.
+        shrink: whether to halve the number; if False, the first out-of-memory error is raised.
     """
 
     def __init__(self, what: str, *, shrink: bool) -> None:
@@ -325,7 +325,7 @@ def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> boo
 
 @contextlib.contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off in the `with` block unless `enabled`, but not for the process's next trial."""
+    """Switches oneDNN off in the `with` block unless `enabled`; restores the switch for the process's next trial."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

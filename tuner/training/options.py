@@ -28,9 +28,9 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_changes(optimizers: Iterable[Any], schedules: Iterable[Any], before: Options, now: Options) -> None:
-    """Gives restored optimizers and schedules the options that differ between `before` and `now`.
+    """Sets the options that differ between `before` and `now` in restored optimizers and schedules to those of `now`.
 
-    A learning rate that a schedule has already changed, changes in proportion.
+    A learning rate that a schedule has already changed is multiplied by the ratio of the new rate to the old one.
 
     Args:
         before, now: the options with which the checkpoint's trial, and this trial, created their optimizers.
@@ -57,7 +57,7 @@ def keep_changes(optimizers: Iterable[Any], schedules: Iterable[Any], before: Op
 
 
 def _rate(options: dict[str, Any]) -> float:
-    """Returns the learning rate before any schedule. `lr` is not that rate: a warmup has set it to 0 at the start."""
+    """Returns the learning rate before any schedule. `lr` may differ: a warmup schedule sets it to 0 at the start."""
     rate: float = options.get("initial_lr", options.get("lr", 0.0))
     return rate
 

@@ -1,4 +1,4 @@
-"""Strategies: how a training uses several processes or devices. A model is written for one device.
+"""Strategies: how a training uses several processes or devices. Users write a model for one device.
 
 A strategy places the model, wraps it for training, selects the examples of this process, and combines the processes'
 gradients and sums.
@@ -57,7 +57,7 @@ class Single:
         return examples.batches(order, batch_size, format)
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        """A context for computing gradients to which another part of the batch will be added."""
+        """A context for the gradients of all parts of a batch but the last: processes exchange gradients only then."""
         return nullcontext()
 
     def total(self, sums: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Single:
         """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """Wraps a loss or metric: it takes outputs on the network's last device and returns its value on the first."""
+        """Wraps a loss or metric: takes outputs on the network's last device, returns the value on the first device."""
         return measure
 
 
@@ -79,7 +79,7 @@ class DistributedDataParallel(Single):
     part; its running statistics are those of rank 0, as in torch's default, but copied once per epoch.
     """
 
-    shrinks = False  # the others wait in a collective call, so `tuner.training.group` restarts all processes
+    shrinks = False  # other processes wait in a collective call, so `tuner.training.group` restarts them
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
@@ -107,7 +107,7 @@ class DistributedDataParallel(Single):
             for (inputs, targets), batch in zip(read, batches, strict=True):
                 self.weight = len(targets) * self.num_workers / len(batch)
                 yield inputs, targets
-        if len(last) < self.num_workers:  # all processes train on it: torch waits for those without examples
+        if len(last) < self.num_workers:  # all processes train on it: torch waits for any without examples
             self.weight, self.repeated = 1.0, self.num_workers
             yield from examples.batches(last, len(last), format)
             self.repeated = 1
@@ -180,7 +180,7 @@ class Staged(nn.Module):
         self.stages, self.devices, self.split_size = nn.ModuleList(stages), devices, split_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
+        # In a tick, the stages compute different parts, the last stage first. In the first and last ticks, some idle.
         split = self.training and self.split_size is not None
         parts = list(torch.split(inputs, self.split_size)) if split else [inputs]  # type: ignore[arg-type]
         for tick in range(len(parts) + len(self.stages) - 1):

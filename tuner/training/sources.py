@@ -1,7 +1,7 @@
-"""Calls a task's data function and turns what people have as data into parts that a trial can read.
+"""Calls a task's data function and converts the returned data into parts that a trial can read.
 
-Small data sets are read at the start and become `Arrays`, which Ray stores once per node. Larger ones, and those that
-draw random numbers, stay datasets, which the trial's loader processes read (`Mapped`).
+Small data sets are read at the start and become `Arrays`, which Ray stores once per node. Large datasets, and datasets
+that draw random numbers, become `Mapped`: the trial's loader processes read them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
     """Calls the task's data function; returns its data as a search uses it, with a validation part.
 
     The function draws the same random numbers in each session. Raises UnsuitableData if it returns no data that a trial
-    can read, and what the function raises.
+    can read. Errors of the function itself pass through.
     """
     folder = Path(data_dir) if data_dir else None
     with kept_streams():
@@ -63,9 +63,9 @@ def predicts_classes(task: Task) -> bool:
 
 
 def as_splits(returned: Any, *, classes: bool) -> Splits:
-    """What a data function returned, as Splits of parts that a trial can read; raises UnsuitableData if it is no data.
+    """Converts the result of a data function to Splits that a trial can read; raises UnsuitableData if it is no data.
 
-    With `classes`, targets are class numbers or probabilities: shape (N, 1) becomes (N,), and booleans integers.
+    With `classes`, targets are class numbers or probabilities: shape (N, 1) becomes (N,), booleans become integers.
     """
     if isinstance(returned, Splits):
         splits = returned
@@ -117,7 +117,7 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 
 
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
-    """A tensor, array, number, list or PIL image as an array that torch can read; raises a DataError for other values.
+    """Converts a tensor, array, number, list or PIL image to an array that torch can read; DataError for other values.
 
     Images become (channels, height, width). float64 becomes float32, except in tensors or with `keep`.
     """
@@ -135,7 +135,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
         raise DataError(f"{what} cannot become a tensor; give numbers, such as class numbers or token numbers")
     if hasattr(value, "getbands"):
         array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
-    # torch reads neither another byte order nor negative strides.
+    # torch refuses a byte order other than the machine's, and negative strides.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
@@ -143,7 +143,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
 
 
 def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
-    """Targets as losses expect them: integers of shape (N,) as int64; with `classes`, also booleans and (N, 1)."""
+    """Converts targets for losses: integers of shape (N,) to int64; with `classes`, also booleans and shape (N, 1)."""
     targets = np.asarray(targets)
     if classes and targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
@@ -152,13 +152,13 @@ def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
 
 
 def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
-    """An item of a dataset as its input and target; DataError if it is no pair or dictionary of two arrays."""
+    """Splits a dataset's item into input and target; DataError if it is no pair or dictionary of two arrays."""
     if isinstance(value, Mapping):
         names = list(value)
         if len(names) != 2:
             hint = ", for example with select_columns([...])" if len(names) > 2 else ""
             raise DataError(f"an item has the columns {', '.join(map(str, names))}; keep two, input and target{hint}")
-        # The input comes first, unless only the first name is a usual one of targets.
+        # The first column is the input, unless it has a usual name of targets and the second column has not.
         value = [value[name] for name in sorted(names, key=lambda name: name in TARGETS)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         many = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
@@ -169,7 +169,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stacked_if_small(part: Mapped) -> DataSplit:
-    """Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
+    """Reads a small part into Arrays if two readings of its first examples agree; returns another part unchanged."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     first = list(range(min(NUM_LOOKED_AT, len(part))))
@@ -184,14 +184,14 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
     all_targets = np.empty((len(part), *targets.shape[1:]), targets.dtype)
     for start in range(0, len(part), 1024):
         rows = range(start, min(start + 1024, len(part)))
-        some, theirs = read_examples(part, [0, *rows])  # also the first one: all must have its shape
+        some, theirs = read_examples(part, [0, *rows])  # with the first example: all must have its shape
         stacked[start : rows.stop] = np.stack(some[1:])
         all_targets[start : rows.stop] = theirs[1:]
     return Arrays(stacked, all_targets)
 
 
 def _dataset_of(loader: DataLoader[Any]) -> Any:
-    """The examples that a DataLoader would load; DataError if it selects or joins them in its own way."""
+    """The dataset of a DataLoader; DataError if the loader selects or joins examples in its own way."""
     if loader.collate_fn is not torch_data.default_collate:
         raise DataError(
             "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"

@@ -98,11 +98,11 @@ class TrialSpec:
     """What a process needs to know to train one trial, apart from its task and data.
 
     Args:
-        config: the setting. Its `batch_size`, `split_size` and `precision` take precedence over the task's and these.
+        config: the setting. Its `batch_size` and `split_size` override the task's; its `precision` overrides this one.
         seed: the trial's own seed (`trial_seed`), at least 0.
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
-        cpus, gpus: CPUs and GPUs of the whole trial.
+        cpus, gpus: number of CPUs and GPUs of the whole trial.
         constants: the space's constants; the config of a trial contains them, too.
     """
 
@@ -130,7 +130,7 @@ def trial_seed(seed: int, trial_id: str) -> int:
 
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
-    """Seeds the global streams of Python, numpy and torch, CUDA's included, from (seed, epoch), and a rank above 0.
+    """Seeds the global random streams of Python, numpy and torch (with CUDA) from seed, epoch, and a rank above 0.
 
     Epoch 0 stands for the construction of the model.
     """
@@ -159,7 +159,7 @@ def kept_streams() -> Iterator[None]:
 
 
 def whole_number(name: str, value: object) -> int:
-    """The value of a parameter as an int (searchers may propose numpy's); raises ValueError unless an integer >= 1."""
+    """Converts a parameter's value, which may be numpy's, to an int; raises ValueError unless it is an integer >= 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         more = ", as tune.randint(8, 33) or tune.choice([8, 16]) do" if isinstance(value, float) else ""
         raise ValueError(f"{name} is {value!r}: give an integer of at least 1{more}")

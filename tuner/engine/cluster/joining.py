@@ -66,7 +66,7 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """Returns the cluster's metadata (its Ray and Python versions) and nodes; raises RequestError if it gives none."""
+    """Returns the cluster's metadata (its Ray and Python versions) and nodes; raises RequestError if it refuses."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()
     if "RAY_AUTH_MODE" not in os.environ and has_token:  # as `ray.init` does
@@ -117,7 +117,7 @@ def _set_mode(mode: str) -> None:
 
 
 def _asks_for_no_token(head: str) -> bool:
-    """Whether the cluster requires no token. Such a cluster accepts any token too, so this queries without one."""
+    """Whether the cluster requires no token; queries it without one, as such a cluster would also accept any token."""
     try:
         _set_mode("disabled")
         get_cluster_metadata(GcsClient(address=head))

@@ -1,4 +1,4 @@
-"""Follows the nodes of Ray's cluster: how many trials fit and are this search's share, and which nodes are drained."""
+"""Follows the nodes of Ray's cluster: how many trials fit, this search's share of them, and which nodes are drained."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tuner.spec.resources import Resources
 
 LOOK_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
 MOST_NODES = 1000  # the most nodes of one type that are counted
-TABLE = b"tuner"  # in Ray's key-value store on the cluster's head: a driver's job id -> its search's `Want` as JSON
+TABLE = b"tuner"  # namespace in the key-value store of the cluster's head: driver's job id -> its `Want` as JSON
 
 
 class Nodes:
     """Says how many trials of one search the cluster can run; without `follow`, always the number at the start.
 
     Args:
-        resources: of one trial; its `concurrent` is the number at the start.
+        resources: the resources of one trial; `concurrent` in it is how many trials fit at the start.
         most: the requested number of concurrent trials; 0 = as many as fit.
         follow: whether to follow nodes that join and leave (`--address`).
-        priority: among the searches that share the cluster.
+        priority: this search's rank among the searches that share the cluster; the highest first.
     """
 
     def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False, priority: int = 0) -> None:
@@ -89,14 +89,14 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources of each living node, without nodes that are being drained, and the ids of these."""
+    """Returns the resources of each living node that is not being drained, and the ids of the nodes that are."""
     drained = frozenset(state.get_draining_nodes())
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
 
 
 def launchable() -> list[dict[str, float]]:
-    """Returns the resources of the nodes that the autoscaler may start; on a head that `ray up` made, else none."""
+    """Returns the resources of the nodes that the autoscaler may start; known only on a head that `ray up` made."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []
@@ -107,7 +107,7 @@ def launchable() -> list[dict[str, float]]:
 class Want(NamedTuple):
     """What a search requests from the cluster."""
 
-    num_trials: int  # that the search could run at once, 0 or more
+    num_trials: int  # trials that the search could run at once, 0 or more
     fit: int  # trials of this search that fit on the whole cluster at once, 1 or more
     priority: int = 0  # once each search has a trial, the highest priority is served first
 

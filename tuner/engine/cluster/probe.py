@@ -1,7 +1,7 @@
 """Sends the search's code to a cluster's nodes; checks each before the first trial.
 
 Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package, if any.
-It must load the space, share the results folder with the driver, and may write to it.
+A node must load the space, share the results folder with the driver, and be able to write to that folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-PATIENCE_S = 60.0  # for all nodes' answers; a node's first worker fetches the code and imports the space in up to 10 s
+PATIENCE_S = 60.0  # seconds for the answers of all nodes; a node fetches the code and imports the space in up to 10 s
 
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # a file's and __main__'s functions are sent whole
+    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # else cloudpickle sends their code
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
     # Paths, because Ray deep-copies this runtime environment together with a job's own, which modules do not allow.

@@ -65,7 +65,7 @@ class Controller(TuneController):
             # does not count against this trial, which starts on another worker.
             if trial.status != Trial.RUNNING:
                 kill_worker(trial)
-                self._actor_failed(self._trial_to_actor[trial], exception)  # makes it RUNNING, and calls this method
+                self._actor_failed(self._trial_to_actor[trial], exception)  # makes it RUNNING, calls this method again
                 return
             self._resetting_trials.remove(trial)
             self._set_trial_status(trial, Trial.PENDING)
@@ -90,7 +90,7 @@ class Controller(TuneController):
     def _had_been_judged(self, trial: SearchTrial) -> bool:
         """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
 
-        If the scheduler had decided there to stop or pause the trial, does so and returns True: it needs no retry.
+        If the scheduler decided at this report to stop or pause the trial, does so and returns True: it needs no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -131,7 +131,7 @@ class Controller(TuneController):
         self._room = room
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Hides repeated epochs and WAITS (no room for a checkpoint) from scheduler, searcher and journal."""
+        """Hides repeated epochs, and WAITS (no room for a checkpoint), from the scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
@@ -179,14 +179,14 @@ class Watch(Callback):
     """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share."""
 
     nodes: Nodes
-    on_this_machine: bool  # workers inherit the driver's environment
+    on_this_machine: bool  # whether all workers run here, and inherit the driver's environment
     retries: Retries
-    timeout_s: float | None  # that a running trial may go without a report; None = no limit
+    timeout_s: float | None  # seconds that a running trial may go without a report; None = no limit
     waiting: Callable[[str], None]  # called with the reason when a trial cannot save a checkpoint
     failed: Callable[[Controller, SearchTrial, Failure], None]  # called before the trial ends or is retried
-    # Started trial -> when it last started, reported or was saved; and why it has not saved its checkpoint since.
+    # Started trial -> the time of its last start, report or save, and why it could not save its checkpoint since then.
     _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
-    _saved: set[Trial] = field(default_factory=set)  # started or saved since the last step: moving them loses nothing
+    _saved: set[Trial] = field(default_factory=set)  # trials started or saved in this step: a move loses no epoch
     _looked: float = 0.0
 
     host: Controller = field(init=False)  # set by the controller's `__init__`
@@ -236,7 +236,7 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial must leave its worker, and loses no epoch: its last report, if any, has a checkpoint."""
+        """Whether a trial must leave its worker, and loses no epoch then: its last report, if any, has a checkpoint."""
         surplus = self.nodes.too_many(len(self._running()))
         if not (surplus or self.nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False

@@ -25,7 +25,7 @@ class Failure(NamedTuple):
 
 
 class Retries:
-    """Decides by the kind of a failure whether its trial is retried; counts by trial and kind, over all sessions.
+    """Decides by the kind of a failure whether its trial is retried; counts retries by trial and kind in all sessions.
 
     * worker_lost (a killed process, a lost node, a host out of memory) is retried `max_failures` times: the trial
       itself may kill its worker.
@@ -45,7 +45,7 @@ class Retries:
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
-        """Returns the failure of an error that Ray caught; `from_epoch` is that of the last checkpoint, 0 = none."""
+        """Classifies an error that Ray caught; `from_epoch` is the epoch of the last checkpoint, 0 = no checkpoint."""
         killed = None if self._killed_before is None else (oom_kills() or 0) - self._killed_before
         kind, text = kind_of(error, killed)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)
@@ -89,7 +89,7 @@ def how_it_died(error: Any, killed: int | None) -> str:
     text = str(error)
     if "host ran out of memory" in text:  # Ray's memory monitor has ended it
         return f"its worker died: {first_line(error)}; {LESS_MEMORY}"
-    if "connection error code 2" in text:  # the process has gone without a word; Ray knows neither signal nor exit code
+    if "connection error code 2" in text:  # it ended without a message; Ray knows neither signal nor exit code
         native = "or its native code crashed"
         if killed is None:
             return f"its worker was killed, {native}; `dmesg` says if memory ran out: then {LESS_MEMORY}"

@@ -90,10 +90,10 @@ class ReplayController:
 
 
 class Population(PopulationBasedTraining):
-    """Population-based training in which a trial is set back once at most before it reaches a new epoch.
+    """Population-based training that sets a trial back to an earlier epoch at most once before the trial gets further.
 
     With fewer slots than trials, the checkpoint that a poor trial copies may be of an earlier epoch. Ray compares the
-    trial there again, and sets it back again: if the values tie or grow worse, no trial ever trains all its epochs.
+    trial again at that epoch, and sets it back again: if values tie or grow worse, no trial ever trains all its epochs.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -25,9 +25,9 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-DEAD_WORKER = "A worker died or was killed while executing"  # how Ray's line of 1,000 characters about it starts
-KEEP_S = 600  # for which Ray keeps an idle process, even if all CPUs are taken; all are idle until the first trial
-# Limits that Ray (2.60) would reach beside 20 processes that spin on two cores, where all takes 20 times as long.
+DEAD_WORKER = "A worker died or was killed while executing"  # start of Ray's line, which has 1,000 characters
+KEEP_S = 600  # seconds that Ray keeps an idle process, even if all CPUs are taken; before the first trial all are idle
+# Limits raised for a busy machine: 20 processes that spin on two cores. The comments name Ray's own limits (2.60).
 PATIENT = {
     "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
     "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
@@ -51,7 +51,7 @@ def local_cluster() -> dict[str, float]:
     if ray.is_initialized():  # the program that calls tuner has started Ray, and given it these resources
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
-    # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
+    # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask respects taskset and Slurm.
     return {"CPU": float(min(int(get_num_cpus()), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
 
 
@@ -70,7 +70,7 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
     """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them."""
     config = {
         "prestart_worker_first_driver": False,
-        "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests of `start_ahead` beyond it
+        "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests beyond this number
         "preload_python_modules": list(imports),
     }
     return {"_temp_dir": folder, "_system_config": config | PATIENT}
@@ -94,8 +94,8 @@ def start_ahead(num_processes: int) -> None:
     """Makes this machine's Ray start `num_processes` worker processes, without waiting; logs a warning if it fails.
 
     Ray's own number, one per CPU, suits neither few trials at once nor ddp. Ray also ends idle processes as soon as
-    trials have taken all CPUs, and then starts new ones, whose imports take 5 s on two cores. It has no Python function
-    to start them, so this calls the raylet (ray 2.60).
+    trials have taken all CPUs, and then starts new ones, whose imports take 5 s on two cores. Ray has no Python
+    function to start processes, so this one calls the raylet (ray 2.60).
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
     request = PrestartWorkersRequest(  # `language` keeps its default, 0 = Python
@@ -125,7 +125,7 @@ def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
 
 @contextmanager
 def session_folder() -> Iterator[str]:
-    """Creates a folder for Ray that only this user may enter, and removes it: all users may write to what Ray makes."""
+    """Creates a folder that only this user may enter, as all users may write to Ray's files in it; removes it."""
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:

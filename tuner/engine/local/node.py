@@ -25,24 +25,24 @@ from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
 START_S = 300.0  # seconds in which a raylet that lives must register
-LOOK_S = 0.05  # between two looks at the raylet, of 1 ms each
-ANSWER_S = 5.0  # seconds in which the GCS must answer a look
-# Ray's parameters for ports. Where one is None, its process chooses it, and others wait for the file that names it.
-PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # + _port
-LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # .out, .err and .log
-TAIL_BYTES = 256 * 1024  # read of each log, from its end
-# What the line of a log has that names the cause, the most telling first: Ray's fatal lines, a signal, Ray's errors.
+LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
+ANSWER_S = 5.0  # seconds in which the GCS must answer a check
+# Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
+PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
+LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # logs of Ray, without .out, .err or .log
+TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
+# Patterns of the log line that names the cause, most telling first: Ray's fatal lines, a signal, Ray's errors.
 CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
 # Errors that another folder for Ray's files and sockets would repair.
 OF_THE_FOLDER = r"path length|File name too long|Not a directory|File exists|No space left|Read-only|Permission denied"
-NOISE = r"^\[[^]]*\] |An unexpected system state has occurred.*?with you to fix it\. "  # left out of a log's line
-MOST_CHARS = 300  # of a log's line in an error
+NOISE = r"^\[[^]]*\] |An unexpected system state has occurred.*?with you to fix it\. "  # cut from a log's line
+MOST_CHARS = 300  # maximum characters of a log's line in an error text
 
 
 class LocalNode(node.Node):
     """A Ray node without services for clusters; its start raises an error as soon as a process has ended."""
 
-    ports: Sequence[int]  # for its `PORTS`
+    ports: Sequence[int]  # one for each of `PORTS`
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
@@ -87,11 +87,11 @@ def local_node() -> Iterator[None]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
         for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Ray's processes do: they bind it, too
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that Ray's processes can bind the port, too
             each.bind(("127.0.0.1", 0))
         LocalNode.ports = [each.getsockname()[1] for each in sockets]
         stack.enter_context(mock.patch.object(node, "Node", LocalNode))
-        # Else Ray's processes listen on all interfaces. Ray reads the constant's environment variable at import.
+        # Otherwise Ray listens on all interfaces. Its environment variable is too late: Ray read it at import.
         stack.enter_context(mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
         yield
 

@@ -21,12 +21,12 @@ from ray._private import utils
 from tuner.errors import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-LATE_S = 14.0  # seconds after the first signal at which a process that still runs is killed, to end within 15 s
+LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
 
 @contextmanager
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
-    """Makes the first signal call `first` (of the inner block) with a text that names the signal.
+    """Makes the first signal call `first` (of nested blocks, the inner one's) with a text that names the signal.
 
     Until the outermost block ends, the next signal calls `end_now`, and so does `_deadline` after `LATE_S` seconds: if
     Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60).
@@ -78,9 +78,9 @@ def in_a_program() -> Iterator[None]:
         hosts.pop()
 
 
-hosts: list[set[psutil.Process]] = []  # for each open `in_a_program`: the children at its start; empty in a command
+hosts: list[set[psutil.Process]] = []  # child processes at the start of each open `in_a_program`; empty in a command
 SIGNALLED, LEFT = "signalled", "left"  # sent to `_deadline`'s thread: a signal arrived; the outermost block ended
-deadlines: list[SimpleQueue[str]] = []  # what the outermost block got from `_deadline`, or an unused queue; else empty
+deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
 
 
 def _deadline() -> SimpleQueue[str]:
@@ -115,7 +115,7 @@ def end_now(number: int, frame: Any) -> None:
 
 
 def end_family(spared: Collection[psutil.Process] = ()) -> None:
-    """Kills all descendants of this process except `spared`; suspends all of them first: none starts another."""
+    """Kills all descendants of this process except `spared`; suspends them first, so that none starts another."""
     family: set[psutil.Process] = set()
     while children := set(psutil.Process().children(recursive=True)) - family - set(spared):
         for process in children:

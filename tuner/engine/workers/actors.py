@@ -2,7 +2,7 @@
 
 The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. They end when it
 ends. A `TorchTrainer` inside a trial takes 14 s to its first report. It reserves a second placement group, which Ray
-Tune does not count, and keeps that when the trial is pruned (ray 2.60).
+Tune does not count, and does not free the group when the trial is pruned (ray 2.60).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tuner.training.group import Answer, DDPRank, Group, addresses_among
 
 
 class WorkerActor(DDPRank):
-    """A member of a training group, which is one ddp process, as a Ray actor."""
+    """One process of a ddp trial, as a Ray actor."""
 
     def address(self) -> str:
         return str(ray.util.get_node_ip_address())
 
 
 class Workers(Group):
-    """A training group of Ray actors, one per bundle of the trial's placement group; `material` is a Ray reference."""
+    """A training group of Ray actors, one per bundle of the trial's placement group; `material` is an ObjectRef."""
 
     def __init__(self, material: Any, num_workers: int, cpus: float, gpus: float) -> None:
         self.cpus, self.gpus = cpus, gpus
@@ -76,7 +76,7 @@ warm: Workers | None = None  # the workers of this actor's last trial, if that t
 
 
 def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Workers:
-    """Returns the workers of this actor's last trial, or new ones; after the trial, `keep` takes them for the next."""
+    """Returns the workers of this actor's last trial, or new ones; after the trial, `keep` saves them for the next."""
     global warm
     group, warm = warm, None
     if group is not None:

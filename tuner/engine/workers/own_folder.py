@@ -1,11 +1,11 @@
-"""Runs a trial in a folder of its own, in which links show the files around the folder where the search was started.
+"""Runs a trial in a folder of its own, with links to the files in and around the folder where the search was started.
 
 The trial's process changes into the folder, so a relative path of any code leads there. Before Python code writes
 through a link, the link is replaced: a folder by a new one with links to the same files, a file by a copy. So a trial
-changes no files outside, unless code in C++ opens one that was there.
+changes no files outside, unless code in C++ opens an existing one.
 
-Data is shared instead: a folder with `data` or `cache` in its name stays a link. A new one is moved beside the script
-at the trial's first report or at its end, so that later trials find it.
+Data is shared instead: a folder with `data` or `cache` in its name stays a link. A new data folder is moved beside the
+script at the trial's first report or at its end, so that later trials find it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.record.storage.trial_files import FILES, RUNNING
 
 LEVELS = 2  # how many folders above the working folder a trial finds by `..`
 MOST_LINKS = 10_000  # the most entries of a folder that are shown by links; a link takes 10 us on a local disk
-LEAVES_S = 2.0  # for which a worker that ends waits for its trial; Ray waits as long before the next trial
+LEAVES_S = 2.0  # seconds that a worker waits at its end for its trial; Ray waits as long before the next trial
 SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -54,10 +54,10 @@ EVENTS: dict[str, Callable[..., list[tuple[Any, bool]]]] = {
     "shutil.rmtree": lambda path, *_: [(path, True)],
     "sqlite3.connect": lambda path: [(path, True)],
 }
-# Module -> its function that opens a file for writing without an event, and the position of the path.
+# Module -> its function that writes a file without raising an audit event, and the position of its path argument.
 WRITERS = {"torch.serialization": ("_open_zipfile_writer", 0), "safetensors.torch": ("serialize_file", 1)}
 
-_own: OwnFolder | None = None  # of the trial that runs in this process
+_own: OwnFolder | None = None  # folder of the trial that runs in this process
 _left = threading.Event()  # whether no trial runs in a folder of its own
 _left.set()
 _thread = threading.local()  # `busy`: whether this thread is replacing a link
@@ -77,7 +77,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     os.chdir(own.here)
     users_code.working_folder = own.start
     _own = own
-    ended_well = True  # else an error may have cut a download, which is then not shared
+    ended_well = True  # after an error, a download may be incomplete: data is not shared
     try:
         yield
     except BaseException as error:  # SystemExit(0): Ray has stopped the trial
@@ -106,16 +106,16 @@ def await_left() -> None:
 
 
 class OwnFolder:
-    """The folder `here` in which a trial runs; it and the folders above it show those around `start`."""
+    """The folder `here` in which a trial runs; it links to the files of `start`, its parents to those above `start`."""
 
     def __init__(self, trial: Path) -> None:
         self.start = Path.cwd()
         self._base = [self.start, *self.start.parents][: LEVELS + 1][-1]
-        self._trial = trial.resolve()  # the system's name of the folder in which the trial runs has no links
+        self._trial = trial.resolve()  # a process gets its working folder's path without links
         self._root = self._trial / RUNNING
         self.here = self._root / self.start.relative_to(self._base)
         self._results = self._trial.parents[2]  # `trial` is <results>/<experiment>/ray/<trial>
-        # The folder of results is not shown: it has this folder in it.
+        # Folders with contents of their own instead of a link. The results are not shown: they contain this folder.
         self._way = {self.start, *self.start.parents, *self._results.parents}
 
     def open(self, is_new: bool) -> bool:
@@ -128,7 +128,7 @@ class OwnFolder:
         elif (self._trial / FILES).is_dir() and not self._root.exists():
             self.here.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self._trial / FILES, self.here)
-        self._remove_links()  # of a trial that was killed; in a folder from elsewhere they may lead anywhere
+        self._remove_links()  # left by a killed trial; in a copied experiment they may lead anywhere
         self._trial.mkdir(parents=True, exist_ok=True)
         self._show(self._base, self._root)
         return True
@@ -144,7 +144,7 @@ class OwnFolder:
                 self._show(each, shown / each.name)
 
     def claim(self, path: Any, *, keep: bool) -> None:
-        """Replaces the links on a path, so that what is written there stays here; copies a file only if `keep`."""
+        """Replaces the links on a path, so that writes to it stay in this folder; copies a file only if `keep`."""
         whole = os.path.abspath(os.fsdecode(path))
         if not whole.startswith(f"{self._root}{os.sep}"):
             return
@@ -184,7 +184,7 @@ class OwnFolder:
         """Removes links that lead out of the folder, also the trial's own, and empty folders."""
         root = f"{self._root}{os.sep}"
         for folder, folders, names in os.walk(self._root, topdown=False):
-            for path in (os.path.join(folder, name) for name in (*folders, *names)):  # 25 us a link; a Path doubles it
+            for path in (os.path.join(folder, name) for name in (*folders, *names)):  # 25 us a link; 50 with Path
                 if os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(root):
                     os.unlink(path)
             with contextlib.suppress(OSError):
@@ -205,10 +205,10 @@ def is_shared(name: str) -> bool:
 
 
 def _move_used(source: Path, target: Path) -> None:
-    """Moves new data that a trial may be reading, and leaves a link to it, in one step; else does nothing."""
+    """Moves new data that a trial may be reading, and leaves a link, in one step; if it cannot, does nothing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.symlink(target, target)  # raises FileExistsError if another trial was earlier
-    if not exchanged(source, target):  # on another disk, or one that cannot do it; `close` moves it
+    if not exchanged(source, target):  # two disks, or a disk that cannot exchange: `close` moves it
         target.unlink()
 
 
@@ -221,7 +221,7 @@ def _move(source: Path, target: Path) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            aside = target.with_name(f".{target.name}.{os.getpid()}")  # others see all of it or nothing
+            aside = target.with_name(f".{target.name}.{os.getpid()}")  # other trials see all of it or nothing
             shutil.move(source, aside)
             os.rename(aside, target)
     elif source.is_dir() and target.is_dir():
@@ -259,7 +259,7 @@ _install_hook = functools.cache(lambda: sys.addaudithook(_hook))  # Python then 
 
 
 def _wrap_writers() -> None:
-    """Makes the functions of WRITERS raise an event with their path first, once their modules are imported."""
+    """Makes each function of WRITERS raise an audit event with its path before it writes, once its module is loaded."""
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)
         if original is not None and not isinstance(original, functools.partial):

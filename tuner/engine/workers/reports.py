@@ -26,7 +26,7 @@ from tuner.errors.users_code import place_of
 from tuner.record.report_keys import WAITS
 from tuner.training.devices.usage import Usage
 
-# What to do about a report of a process that the trial has started; it cannot reach the search.
+# Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
 CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
 IMPORTS = "a process that a trial starts must import its function: put it into a module beside the space's file"
 ELSEWHERE = "tune.report was called in another process than the trial's"
@@ -35,7 +35,7 @@ ELSEWHERE = "tune.report was called in another process than the trial's"
 class Reporter:
     """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
 
-    Ray's own refuses tensors. A number without a name, such as a function's return value, gets the metric's name.
+    Ray's `report` refuses tensors. A number without a name, such as a function's return value, gets the metric's name.
     """
 
     def __init__(self, report: Callable[..., None], metric: str) -> None:
@@ -83,7 +83,7 @@ def in_sanity_check() -> bool:
 
 
 def as_number(name: str, value: Any) -> Any:
-    """Converts a one-element tensor or numpy scalar to a number; other tensors raise ValueError, the rest is kept."""
+    """Converts a one-element tensor or numpy scalar to a number; ValueError for other tensors; keeps other values."""
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
     if is_tensor and value.numel() != 1:
@@ -100,7 +100,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
 
     Raises:
         RuntimeError: the function called `sys.exit` with a code except 0 and None.
-        ValueError: the function started a process and reported nothing itself, or the process cannot get its function.
+        ValueError: the function started a process and reported nothing itself, or that process cannot get its function.
     """
     started: list[str] = []
     original = BaseProcess.start

@@ -19,14 +19,14 @@ from tuner.record.report_keys import RAY_KEYS
 
 
 class StillTrainingError(Exception):
-    """The worker cannot start another trial: the previous one's function still runs, or its process group is there."""
+    """The worker cannot start a trial: the previous trial's function still runs, or its process group still exists."""
 
 
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
     """Returns a Ray trainable class for a function, with the resources of one trial.
 
-    Its `reset_config` raises if the worker cannot be reset. Where it returns False, as Ray's own does, Ray's controller
-    marks the next trial as failed, although it has not started, and never informs the searcher.
+    The class's `reset_config` raises an error if the worker cannot be reset. If it returned False, as Ray's own does,
+    Ray would mark the next trial as failed, although it has not started, and never inform the searcher.
     """
     base: Any = wrap_function(function)
 

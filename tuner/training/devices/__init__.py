@@ -1,1 +1,1 @@
-"""The devices of a trial: accelerators, number formats, kernels and their use."""
+"""The devices of a trial: its GPUs, number formats, compiled networks, and measured use of CPU, GPU and memory."""

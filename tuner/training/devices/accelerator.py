@@ -1,7 +1,7 @@
 """The GPUs of this process: training asks torch about them through one object, `here`, which tests replace.
 
 NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in torch, the device type `cuda`. Apple's (MPS)
-and Intel's do not. Only methods that need torch import it, because a function may train without.
+and Intel's do not. Only methods that need torch import it: a user's function may not need it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POISONED = {
 
 
 class Accelerator:
-    """torch's CUDA devices as this process sees them: Ray makes only the trial's own visible, from index 0."""
+    """torch's CUDA devices as this process sees them: Ray shows it only the trial's GPUs, from index 0."""
 
     def check(self) -> None:
         """Raises a RuntimeError that says why torch can use no GPU, although the trial reserves one, and what to do."""
@@ -52,7 +52,7 @@ class Accelerator:
         raise RuntimeError(f"the trial has a GPU from Ray, but {why}, or give --gpus-per-trial 0")
 
     def devices(self, first: str, num_devices: int) -> list[torch.device]:
-        """A process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated."""
+        """A process's devices: `first` if it uses one device, else GPUs from index 0, or the CPU several times."""
         import torch
 
         device = torch.device(first)
@@ -81,7 +81,7 @@ class Accelerator:
 
         gpus = [device for device in devices if device.type == "cuda"]
         if gpus:
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # before it, torch has no generators
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # before this call, torch has no generators
         indices = [torch.cuda.current_device() if gpu.index is None else gpu.index for gpu in gpus]
         return [torch.cuda.default_generators[index] for index in indices]
 
@@ -114,7 +114,7 @@ class Accelerator:
         return str(getattr(sys.modules["torch"].cuda.get_device_properties(), "uuid", ""))
 
     def memory_bytes(self) -> tuple[int, int]:
-        """torch's allocations on the current GPU: now, and at most since the last call."""
+        """Bytes that torch has allocated on the current GPU: now, and at most since the last call of this method."""
         cuda = sys.modules["torch"].cuda
         now, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
         cuda.reset_peak_memory_stats()

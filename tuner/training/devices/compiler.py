@@ -16,7 +16,7 @@ NAME = "torch._dynamo"
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
     """Wraps a network, which torch compiles at its first batch; its parameters and their names stay.
 
-    Raises RuntimeError if torch needs a C++ compiler, as on a CPU, and there is none; torch itself says so late.
+    Raises RuntimeError if there is no C++ compiler on a CPU; torch itself would raise an error only at the first batch.
     """
     import torch._inductor.config
     from torch._inductor.cpp_builder import get_cpp_compiler

@@ -64,7 +64,7 @@ def percent(uuid: str) -> float | None:
 
 
 def if_supported(ask: Callable[[], T]) -> T | None:
-    """The result of NVML calls; None if one fails, as it does on a lost GPU or one that does not support it."""
+    """The result of NVML calls; None if a call fails, as it does on a lost GPU or a GPU that does not support it."""
     import pynvml
 
     try:

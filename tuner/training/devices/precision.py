@@ -26,13 +26,13 @@ class Precision:
         if not isinstance(name, str) or name not in DTYPES:
             raise ValueError(f"precision is {name!r}: give one of {', '.join(DTYPES)}")
         self.device, self.dtype = device, DTYPES[name]
-        # Except with fp16, it scales by 1 and its state is empty.
+        # Without fp16, the scaler scales by 1, and its state is empty.
         self.scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
         if self.dtype is None:
             return model(inputs)
-        # Each pass has its own autocast context: it caches converted parameters, which a step would make wrong.
+        # One context per pass: autocast caches converted parameters, which are stale after an optimizer step.
         with torch.autocast(self.device.type, self.dtype):
             outputs = model(inputs)
         return _pytree.tree_map_only(Tensor, widened, outputs)
