@@ -294,7 +294,8 @@ clusters = hurt({"pid": os.getpid(), "born": 5.0, "port": 9, "folder": "/tmp/tun
 
 def put(folder: Path, files) -> Path:
     """Writes a folder."""
-    make = {"pipe": os.mkfifo, "folder": Path.mkdir, "empty": Path.touch, "socket": _socket}
+    make = {"pipe": os.mkfifo, "folder": Path.mkdir, "empty": Path.touch}
+    make["socket"] = lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)
     folder.mkdir(parents=True)
     for path, content in files.items():
         path = folder / path
@@ -306,11 +307,6 @@ def put(folder: Path, files) -> Path:
         else:
             make[content](path)
     return folder
-
-
-def _socket(path):
-    """A socket's name in the file system."""
-    os.mknod(path, stat.S_IFSOCK | 0o600)
 
 
 def elsewhere(folder: Path) -> Path:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import optuna
@@ -23,16 +24,6 @@ from tuner.tuning.trial import metrics_of
 ROOT = Path(__file__).parents[2]
 PARAMS = {"x": tune.uniform(-1, 1), "kind": tune.choice([{"name": "a", "depth": tune.randint(1, 5)}])}
 QUICK = {"wandb": "disabled", "num_samples": 3, "max_concurrent_trials": 1}
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """The reports of an objective, which runs without a search."""
-    reports = []
-    monkeypatch.setattr(integration.tune, "report", reports.append)
-    context = type("Context", (), {"get_trial_id": lambda self: "00007"})
-    monkeypatch.setattr(integration.tune, "get_context", context)
-    return reports
 
 
 @pytest.mark.parametrize("output", [0, 1.5, np.float64(2), torch.tensor(4.0)])
@@ -92,7 +83,8 @@ def objective(trial):
     return x**2 + depth + (2 if trial.number else 3)
 
 
-def test_a_parameter_that_the_space_lacks_is_named(sent):
+def test_a_parameter_that_the_space_lacks_is_named(monkeypatch):
+    monkeypatch.setattr(integration.tune, "get_context", lambda: SimpleNamespace(get_trial_id=lambda: "00007"))
     with pytest.raises(ValueError, match=r"asks for 'depth', which is not in the space's params; they have x, y"):
         with_trial(objective)({"x": 0.5, "y": 1})
 

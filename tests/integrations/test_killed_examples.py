@@ -1,6 +1,5 @@
 """Every file of examples/ is searched, killed and resumed; the search ends with the numbers of an unbroken one."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tuner.record.results import load
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FRAMEWORKS = ("accelerate", "lightning", "peft", "transformers")
+FRAMEWORKS = {"accelerate", "lightning", "peft", "transformers"}
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -21,9 +20,8 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", further(EXAMPLES, 1), ids=lambda path: path.stem)
 def test_an_example_is_killed_and_ends_as_the_unbroken_search(path, tmp_path):
     imported = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE))
-    missing = [name for name in FRAMEWORKS if name in imported and importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}, of the group `frameworks`")
+    for name in FRAMEWORKS & imported:
+        pytest.importorskip(name, reason="of the group `frameworks`")
     options = ["--space", str(path), "--scheduler", "fifo", "--num-samples", "2", *ONE_AT_A_TIME]
     whole = run_whole(tmp_path, "whole", options)
     assert [len(curve) for curve in curves(whole)] == [4, 4]

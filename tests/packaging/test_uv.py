@@ -17,21 +17,15 @@ ROOT = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv")
 
 
-def readme_command():
-    """The words of the README's first command that start a search."""
-    (words,) = re.findall(
-        r"^pip install uv && (uv run .*--space) cifar", (ROOT / "README.md").read_text(), re.MULTILINE
-    )
-    return [UV, *words.split()[1:]]
-
-
 @pytest.mark.slow  # a Ray of its own; by default `test_main.py` has what keeps Ray from another environment
 @pytest.mark.skipif(not UV or Path(sys.prefix) != ROOT / ".venv", reason="runs where uv has made the environment")
 def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
+    readme = (ROOT / "README.md").read_text()
+    (words,) = re.findall(r"^pip install uv && uv (run .*--space) cifar", readme, re.MULTILINE)
     options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]
     users = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # this process set it
     done = subprocess.run(
-        [*readme_command(), str(ROOT / "tests" / "spaces" / "functions.py:interpreter"), *options],
+        [UV, *words.split(), str(ROOT / "tests" / "spaces" / "functions.py:interpreter"), *options],
         cwd=ROOT,
         env=users | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
         capture_output=True,

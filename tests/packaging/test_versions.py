@@ -21,15 +21,10 @@ def imported(folder):
     """The first names of all modules that a folder's files import, without Python's own and the project's."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                modules = [node.module]
-            else:
-                continue
-            for module in modules:
-                name = module.split(".")[0]
-                if name not in sys.stdlib_module_names and name not in ("tuner", "search_spaces"):
+            aliases = node.names if isinstance(node, ast.Import) else ()
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in aliases]
+            for name in {module.split(".")[0] for module in modules} - sys.stdlib_module_names:
+                if name not in ("tuner", "search_spaces"):
                     yield name, path
 
 

@@ -18,7 +18,7 @@ from search_spaces.augmentation.batched import (
     jitter,
     maps_of,
     warp,
-)  # fmt: skip
+)
 from search_spaces.augmentation.chain import augment
 from search_spaces.shared.imagenet import MEAN, STD
 

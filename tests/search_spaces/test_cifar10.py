@@ -52,12 +52,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "cifar10"
 
 
-@pytest.fixture
-def direct(monkeypatch):
-    """No proxy between the test and the servers it starts on loopback."""
-    monkeypatch.setenv("no_proxy", "*")
-
-
 def same(one, other):
     assert one is not None and other is not None
     return np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
@@ -138,7 +132,8 @@ def test_pickle_of_another_md5_is_not_unpickled(small, tmp_path):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_look_up_that_hangs_is_left_behind(direct, monkeypatch):
+def test_look_up_that_hangs_is_left_behind(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
     over, ended = threading.Event(), threading.Event()
 
@@ -198,7 +193,8 @@ def test_a_failed_download_gives_the_sample(cache, monkeypatch, unreachable, err
     assert not cache.exists()
 
 
-def test_stalled_download_gives_the_sample(cache, direct, monkeypatch):
+def test_stalled_download_gives_the_sample(cache, monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
     monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and never answers

@@ -71,7 +71,7 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
             assert choose(options, traits) == (chosen, why)
 
 
-@pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("functions.py", False), ("saving.py", True)])
+@pytest.mark.parametrize(("space", "saves"), [("tiny.py", True), ("functions.py", False), ("troubled.py", True)])
 def test_a_task_saves_checkpoints_and_a_functions_text_tells(space, saves):
     assert saves_checkpoints(find_space(str(SPACES / space)).space) is saves
 

@@ -7,14 +7,13 @@ import os
 import numpy as np
 import pytest
 import torch
+import trained
 from torch import nn
 from trained import figures
 
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, DataError, Files, Splits, hold_out
-from tuner.training.loop import Training
-from tuner.training.task import TrialSpec
 
 SHAPE = (3, 6, 6)
 
@@ -34,23 +33,14 @@ def files(tmp_path):
     return Files(paths, targets, load), Arrays(inputs, targets)
 
 
-def noisy(inputs):
-    return inputs + torch.randn_like(inputs) * 0.1
-
-
-TASK = Task(
-    data=lambda data_dir: None,
-    model=lambda config: nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(108, config["num_classes"])),
-    optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-    prepare=lambda inputs: inputs.float() / 255,
-    augment=noisy,
-    batch_size=11,  # so that the ten of validation are one batch, from files and from memory
-)
+def classifier(config):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(108, config["num_classes"]))
 
 
 def training(part):
     splits = hold_out(Splits(part, constants={"num_classes": 3}), fraction=0.25, seed=0)
-    return contextlib.closing(Training(TASK, splits, TrialSpec({}, 0, 3)))
+    # So large a batch that the ten of validation are one, from files and from memory.
+    return contextlib.closing(trained.training(splits=splits, model=classifier, batch_size=11))
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from trained import figures, images, same, training, weights
+from trained import NUM_EXAMPLES, figures, images, same, training, weights
 
 from tuner.training import batches
 from tuner.training.data import Arrays, Splits
 from tuner.training.task import reseed
-
-NUM_EXAMPLES = 103
 
 
 @pytest.mark.parametrize("batch_size", [2, 16])  # with oneDNN off and on

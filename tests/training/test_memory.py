@@ -6,13 +6,12 @@ import logging
 import numpy as np
 import pytest
 import torch
+import trained
 from torch import nn
-from trained import accuracy, figures, same, weights
+from trained import figures, same, weights
 
-from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.loop import MicroBatcher, Training
-from tuner.training.task import TrialSpec
+from tuner.training.loop import MicroBatcher
 
 NUM_EXAMPLES = 50
 
@@ -47,16 +46,13 @@ def arrays(num, dtype=np.float32, seed=0):
 
 
 def training(most=1000, *layers, batch_size=16, dtype=torch.float32, schedule=None, evaluating=False, **options):
-    task = Task(
-        data=lambda data_dir: None,
-        model=lambda config: Net(most, *(layer() for layer in layers), evaluating=evaluating).to(dtype),
-        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-        metrics={"accuracy": accuracy},
-        schedule=schedule,
-    )
+    def model(config):
+        return Net(most, *(layer() for layer in layers), evaluating=evaluating).to(dtype)
+
     of_numpy = np.float64 if dtype == torch.float64 else np.float32
     splits = Splits(arrays(NUM_EXAMPLES, of_numpy), arrays(20, of_numpy, seed=1))
-    return Training(task, splits, TrialSpec({"batch_size": batch_size}, 0, 4, **options))
+    changes = dict(model=model, prepare=None, augment=None, schedule=schedule, channels_last=False)
+    return trained.training({"batch_size": batch_size, "lr": 0.1}, splits=splits, **changes, **options)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
@@ -113,7 +109,7 @@ def test_the_failed_attempt_is_freed_before_the_next():
         if size > 4:
             tensor = torch.ones(12345)
             raise torch.OutOfMemoryError(f"no room for {tensor.numel()}")
-        alive.append(sum(issubclass(type(each), torch.Tensor) and each.numel() == 12345 for each in gc.get_objects()))
+        alive.append(tensors(lambda tensor: tensor.numel() == 12345))
         return torch.empty(2**58 if size > 2 else 1).numel() * size  # a CPU allocation that fails shrinks, too
 
     assert MicroBatcher("a test", shrink=True)(work, 8) == 2

@@ -44,22 +44,33 @@ class Layers(nn.Module):
         return self.head(self.body(inputs))
 
 
-class Hungry(Layers):
-    """Out of memory above 4 examples at once, while training."""
+class WhileTraining(nn.Module):
+    """Passes its inputs on, after a function of them and of the setting."""
+
+    def __init__(self, function, config):
+        super().__init__()
+        self.function, self.config = function, config
 
     def forward(self, inputs):
-        if self.training and len(inputs) > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return super().forward(inputs)
+        if self.training:
+            self.function(inputs, self.config)
+        return inputs
 
 
-class Fatal(Layers):
-    """Ends the process of rank 1 in training."""
+def run_out_of_memory(inputs, config):
+    if len(inputs) > 4:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    def forward(self, inputs):
-        if self.training and torch.distributed.get_rank() == 1:
-            os._exit(9)
-        return super().forward(inputs)
+
+def end_rank_1(inputs, config):
+    if torch.distributed.get_rank() == 1:
+        os._exit(9)
+
+
+def draw(inputs, config):
+    """Draws from every stream that dropout and augmentation may use; writes the numbers to a file of its process."""
+    with open(f"{config['folder']}/{torch.distributed.get_rank()}", "a") as file:
+        print(random.random(), np.random.random(), torch.rand(1).item(), file=file)
 
 
 def task(**changes):
@@ -73,19 +84,15 @@ def task(**changes):
     return Task(**{**parts, **changes})
 
 
-MODELS = {
-    "layers": lambda config: Layers(),
-    "normed": lambda config: Layers(nn.BatchNorm1d(16)),
-    "drawing": lambda config: Layers(Drawing(config["folder"])),
-    "hungry": lambda config: Hungry(),
-    "fatal": lambda config: Fatal(),
-}
+def in_the_middle(config):
+    """The layers with what the setting names between their halves."""
+    middle = config.get("middle", lambda inputs, config: None)
+    return Layers(nn.BatchNorm1d(16) if middle == "norm" else WhileTraining(middle, config)).double()
 
 
 def material():
-    """A task and its data, made in each process; a setting names its model."""
-    made = task(model=lambda config: MODELS[config.get("model", "layers")](config).double())
-    return made, Splits(blobs(), blobs(21, seed=1))
+    """A task and its data, made in each process."""
+    return task(model=in_the_middle), Splits(blobs(), blobs(21, seed=1))
 
 
 def training(config=None, *, strategy="single", made=None):
@@ -159,24 +166,10 @@ def test_ddp_goes_on_from_a_state_to_the_last_bit_and_single_can_load_it(two):
     assert_close([alone.run_epoch() for _ in range(2)], expected)
 
 
-class Drawing(nn.Module):
-    """Draws from every stream that dropout and augmentation may use, and writes it to a file of its process."""
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder = folder
-
-    def forward(self, inputs):
-        if self.training:
-            with open(f"{self.folder}/{torch.distributed.get_rank()}", "a") as file:
-                print(random.random(), np.random.random(), torch.rand(1).item(), file=file)
-        return inputs
-
-
 def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(two, tmp_path):
     runs = []
     for _ in range(2):
-        two.begin(TrialSpec({"batch_size": 16, "model": "drawing", "folder": str(tmp_path)}, 3, 4))
+        two.begin(TrialSpec({"batch_size": 16, "middle": draw, "folder": str(tmp_path)}, 3, 4))
         two.run_epoch(), two.run_epoch()
         runs.append([(tmp_path / rank).read_text().split() for rank in "01"])
         for rank in "01":
@@ -188,7 +181,7 @@ def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(two, tmp
 
 
 def test_batch_norms_statistics_are_the_same_in_all_processes(two):
-    two.begin(TrialSpec({"batch_size": 16, "model": "normed"}, 3, 4))
+    two.begin(TrialSpec({"batch_size": 16, "middle": "norm"}, 3, 4))
     two.run_epoch()
     first, second = (torch.load(io.BytesIO(state), weights_only=True) for state in two.call("state", None))
     assert any("running_mean" in name for name in first["training"]["model"])
@@ -198,7 +191,7 @@ def test_batch_norms_statistics_are_the_same_in_all_processes(two):
 
 def test_a_group_that_runs_out_of_memory_starts_anew_with_half(two):
     before = list(two.processes)
-    two.begin(TrialSpec({"batch_size": 16, "model": "hungry"}, 3, 4))
+    two.begin(TrialSpec({"batch_size": 16, "middle": run_out_of_memory}, 3, 4))
     report = two.run_epoch()
     assert not any(process in two.processes for process in before)
     assert report["micro_batch_size"] == 4  # 8, halved once
@@ -206,7 +199,7 @@ def test_a_group_that_runs_out_of_memory_starts_anew_with_half(two):
 
 
 def test_a_processs_death_is_raised_at_once(two):
-    two.begin(TrialSpec({"batch_size": 16, "model": "fatal"}, 3, 4))
+    two.begin(TrialSpec({"batch_size": 16, "middle": end_rank_1}, 3, 4))
     with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
         two.run_epoch()
     two.close()

@@ -205,26 +205,18 @@ def test_a_large_dataset_stays_one_and_trains_as_arrays_do(monkeypatch):
         assert one == pytest.approx(other)
 
 
-def test_a_data_function_draws_the_same_numbers_in_each_session_and_leaves_no_trace():
-    def data(data_dir):
-        return random_split(TensorDataset(*TENSORS), [30, 10])
-
-    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
-    one, other = (sources.splits_of(Task(**{**vars(TASK), "data": data}), "", 3) for _ in range(2))
-    assert np.array_equal(one.test.inputs, other.test.inputs)
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
-
-
-def test_a_data_function_gets_its_folder_as_a_path():
+def test_a_data_function_gets_a_path_draws_the_same_numbers_in_each_session_and_leaves_no_trace():
     got = []
 
     def data(data_dir):
         got.append(data_dir)
-        return INPUTS, TARGETS
+        return random_split(TensorDataset(*TENSORS), [30, 10])
 
-    for folder in ("", "/data"):
-        sources.splits_of(Task(**{**vars(TASK), "data": data}), folder, 0)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    one, other = (sources.splits_of(Task(**{**vars(TASK), "data": data}), folder, 3) for folder in ("", "/data"))
     assert got == [None, Path("/data")]
+    assert np.array_equal(one.test.inputs, other.test.inputs)
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
 
 
 def test_files_keep_their_decode_and_get_class_numbers():

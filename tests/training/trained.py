@@ -62,10 +62,10 @@ TASK = dict(
 )
 
 
-def training(config=None, *, seed=0, max_epochs=4, splits=None, precision="fp32", **changes):
+def training(config=None, *, seed=0, max_epochs=4, splits=None, precision="fp32", on_oom="shrink", **changes):
     """A training of the setting; `changes` are of the task."""
     splits = splits or Splits(images(), images(50, seed=1))
-    return Training(Task(**TASK | changes), splits, TrialSpec(config or {}, seed, max_epochs, precision))
+    return Training(Task(**TASK | changes), splits, TrialSpec(config or {}, seed, max_epochs, precision, on_oom=on_oom))
 
 
 def figures(report):
