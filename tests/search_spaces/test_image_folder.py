@@ -19,10 +19,8 @@ def test_parts_in_folders(tree):
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [4, 4, 4]
     assert splits.constants == {"num_classes": 2} and str(tree) in splits.source
     assert splits.train.targets.tolist() == [0, 0, 1, 1]
-    assert [os.fsdecode(path) for path in splits.test.paths[:2]] == [
-        str(tree / "test" / "cat" / "0.jpg"),
-        str(tree / "test" / "cat" / "more" / "1.PNG"),
-    ]
+    cats = tree / "test" / "cat"
+    assert [os.fsdecode(path) for path in splits.test.paths[:2]] == [f"{cats}/0.jpg", f"{cats}/more/1.PNG"]
     assert splits.train.decode(str(tree / "train" / "cat" / "0.jpg")).shape == (3, 16, 16)
 
 

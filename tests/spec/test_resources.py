@@ -41,6 +41,7 @@ NODES = [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}]
 CLUSTER = {"address": "auto"}
 DDP = {"strategy": "ddp", "workers_per_trial": 2}
 WORKERS_4, SPREAD = DDP | {"workers_per_trial": 4}, CLUSTER | DDP | {"workers_per_trial": 3, "cpus": 6}
+NO_NODE = "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer"
 
 
 @pytest.mark.parametrize(
@@ -55,19 +56,14 @@ WORKERS_4, SPREAD = DDP | {"workers_per_trial": 4}, CLUSTER | DDP | {"workers_pe
         (WORKERS_4, [{"CPU": 2}], "4 workers x 1 CPU per trial, there are 2; ask for fewer workers"),
         (DDP, [{"CPU": 2, "GPU": 1}], "2 workers x 1 GPU per trial, there is 1; ask for fewer workers, or for --gpus"),
         (DDP | {"cpus": 4}, [{"CPU": 2}], "2 workers x 2 CPU per trial, there are 2"),
-        (
-            SPREAD,
-            [{"CPU": 3}] * 2,
-            "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer",
-        ),
+        (SPREAD, [{"CPU": 3}] * 2, NO_NODE),
     ],
 )
 def test_more_than_there_is_is_refused_with_what_there_is(options, nodes, message):
     with pytest.raises(RequestError) as refused:
         resources(*nodes, **options)
-    assert message in str(refused.value) and ("--max-concurrent-trials N" in str(refused.value)) == (
-        "address" in options
-    )
+    assert message in str(refused.value)
+    assert ("--max-concurrent-trials N" in str(refused.value)) == ("address" in options)
 
 
 def test_as_many_fit_as_on_each_node_alone_and_a_cluster_is_trusted_to_grow_to_what_was_asked_for():

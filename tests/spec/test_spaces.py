@@ -82,10 +82,7 @@ def test_two_files_of_one_name_are_two_spaces_and_a_changed_file_is_read_anew(fi
         ("from .helpers import x\n", "import without the leading dot"),
         ("import sys\nsys.exit()\n", "must not exit: put what parses a command line, and what runs, under if __name__"),
         ("raise SystemExit(3)\n", "mine.py"),
-        (
-            '"""Nothing here."""\n',
-            "mine.py: has no space = Space(...) at module level; add it. A script that trains by",
-        ),
+        ("'Nothing.'\n", "mine.py: has no space = Space(...) at module level; add it. A script that trains by"),
         ("space = {'x': 1}\n", "space is a dict; write Space(params=..., task=...)"),
         ("# script(\n", "call script(...) there, above everything else"),
         ((ONE % "").replace("space =", "a ="), "but a; give --space mine.py:a"),
