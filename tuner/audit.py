@@ -1,8 +1,8 @@
 """Checks whether a search pruned trials that would have won: trains a random sample of the pruned trials to the end.
 
-`python -m tuner.audit NAME --trials 5` resumes each of 5 pruned trials from its last undamaged checkpoint, or from the
-start, without Ray. It compares the metric of each repeated epoch with the search's. The dashboard shows the result,
-which is in audit.json. If an audit is interrupted, the same command continues it.
+`python -m tuner.audit NAME --trials 5` trains 5 pruned trials, without Ray, each from its last undamaged checkpoint, or
+from the start if it has none. It compares the metric of each repeated epoch with the search's. It writes the result to
+audit.json, which the dashboard shows. If an audit is interrupted, the same command continues it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
-STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
+STATES = "audit"  # subfolder with the training states of trials that the audit has not finished; removed once empty
 
 
 def main(argv: list[str]) -> int:
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
-    """Trains the sampled trials that audit.json lacks, and writes it after each one; RequestError if that cannot be."""
+    """Trains each sampled trial that audit.json lacks, and adds it there; RequestError if no audit is possible."""
     winner, pruned = record.best(), prunable(record)
     name, folder = record.experiment.name, record.experiment.folder
     if record.state == "running":
@@ -94,7 +94,7 @@ def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
 
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
-    """Trains a pruned trial to the last epoch; compares the metrics of repeated epochs with the search's."""
+    """Trains a pruned trial to the last epoch; compares its metric with the search's at epochs that both trained."""
     experiment, began, differs = record.experiment, time.monotonic(), ""
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
     for epoch, repeated in epochs_of(record, trial):
@@ -117,7 +117,7 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
 
 
 def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
-    """Trains the rest of a trial; yields each epoch and its metric, first those of an interrupted audit."""
+    """Trains a trial's remaining epochs; yields (epoch, metric), first for the epochs of an interrupted audit."""
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment

@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
-    """Returns two tables: the GPUs (else why there are none, and this machine's figures), and the running trials."""
+    """Returns a table of GPUs (or why there is none, and this machine's CPUs and memory) and one of running trials."""
     if not gpus:
         first = [f"no NVIDIA GPU was found ({trouble or 'NVML reports none'})", machine()]
     else:
@@ -70,7 +70,7 @@ def trial_row(experiment: str, trial: TrialRecord) -> tuple[str, ...]:
 
 
 def device_row(device: Device, trials: Trials) -> tuple[str, ...]:
-    """Returns a GPU's row, with the trials, and the number of other processes, that run on it according to NVML."""
+    """Returns a GPU's row; by the process ids from NVML, it names the trials on the GPU and counts other processes."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
@@ -96,9 +96,9 @@ def machine() -> str:
 
 
 def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
-    """The running trials of all experiments whose driver lives; logs a warning for one that cannot be read.
+    """Returns the running trials of all experiments whose driver runs; logs a warning for an unreadable experiment.
 
-    `known` has, by journal, the time of its last change and its running trials: it is read only after a change.
+    `known` caches each journal's running trials and its last change (ns); only a changed journal is read again.
     """
     trials: Trials = []
     for path in sorted(results.glob("*/journal.jsonl")):

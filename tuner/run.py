@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Returns the fields of `Command` that a command line gives; raises RequestError for an unknown option."""
+    """Returns the fields of `Command` that a command line sets, by name; raises RequestError for an unknown option."""
     about = f"The answer: {BEST_RULE}. Exit codes: {EXIT_CODES}."
     usage = "python -m tuner.run [-h] [OPTIONS]"
     parser = Parser(usage=usage, description=Command.__doc__, epilog=about)
@@ -90,7 +90,7 @@ def _add_option(parser: Parser, name: str, about: str) -> None:
 
 
 def _typed(text: str, classes: list[type]) -> Any:
-    """The number that an option's text spells, if it takes numbers; else the text."""
+    """Converts an option's text to a number if the option takes numbers and the text is one; else returns the text."""
     for kind in (each for each in classes if each in (int, float)):
         with contextlib.suppress(ValueError):
             return kind(text)
@@ -98,7 +98,7 @@ def _typed(text: str, classes: list[type]) -> Any:
 
 
 def call_of(argv: list[str], given: dict[str, Any]) -> SearchCall:
-    """Returns what the command line asks for; raises RequestError for a wrong value, or without a space."""
+    """Returns the request for a search; raises RequestError if an option has a wrong value, or no space is named."""
     command = Command(**given)
     if not (command.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
@@ -114,7 +114,7 @@ def call_of(argv: list[str], given: dict[str, Any]) -> SearchCall:
 
 
 def of_the_script(word: str, argv: list[str]) -> str:
-    """What to do about an unknown option that the script of `--space` has; empty for any other word."""
+    """Returns advice on an unknown option that belongs to the script that --space names; empty for any other word."""
     flag, path = word.partition("=")[0], next((v for name, v in itertools.pairwise(argv) if name == "--space"), "")
     file, name = file_of(path) if path else None, flag.lstrip("-").replace("-", "_")
     if flag == name or not file or name not in options_of(file.read_text(encoding="utf-8", errors="replace")):
@@ -130,7 +130,7 @@ def run(call: SearchCall) -> int:
     except KeyboardInterrupt:
         from tuner.engine.local.signals import end_family
 
-        end_family()  # else the processes of a Ray that was still starting would stay
+        end_family()  # else, if Ray was still starting, its processes would keep running
         raise
 
 

@@ -1,11 +1,11 @@
 """Trains one setting of a search again, without Ray.
 
 `python -m tuner.train results/NAME/best/config.json` trains the best setting, and
-`python -m tuner.train results/NAME --trial 00007` that of any trial.
+`python -m tuner.train results/NAME --trial 00007` trains the setting of trial 00007.
 
-The command prints the metrics of each epoch. On the same CPU they equal those of the search to the last digit. If the
-data has a test part, it also prints the test metrics after the epoch that was the setting's best in the search.
-`--save FILE` saves the model of that epoch.
+The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit. If the
+data has a test part, the command also prints the test metrics after the epoch that was the setting's best in the
+search. `--save FILE` saves the model after that epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if this trial were the best; raises RequestError without such a trial."""
+    """Returns what best/config.json would be if this trial were the best; RequestError if there is no such trial."""
     known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -79,7 +79,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part.
 
-    The model of the best epoch is saved to the file `save` as in best/model.pt.
+    Saves the model after the setting's best epoch to the file `save`, in the format of best/model.pt.
     """
     import torch
 
@@ -107,9 +107,9 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """Yields the training of a setting, built as in its trial with the same number of processes, and its data.
+    """Yields the training of a setting, with as many processes as in its trial, and its data.
 
-    `config` is the content of best/config.json, `state` that of a checkpoint to resume from (None = start at epoch 0).
+    `config` is the content of best/config.json; `state` is the checkpoint to resume from (None = start at epoch 0).
     """
     import torch
 
@@ -132,7 +132,7 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
-    """Returns the task and its data, split as in the search; RequestError if the space is a function for Ray Tune."""
+    """Returns the task and its data, split as in the search; RequestError if the space has no Task."""
     from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     Searchable: TypeAlias = "AnySpace | tune.Tuner | None"
 
 AnySpace = Space | str | PathLike[str] | ModuleType
-NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # names of the `options` of `search`
-_searching = threading.Lock()  # one search at a time: Ray and signal handlers belong to the process
+NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # the option names that `search` takes
+_searching = threading.Lock()  # held by the running search: Ray and signal handlers exist once per process
 
 
 @overload
@@ -60,7 +60,7 @@ def search(
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
             needs none, unless its space was defined in a script or notebook. A script that was written for Ray Tune may
-            give its `tune.Tuner`, whose arguments are then the options' defaults.
+            pass its `tune.Tuner`, whose arguments are then the options' defaults.
         resume: the name of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
@@ -72,7 +72,7 @@ def search(
     Raises:
         RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
             unless only the trials' reports show the error: a metric or a checkpoint is missing.
-        KeyboardInterrupt: the search was interrupted; its text says how to resume it.
+        KeyboardInterrupt: the search was interrupted; the exception's text says how to resume it.
     """
     with in_python():
         if table not in get_args(Table):
@@ -87,7 +87,7 @@ def search(
             if result and result.state == "interrupted":
                 raise KeyboardInterrupt
             return result
-        except KeyboardInterrupt as error:  # also from a second Ctrl-C, or from one before or after the trials
+        except KeyboardInterrupt as error:  # also if Ctrl-C was pressed twice, or before or after the trials
             if isinstance(error, InterruptedEarly) or not (call.begun and call.begun.folder.exists()):
                 raise
             e = call.begun
@@ -121,7 +121,7 @@ def _path(folder: object) -> str:
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Shows a mistake in one line, in which options have Python's names: `num_samples`."""
+    """Shows a user's mistake as one line, which names options as in Python: `num_samples`, not `--num-samples`."""
     with in_one_line():
         try:
             yield
@@ -130,7 +130,7 @@ def in_python() -> Iterator[None]:
 
 
 def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
-    """Returns the space and options of a search; takes both from a `tune.Tuner`, but `options` take precedence."""
+    """Returns a search's space and options; reads both from a `tune.Tuner`, whose options yield to `options`."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
         raise RequestError(
@@ -143,7 +143,7 @@ def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnyS
 
     try:
         own = read_tuner(cast("tune.Tuner", space), options)
-    except ValueError as error:  # no Space can be made of what the Tuner declares
+    except ValueError as error:  # the Tuner declares something that a Space cannot express
         raise RequestError(f"the Tuner: {error}") from None
     say(*(f"NOTE: the Tuner: {note}" for note in own.notes))
     return own.space, own.options | options

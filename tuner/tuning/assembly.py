@@ -48,7 +48,7 @@ class Assembly(NamedTuple):
 
 
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
-    """Builds a new search, or the rest of a resumed one, which prints its trials in a table; Ray must be running."""
+    """Builds a new search, or the rest of a resumed one; `table` says how to print its trials. Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
     budget_s = experiment.time_budget_s  # None = no limit
     left_s = None if budget_s is None else max(0.0, budget_s - Folding(history).took_s)
@@ -60,7 +60,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
     searcher = build_searcher(experiment, loaded_space.space, history)
     num_settings = searcher.num_settings
-    pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
+    pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)
     scheduler = (
         PopulationScheduler(*common, space=loaded_space.space) if pbt else SearchScheduler(*common, nodes.concurrent)
@@ -120,11 +120,11 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
 
 
 class JournalCallback(Callback):
-    """Journals when trials start and are interrupted; stops a hopeless search; `files` thins ended trials' folders."""
+    """Journals trials' starts and interruptions; stops a hopeless search; tells `files` which trials have ended."""
 
     def __init__(self, journal: Journal, stopper: SearchStopper, tracker: Tracker, files: TrialFiles | None) -> None:
         self._journal, self._stopper, self._tracker, self._files = journal, stopper, tracker, files
-        self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node and process id
+        self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node's address, its process id
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         actor = trial.temporary_state.ray_actor
@@ -149,7 +149,7 @@ class JournalCallback(Callback):
 
 
 class GuardedCallback(Callback):
-    """Wraps a user's callback: in Ray, its exception would end the search; this logs it and calls it no more."""
+    """Wraps a user's callback, whose exception would end the search: logs the exception, then ignores the callback."""
 
     def __init__(self, inner: Callback) -> None:
         self._inner: Callback | None = inner

@@ -1,6 +1,6 @@
 """Starts Ray and runs a search on it; only this file calls `ray.init` and `Tuner.fit`.
 
-At module level it imports neither Ray Tune nor torch, which take a second to load: Ray starts at the same time.
+It does not import Ray Tune or torch at module level: they take a second to load, and are loaded while Ray starts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def search(assembly: Assembly, journal: Journal) -> None:
         try:
             assembly.tuner.fit()
         except ValueError:
-            if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
+            if not journal.lost:  # the experiment's folder may be gone: Ray cannot read its snapshot there
                 raise
     state = "failed" if stopper.error or stopper.gave_up else "finished"
     if stopper.interrupted and not stopper.error:
@@ -59,8 +59,8 @@ def search(assembly: Assembly, journal: Journal) -> None:
 def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    If the calling program has already started Ray, it uses that Ray and leaves it running. Meanwhile this process and
-    the workers import the modules `imports`. Raises a RequestError if a trial does not fit here, or Ray does not start.
+    If the calling program has already started Ray, uses that Ray and leaves it running. While Ray starts, this process
+    and the workers import the modules `imports`. RequestError if a trial does not fit here, or Ray does not start.
     """
     quiet()
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
-    """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it."""
+    """Starts Ray on this machine; if that fails, tries once more. Closing the returned stack ends Ray."""
     reasons: list[str] = []
     while len(reasons) < 2:
         folder = ""
@@ -97,7 +97,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                         **alone.private_options(folder, num_processes, imports),
                     )
                 return stack.pop_all()
-            except Exception as error:  # Ray raises Exception itself, too
+            except Exception as error:  # Ray also raises plain `Exception`
                 reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
         if re.search(OF_THE_FOLDER, reasons[-1]):
             raise RequestError(f"Ray does not start ({reasons[-1]}); {ELSEWHERE}")
@@ -109,7 +109,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 @contextmanager
 def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
-    """Joins the cluster of `--address`, and leaves it afterwards; RequestError if none answers or a node is unfit."""
+    """Joins the cluster of --address, then leaves it; RequestError if no cluster answers or a node is unfit."""
     quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
@@ -133,7 +133,7 @@ def nodes() -> list[dict[str, float]]:
 
 
 def quiet() -> None:
-    """Silences Ray's warnings, about which a user of tuner can do nothing."""
+    """Silences Ray's warnings, because a user of tuner can do nothing about them."""
     for name in ("ray", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs trials' errors, which tuner prints at the end

@@ -19,13 +19,13 @@ from tuner.spec.experiment import Experiment
 from tuner.tuning.searchers.sampling import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
-# checkpoint with the highest `improved` is the best one, the earlier one of equals. Ray always keeps the latest, too.
+# checkpoint with the highest `improved` has the best metric (the earliest such epoch). Ray also keeps the latest one.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
-# numpy's exp and log round otherwise on a processor with other vector instructions: a random setting then differs by
-# 2e-16 of its value, one of Optuna's TPE by 2e-15.
-CLOSE = 1e-9
+# numpy's exp and log round differently on processors with other vector instructions. There, the relative difference of
+# a random value is 2e-16, and that of a value from Optuna's TPE 2e-15.
+CLOSE = 1e-9  # maximum relative difference between a proposed and a recorded value that counts as rounding
 
 
 class Proposals(SearchAlgorithm):
@@ -39,7 +39,7 @@ class Proposals(SearchAlgorithm):
         *,
         concurrent: Callable[[], int],  # how many trials may run at once; paused trials do not count
         keep: CheckpointConfig,
-        replayed: Callable[[Proposals], list[Trial]],  # makes the trials of a resumed search, once Ray has a folder
+        replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
         self._concurrent, self._keep, self._replayed = concurrent, keep, replayed
@@ -47,7 +47,7 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
-        """Takes what Ray runs, and replays the journal of a resumed search; Ray calls it once, when `fit` begins."""
+        """Stores Ray's experiment, and replays a resumed search's journal; Ray calls this once, when `fit` begins."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 
@@ -85,7 +85,7 @@ class Proposals(SearchAlgorithm):
         self.searcher.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
-        """Whether no trial will need another worker: none is new and none is paused. Ray then ends idle workers."""
+        """Whether no trial will need a worker any more: none is new, none is paused. Ray then ends its idle workers."""
         return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
 
     def is_exhausted(self) -> bool:
@@ -97,7 +97,7 @@ class Proposals(SearchAlgorithm):
         self._recorded.clear()
 
     def has_checkpoint(self, dirpath: str) -> bool:
-        return False  # the journal has the state
+        return False  # a resume replays the journal instead
 
     def save_to_dir(self, dirpath: str, **kwargs: Any) -> None:
         if not self._experiment.folder.exists():
@@ -108,7 +108,7 @@ class Proposals(SearchAlgorithm):
         return trial
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
+        """Makes a recorded trial again, from the searcher's next setting; RequestError if that setting differs."""
         setting = as_recorded(self.searcher.suggest(trial_id), recorded)
         if plain(setting) != recorded:
             raise RequestError(
@@ -120,7 +120,7 @@ class Proposals(SearchAlgorithm):
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         logs: tuple[str | None, str | None] = None, None
-        if not self._experiment.address:  # a node of a cluster may not see the folder; Ray keeps the logs there
+        if not self._experiment.address:  # a cluster's node may not reach the folder; Ray stores its logs
             # Ray would put relative paths into its temporary folder.
             folder = (self._experiment.folder / "ray" / trial_id).absolute()
             folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class Proposals(SearchAlgorithm):
 
 
 def as_recorded(proposed: Any, recorded: Any) -> Any:
-    """Returns a proposed setting whose floats have the recorded values where both are equal but for rounding."""
+    """Returns the proposed setting, but with the recorded float wherever the two floats differ only by rounding."""
     if isinstance(proposed, dict) and isinstance(recorded, dict):
         return {name: as_recorded(value, recorded.get(str(name))) for name, value in proposed.items()}
     if isinstance(proposed, float) and isinstance(recorded, float) and math.isclose(proposed, recorded, rel_tol=CLOSE):

@@ -31,7 +31,7 @@ RAY_ACTIONS: dict[Action, str] = {
     "pause": TrialScheduler.PAUSE,
     "stop": TrialScheduler.STOP,
 }
-NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds these two to reports
+NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds `improved` and FINAL to reports
 STOPS = (
     "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
     "trials instead of pausing them"
@@ -48,8 +48,8 @@ class TrialEnd(NamedTuple):
 class SearchScheduler(TrialScheduler):
     """Journals reports and decisions; stops trials, pauses them and continues paused ones, as the rule decides.
 
-    With asha-promotion, the first report at a rung decides the rule of the whole search: if its trial has saved no
-    checkpoint to continue from, trials are stopped by the rule of `--scheduler asha`.
+    With asha-promotion, the first report at a rung decides which rule the whole search uses: if the trial has saved no
+    checkpoint to continue from, it is the rule of `--scheduler asha`, which stops trials instead of pausing them.
     """
 
     _supports_buffered_results = False
@@ -66,7 +66,7 @@ class SearchScheduler(TrialScheduler):
         super().__init__()
         self.set_search_properties(experiment.metric, experiment.mode)
         self.max_epochs = experiment.max_epochs
-        self.ends: dict[str, TrialEnd] = {}  # how a trial will end, until its `trial_ended` event
+        self.ends: dict[str, TrialEnd] = {}  # trial -> how it will end; until its `trial_ended` event
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
@@ -74,25 +74,25 @@ class SearchScheduler(TrialScheduler):
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: set[str] = set()  # trials that have saved a checkpoint
-        # Three groups of unfinished trials, also those of a replay: those that neither wait nor were promoted; those
-        # that wait; those that were promoted and have not reported since, in the order of promotion.
+        # Unfinished trials, also during a replay: `_waiting` ones are paused until the rule decides; `_promoted` ones
+        # have not reported since their promotion (in the order of promotion); `_active` has all others.
         self._active: dict[str, Trial] = {}
         self._waiting: dict[str, Trial] = {}
         self._promoted: dict[str, Trial] = {}
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
-        self.run_first: list[Trial] = []  # trials to run before all others; they ran when the resumed search stopped
+        self.run_first: list[Trial] = []  # trials that ran when the resumed search stopped; they run before all others
 
     def num_promoted(self) -> int:
         """Returns how many promoted trials wait for a worker; they take precedence over new trials."""
         return len([trial for trial in self._promoted.values() if trial.status == Trial.PAUSED])
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
-        """Repeats the decision on a trial that still waits: the rule made it when nothing was left to run."""
+        """Repeats the decisions that the rule made when only waiting trials were left, if this trial still waits."""
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 
     def learn_length(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Moves the rungs of ASHA to the length of a trial that has ended by itself, and journals it if they move."""
+        """Adapts ASHA's rungs to the length of a trial that ended by itself; journals the new rungs if they differ."""
         before = self._rule.in_force
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
@@ -101,7 +101,7 @@ class SearchScheduler(TrialScheduler):
         self._apply(tune_controller, decided)
 
     def debug_string(self) -> str:
-        return ""  # Ray's table, which the search does not show, would have it
+        return ""  # Ray would show this text in its own table, which tuner does not print
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         if not isinstance(tune_controller, ReplayController):
@@ -115,8 +115,8 @@ class SearchScheduler(TrialScheduler):
         """Does nothing: `on_failure` gets the failure."""
 
     def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
-        """Journals a failure, and removes its trial; one that is retried stays, with its rung and bracket."""
-        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the retry continues after it
+        """Journals a failure, and removes the trial unless it is retried: then it keeps its rung and bracket."""
+        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the last epoch before the retry
         fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry, **after}
         self._journal.write("trial_failed", trial.trial_id, **fields)
         if not failure.will_retry:
@@ -129,7 +129,7 @@ class SearchScheduler(TrialScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._queue.pop(trial.trial_id, None)
         epochs = result.get(EPOCH, 0)
-        if self._is_known(trial):  # a trial that the rule stopped while it waited has left it already
+        if self._is_known(trial):  # false for a trial that the rule has stopped while the trial waited
             self._move(trial, None)
             value = finite(plain(result.get(self.metric)))
             self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
@@ -137,7 +137,7 @@ class SearchScheduler(TrialScheduler):
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
-        # A search that is being stopped ends its trials in the same way.
+        # A search that is being stopped also ends trials early, so their length tells nothing.
         elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not self._stopper.reason:
             self.learn_length(tune_controller, trial.trial_id, epochs)
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
@@ -151,8 +151,8 @@ class SearchScheduler(TrialScheduler):
         final = {"final": True} if result.get(FINAL) is True else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
         decided, _ = self._last.get(trial_id, (0, None))
-        # With a rule, a trial repeats an epoch only after a restart, and its decision was made. pbt sets trials back to
-        # earlier epochs, and decides there again.
+        # A restarted trial may repeat an epoch on which the rule has already decided. Only pbt decides again, since it
+        # sets trials back to earlier epochs.
         if epoch <= decided and self._name != "pbt":
             return RAY_ACTIONS["continue"]
         value = metrics.get(self.metric)
@@ -162,7 +162,7 @@ class SearchScheduler(TrialScheduler):
         self.any_usable = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
-            # The rule gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
+            # The rule does not get NaN or infinity: if it counted as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._stop(trial_id, RuleDecision("stop", reason))
         if reason := self._completes(metrics, epoch) or (RETURNED if final else ""):
@@ -178,14 +178,14 @@ class SearchScheduler(TrialScheduler):
         if self.run_first and self.run_first[0].trial_id in self._queue:
             return self.run_first[0]
         all_wait = self._waiting and not (self._active or self._promoted) and tune_controller.search_alg.is_exhausted()
-        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none saves its state
+        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none still saves
             self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
-            return None  # Ray gets the recorded trials of a resumed search one by one, and cannot run others
+            return None  # after a resume, Ray gets the recorded trials one by one; it does not have this one yet
         if chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
-        # Without this limit, Ray would resume as many paused trials as there are CPUs for.
+        # Without this limit, Ray would resume as many paused trials as the CPUs allow.
         busy = [trial for trial in self._queue.values() if trial.status in (Trial.PENDING, Trial.RUNNING)]
         if len(busy) < self._concurrent():
             return chosen
@@ -195,7 +195,7 @@ class SearchScheduler(TrialScheduler):
         self._rule.added(int(trial.trial_id))
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Decides on a report with a finite value, and on trials that waited for it; returns Ray's action."""
+        """Decides on a report with a finite value, and on trials that waited for this report; returns Ray's action."""
         trial_id, scheduler, saved = trial.trial_id, self._rule.in_force.scheduler, trial.trial_id in self._saved
         decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
         if self._rule.in_force.scheduler != scheduler:
@@ -216,7 +216,7 @@ class SearchScheduler(TrialScheduler):
         return RAY_ACTIONS[decision.action]
 
     def _choose(self, tune_controller: Any) -> Trial | None:
-        """Returns a promoted trial, else a pending one."""
+        """Returns a promoted trial, else a pending one, else None."""
         ready = (trial for trial in self._promoted.values() if trial.status in (Trial.PAUSED, Trial.PENDING))
         pending = (trial for trial in self._active.values() if trial.status == Trial.PENDING)
         return next(ready, None) or next(pending, None)
@@ -246,7 +246,7 @@ class SearchScheduler(TrialScheduler):
             to.setdefault(trial.trial_id, trial)
 
     def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
-        """Says why the trial ends at this report without the rule; empty if the rule decides."""
+        """Returns why the trial completes at this report (--stop, or its last epoch); empty if the rule must decide."""
         for name, limit in self._limits.items():
             value = metrics.get(name, epoch if name == EPOCH else None)
             least = name != self.metric or self._experiment.mode == "max"
@@ -255,7 +255,7 @@ class SearchScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Says why a report cannot be compared; stops the search if it has no usable one yet. Empty if it can be."""
+        """Returns why a report cannot be compared, empty if it can; stops the search if no report was usable so far."""
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self.any_usable or not missing):
             return ""
@@ -335,12 +335,12 @@ def population_of(experiment: Experiment, space: Space) -> Population:
         if (kind := domains.kind(domain)) == "sample_from":
             mutations[name] = domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
         elif kind in ("choice", "grid_search"):
-            # PBT takes a random or an adjacent value of a list. A value of a tune.choice it may multiply by 0.8 or 1.2.
+            # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
             mutations[name] = domains.values_of(domain)
     population = Population(
         perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
         hyperparam_mutations=mutations,
-        log_config=False,  # the journal has the changes; a replay would write Ray's file of changes again
+        log_config=False,  # the journal has the changes; a replay would write them to Ray's own file again
         time_attr=EPOCH,
     )
     population.set_search_properties(experiment.metric, experiment.mode)

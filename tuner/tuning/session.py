@@ -1,7 +1,7 @@
 """Runs a search: `run_search` has all steps of a session in order, from the caller's request to the printed answer.
 
 The first run of a search is a session, and so is each `--resume`. While Ray starts, this process and Ray's workers
-import torch, Ray Tune and the space; so the steps import what they need.
+import torch, Ray Tune and the space. So this module does not import them at its top: each step imports what it needs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class SearchCall:
-    """What a command line or a call of `tuner.search` asks for."""
+    """A request for a search, from a command line or a call of `tuner.search`."""
 
     given: dict[str, Any]  # the options that the caller gave, by name
-    space: LoadedSpace | None = None  # an object of the calling program; None if `given` or the resumed search names it
+    space: LoadedSpace | None = None  # defined in the calling program; None if `given` or the resumed search names it
     resume: str = ""
     trust: bool = False
     preflight: bool = True
@@ -42,7 +42,7 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns the caller's options over `default`; its points and limits are added to those of a space."""
+        """Returns `default` with the caller's options in place of its own; adds --point and --stop to a space's own."""
         added = () if isinstance(default, Experiment) else ("point", "stop")
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
         return Options(**{**values_of(default), **self.given, **more})
@@ -63,7 +63,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
     with ExitStack() as stack:
         stack.enter_context(signals_to(give_up))
 
-        # A resumed search: its folder has the experiment, which this driver locks if it may run its code.
+        # If the search is resumed, load its experiment from its folder; lock the folder if its code is trusted.
         resumed = load_resumed(call, stack) if call.resume else None
 
         # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
@@ -78,7 +78,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         from tuner.tuning.checks.request import checked, load_data
         from tuner.tuning.output import console
 
-        # Find the space and check the request: it names the searcher, the scheduler and a trial's resources.
+        # Find the space and check the request, which then names the searcher, the scheduler and a trial's resources.
         try:
             request = checked(call, resumed)
             call.begun = request.experiment
@@ -119,7 +119,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         if journal.lost:
             raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
 
-        # Answer: `best/`, trials.csv and the report, printed before W&B and Ray end, which takes some time.
+        # Answer: write `best/`, trials.csv and the report; print the answer before W&B and Ray end, which takes long.
         record, best = save_answer(request, resources)
         mirror.hurry = record.state == "interrupted"
         say(*ending(request, record, best))
@@ -136,7 +136,7 @@ def make_folder(experiment: Experiment) -> None:
 
 
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json and the start of this session to the journal, with all that a replay depends on."""
+    """Writes experiment.json and, to the journal, the session's first event with the options that a replay needs."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
@@ -148,8 +148,8 @@ def open_journal(request: Request) -> Journal:
         space_sha256=request.loaded_space.sha256,
     )
     if not request.facts.get(BEGUN):
-        # The first event is on the disk before BEGUN is, and BEGUN before a trial starts. So a crash in between never
-        # makes a resume refuse a journal without events by mistake, or lose a trial without a word.
+        # The disk gets the first event, then BEGUN; only then do trials start. So, after a crash in between, a resume
+        # does not refuse a journal that is rightly empty, and does not silently lose a trial.
         journal.sync()
         save_experiment(experiment, folder, {**request.facts, BEGUN: True})
     return journal

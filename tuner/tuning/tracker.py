@@ -14,8 +14,8 @@ from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # so many trials must have ended before the search says that all of them diverged, or report one value
-ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
+FIRST = 8  # number of ended trials after which the search warns if all of them diverged or reported one value
+ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
 @dataclass
@@ -32,30 +32,30 @@ class Tracked:
 
     @property
     def shown_status(self) -> str:
-        """The status as users see it: a trial that was stopped as its last value was not finite has diverged."""
+        """The status as users see it: `diverged` if the trial was stopped because its last value was not finite."""
         return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
 
 
 class Tracker:
-    """Gets each event of a search once, by `hear`, which takes a constant time."""
+    """Follows a search through `hear`, which must get each event once; an event takes constant time."""
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
         self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
-        self._best: dict[bool, tuple[float, str]] = {}  # report has a checkpoint? -> best value (as a loss), trial
+        self._best: dict[bool, tuple[float, str]] = {}  # saved a checkpoint? -> best value (as a loss), its trial
         self._hopeful = False  # whether a trial has completed, in any session
         self.trials: dict[str, Tracked] = {}
-        self.on_end: Callable[[str], None] = lambda trial_id: None  # the trial was pruned, has completed or failed
+        self.on_end: Callable[[str], None] = lambda trial_id: None  # called when a trial is pruned, completed or failed
         self.on_retry: Callable[[str], None] = lambda trial_id: None
-        self.on_notice: Callable[[str], None] = lambda text: None  # the text must be printed now
+        self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
         self._first: list[str] = []  # the first FIRST trials that ended and had reported
-        self._values: set[float | None] = set()  # their values, at most two
+        self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._begin()
         for event in history:
             self.hear(event)
         self._begin()
 
     def _begin(self) -> None:
-        # All of this session: its begin, the start of its first trial, the trials that ended, and all trials' reports.
+        # Since this session began: its begin, failed trials, first trial's start, ended trials, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.ended, self.num_reports = set[str](), 0
@@ -92,7 +92,7 @@ class Tracker:
                 self._notice_alike(trial_id, trial)
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Says once, when FIRST trials have ended, if all of them diverged or all reported one value."""
+        """Prints a notice once, when FIRST trials have ended, if all of them diverged or all reported one value."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)
@@ -121,14 +121,14 @@ class Tracker:
         return (self._sign * best[0], best[1]) if best else None
 
     def hopeless(self) -> str:
-        """Says why the search should stop: the user's code failed alike in this session's first ALIKE failures.
+        """Returns why the search should stop: the user's code caused the session's first ALIKE failures, all alike.
 
-        It is empty if the search should continue: a trial has completed, or trained the epoch in which they failed.
+        Returns '' if the search should continue: a trial has completed, or trained an epoch in which another failed.
         """
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.trials[trial_id] for trial_id in self._failed]
-        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no failure: it reports no metric
+        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: it reports no metric
         kinds = {trial.failure.get("kind", "user") for trial in failed}
         furthest = max(trial.epoch for trial in self.trials.values())
         if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or furthest > min(trial.epoch for trial in failed):

@@ -68,7 +68,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Does what `train_task` does, but in worker processes; Ray must not resolve the reference in `shared`."""
+    """Does what `train_task` does, but in worker processes; in the tuple `shared`, Ray resolves no reference."""
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
@@ -87,7 +87,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
 
 
 def begin_task(num_threads: int, gpus: float) -> bytes | None:
-    """Prepares a worker for a trial of a Task; returns the checkpoint from which it resumes, None at epoch 0."""
+    """Prepares a worker for a trial of a Task; returns the state to resume from, or None to start at epoch 0."""
     start_clean(num_threads, gpus)
     begin_reports()
     checkpoint = tune.get_checkpoint()
@@ -154,7 +154,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """Returns as a dict what a function has returned or yielded; a number is the search's metric."""
+    """Converts what a function has returned or yielded to a dict of metrics; a single number is the searched metric."""
     if isinstance(output, dict):
         return output
     if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
@@ -168,7 +168,7 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
 def start_clean(num_threads: int, gpus: float) -> None:
     """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
-    Its CUDA context is intact: Ray reuses no worker whose trial raised (`TuneController._schedule_trial_stop`).
+    The worker's CUDA context is intact: Ray reuses none whose trial raised (`TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():

@@ -45,10 +45,10 @@ class BestModel:
 
     Attributes:
         model: the model with its weights, on the CPU and in evaluation mode. None for a `Space(train=...)`.
-        prepare: turns stored inputs into the model's as in the search: `best.model(best.prepare(inputs))`.
-        config: the setting, with the space's constants and those of the data.
+        prepare: turns stored inputs into the model's inputs, as in the search: `best.model(best.prepare(inputs))`.
+        config: the setting, with the constants of the space and of the data.
         metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
-        checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`, if there are any.
+        checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`, else None.
     """
 
     model: Any = field(repr=False)
@@ -130,13 +130,13 @@ def load_best(
             f"{best} has the weights of a Space(task=...), but the space is a Space(train=...); give that of the search"
         )
     constants = config.get("data_constants")
-    if not isinstance(constants, dict):  # they are no values of JSON, so the data is read
+    if not isinstance(constants, dict):  # JSON cannot hold these constants: read them from the data
         from tuner.training.sources import splits_of
 
         constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
     setting = {**constants, **config["config"]}
     model = _weighted(task, setting, best)
-    if load_config(best / CONFIG) != config:  # a search has just replaced best/; the model may be the new one
+    if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
         return load_best(folder, space=space, trust=trust)
     return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
 
@@ -174,7 +174,7 @@ def load_config(path: Path) -> dict[str, Any]:
 
 
 def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
-    """Returns best/metrics.json if it is this report's and best/config.json has these `fields`; None if not."""
+    """Returns best/metrics.json if it has this report's metrics and best/config.json has these `fields`; else None."""
     try:
         config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))
         is_same = all(config.get(name) == value for name, value in fields.items())
@@ -186,7 +186,7 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
 
 
 def readme(folder: Path, space: str, best: Path) -> str:
-    """The text of best/README.md: how to load what the new `best/` of the experiment `folder` has."""
+    """Returns the text of best/README.md: how to load the files in `best`, the answer of the experiment `folder`."""
     given = ", space=space" if is_in_main(space) else ""
     uses = {
         MODEL: "scores = best.model(best.prepare(inputs))",

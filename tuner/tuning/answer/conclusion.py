@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 logger = logging.getLogger(__name__)
-# A spreadsheet runs a text that starts with one of these as a formula; trials.csv marks such a text, also in the
-# header, with a leading `'`. A text's own leading `'` is marked too, so that a program can remove one from each text.
+# A spreadsheet runs a text that starts with one of these as a formula, so trials.csv puts a `'` before it, also in the
+# header. A text that starts with `'` gets a second one, so that a program can remove one `'` from each such text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
-# Fields of best/config.json that tell whether `best/` already has the model of the best trial.
+# If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
 
 def conclude(
     record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, cpus: float, gpus: float
 ) -> BestTrial | None:
-    """Writes trials.csv and, if a trial has a finite metric, `best/` by `experiment.BEST_RULE`; returns that trial.
+    """Writes trials.csv and, if a trial has a finite metric, `best/`; returns the best trial by `experiment.BEST_RULE`.
 
-    The test part is used once for a best trial and epoch, and only after the search has finished: a resumed search may
-    find a better trial.
+    Tests each best trial and epoch once, and only after the search has finished: a resumed search may find a better
+    trial.
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -71,7 +71,7 @@ def conclude(
     config["checkpoint"] = report.checkpoint
     if is_in_main(loaded_space.name) and loaded_space.path:  # `load_best` needs the script
         config["space_file"] = str(loaded_space.path)
-    with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
+    with contextlib.suppress(TypeError, ValueError):  # if JSON cannot hold the constants, `load_best` reads the data
         if splits is not None:
             config["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
     with replacing_folder(best) as new:
@@ -114,7 +114,7 @@ def conclude(
 def config_of(
     record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
-    """The content of best/config.json, to train this setting again; `epoch` is that of the model in `best/`."""
+    """Returns the content of best/config.json, to train this setting again; `best/` has the model after `epoch`."""
     experiment, config = record.experiment, merged(record.constants, trial.config)
     head = {FIELD: FORMAT, "config": config, "trial": trial.id, "epoch": epoch}
     head |= {"metric": experiment.metric, "mode": experiment.mode, "space_sha256": sha256}
@@ -131,8 +131,8 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
-    If the checkpoint is gone or damaged and `best/` lacks its model, the best report with a whole checkpoint takes its
-    place; without any, the best report has no checkpoint.
+    If that checkpoint is gone or damaged and `best/` lacks its model, returns the best report with an undamaged
+    checkpoint; if there is none, returns the best report of all, and None as its checkpoint.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -156,7 +156,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
-    """Ends a sentence with the command that trains a trial's setting again; empty if none does."""
+    """Returns the end of a sentence: the command that trains a trial's setting again; empty if no command can."""
     if not record.retrainable:
         return ""
     place = shlex.quote(str(record.experiment.folder))
@@ -164,7 +164,7 @@ def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
 
 
 def _keep(best: Path | None, name: str, new: Path) -> None:
-    """Takes a file or folder of the present `best/` over into the new one, unless that has it."""
+    """Copies a file or folder from the present `best/` to the new one, unless the new one already has it."""
     if best is None or (new / name).exists():
         return
     if (best / name).is_dir():

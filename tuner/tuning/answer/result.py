@@ -33,14 +33,14 @@ from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
 from tuner.views.verdict import diverged, ending_lines
 
-MOST_SHOWN = 10  # most trials in a notebook's view of a search
-MOST_WAYS = 5  # most kinds of failure that the end of a search lists; trials that failed alike are of one kind
+MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
+MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder had it; `state` is running, finished, interrupted or failed."""
+    """A search as its folder recorded it when it was read; `state` is running, finished, interrupted or failed."""
 
     folder: Path
     state: str
@@ -120,7 +120,7 @@ class SearchResult:
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads the folder of an experiment, which may still run; RequestError if it has none, or it is damaged."""
+    """Reads an experiment's folder, even while it runs; RequestError if the folder has none or a damaged one."""
     place = Path(folder)
     with blamed(str(place)):
         record = load_record(place)
@@ -128,7 +128,7 @@ def load(folder: str | PathLike[str]) -> SearchResult:
 
 
 def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecord, BestTrial | None]:
-    """Writes trials.csv, `best/` and report.html; raises a RequestError if it cannot, unless it was interrupted."""
+    """Writes trials.csv, `best/` and report.html; if that fails, raises RequestError, or warns after an interrupt."""
     experiment, folder = request.experiment, request.experiment.folder
     record = replace(load_record(folder), experiment=experiment)
     try:
@@ -147,7 +147,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     """Returns what a search prints at its end: the answer, or why there is none, and the next commands."""
     e, state, splits = record.experiment, record.state, request.splits
     lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
-    if state == "failed":  # the reason repeats the error that the lines above have
+    if state == "failed":  # the lines above already have the error in its reason
         lines += ["the search was stopped, as these trials failed alike and none succeeded"]
         lines += ["correct the cause: --resume then tries these trials again"]
     elif record.reason:
@@ -205,7 +205,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns a line per kind of memory that kept growing in most long trials; in few, it is mostly the allocator's."""
+    """Returns a line per kind of memory that grew in most long trials; in a few trials, usually the allocator grows."""
     lines = []
     for name, memory in GROWTH.items():
         most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}

@@ -1,6 +1,6 @@
 """Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
 
-What it tries depends on the space alone, never on the clock (`settings_of`). Afterwards it restores the random streams.
+What it tries depends only on the space and the seed (`settings_of`). Afterwards it restores the random streams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tuner.tuning.searchers.sampling import variants
 
 logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
-# Starts of warnings -> the Task's function that causes it: what gives no error, but perhaps a wrong loss.
+# How a warning begins -> the Task's function at fault. Nothing fails there, but the loss may be wrong.
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
 
@@ -51,7 +51,7 @@ def check(request: Request) -> None:
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
         text = with_line("; ".join(filter(None, parts)), path)
         text, place, more = text.partition(f"({shown_path(path)}, line ")
-        text += place + (more.replace(place, "(line ") if place else more)  # the file's name once
+        text += place + (more.replace(place, "(line ") if place else more)  # names the file only once
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
@@ -83,7 +83,7 @@ def _pickling_error(value: Any) -> str:
 
 
 def _first_unsendable(value: Any) -> str:
-    """`uses 'lock', of type lock, which `: a variable of a function, or attribute of an object; empty if none is it."""
+    """Returns `uses 'lock', of type lock, which ` for the first variable or attribute that cannot be pickled, or ''."""
     try:
         used = inspect.getclosurevars(inspect.unwrap(value))
         variables = {**used.globals, **used.nonlocals}
@@ -105,7 +105,7 @@ def _check_reporting(train: Any, metric: str) -> None:
 
 
 def _check_task(request: Request) -> None:
-    """Tries one batch for each alternative; raises CheckFailed if a trial would fail, or each would report only NaN."""
+    """Tries one batch per config of `settings_of`; raises CheckFailed if one trial would fail or all would diverge."""
     from tuner.training.task import kept_streams
     from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, try_setting
 
@@ -148,7 +148,7 @@ def _check_task(request: Request) -> None:
 
 
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
-    """Returns the configs to try, each with the alternative that it is for, such as `optimizer=adam`.
+    """Returns the configs to try, each after a text that says what it tries, such as `optimizer=adam`.
 
     The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
     to another value of a choice, another dictionary of a conditional parameter, or the largest number of a range.
@@ -199,7 +199,7 @@ def shown(value: Any) -> str:
 
 
 def rehearse(request: Request) -> str:
-    """Does `check` for a dry run, with data that is on this machine; says that it passed, or why it was not run."""
+    """Runs `check` for a dry run, with data that is on this machine; returns that it passed, or why it did not run."""
     from tuner.training.sources import UnsuitableData
 
     started = time.perf_counter()
@@ -224,7 +224,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _is_of_this_process(problem: str, request: Request) -> bool:
-    """Whether a trial may succeed all the same: memory ran out here, or the model needs a GPU and trials get one."""
+    """Whether a trial may succeed nevertheless: this process ran out of memory, or lacks the GPU that trials get."""
     gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
     needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
     return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
@@ -232,7 +232,7 @@ def _is_of_this_process(problem: str, request: Request) -> bool:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, and yields Python's warnings; `os._exit` raises SystemExit meanwhile."""
+    """Drops what the user's functions print, and yields Python's warnings; makes `os._exit` raise SystemExit."""
     process, ends = os.getpid(), os._exit
     dropped = open(os.devnull, "w")  # not closed, because a user's log handler may use it later
 
@@ -253,7 +253,7 @@ def _silence() -> Iterator[list[warnings.WarningMessage]]:
 
 @contextlib.contextmanager
 def _no_network() -> Iterator[list[str]]:
-    """Refuses to look up the addresses of other machines in Python; yields the list of the refused hosts."""
+    """Makes Python's look-ups of other machines' addresses fail; yields the list of the hosts that were looked up."""
     hosts: list[str] = []
     look_up = socket.getaddrinfo
 

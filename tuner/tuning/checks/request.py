@@ -1,4 +1,4 @@
-"""Checks a request to run a search, new or resumed, and then reads its data; joins no cluster."""
+"""Checks a request to run a search, new or resumed, and then reads its data; does not join a cluster."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Config = dict[str, Any]
-# The arguments that tuner calls the functions of a space with.
+# The arguments that tuner passes to the functions of a Task, as error texts name them.
 CONFIG, PARAMETERS, OPTIMIZER = "config", "parameters, config", "optimizer, config, max_epochs"
 INPUTS, OUTPUTS = "inputs", "outputs, targets"
-# Function that raised an error -> what to do about the error.
+# File and function that raised an error -> advice to the user.
 RAISED_IN = {
     ("torch/cuda/__init__.py", "_lazy_init"): (
         "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
@@ -119,7 +119,7 @@ def load_data(request: Request) -> Request:
     except DataError as error:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
-        # Such as AttributeError: 'NoneType' object ..., or the path "None/train.csv" of f"{data_dir}/train.csv".
+        # Without --data-dir, data_dir is None: AttributeError: 'NoneType' ..., or a path such as None/train.csv.
         without = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError)) or "None/" in str(error)
         if without and not folder:
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
@@ -133,7 +133,7 @@ def load_data(request: Request) -> Request:
 
 @dataclass(eq=False)
 class CheckFailed(Exception):
-    """Raised if a part of the space or its data fails; `advice` and `tried`, a config, are empty if none is certain."""
+    """Raised if a part of the space or its data fails; `advice`, and the config `tried`, are empty if unknown."""
 
     part: str
     problem: str
@@ -142,7 +142,7 @@ class CheckFailed(Exception):
 
 
 def advice_on(error: BaseException, function: object = None, arguments: str = "") -> str:
-    """Says what to do about an error of a space's function; empty if nothing is certain."""
+    """Returns advice on an error of a space's function; empty if no advice is certain."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(function, type):
         if arguments in (INPUTS, OUTPUTS):
@@ -190,7 +190,7 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
 
 
 def _resumed(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
-    """Checks that a resume does not make another search of it, before it imports the experiment's own space."""
+    """Checks that a resume changes nothing it must not: first its options, then the space, which it imports."""
     before = resumed.experiment
     after = as_before(call.options_over(before), before)
     if after.space == resumed.space:  # both paths lead to the same file
@@ -216,7 +216,7 @@ def _resumed(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpac
         raise _other_search(before, f"the space has changed: {listed};")
     words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]
     if words[1:3] == ["-m", "tuner.run"] and recorded.get("sha256") != facts["sha256"]:
-        for name in ("metric", "mode"):  # a call from Python may have had its own
+        for name in ("metric", "mode"):  # a call of tuner.search may have given another metric or mode
             was, now = getattr(before, name), getattr(space, name)
             if was != now and option(name) not in words:
                 raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
@@ -241,7 +241,7 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
 
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Raises a RequestError if the task reports no such --metric, or nothing that --stop names."""
+    """Raises a RequestError if the task does not report the metric of --metric or a metric of --stop."""
     metric = experiment.metric
     if (reported := loaded_space.space.reported()) is None:
         return
@@ -260,7 +260,7 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
     made = [folder for folder in (results, *results.parents) if not folder.exists()]
-    try:  # a try, because root may write by the permissions where the file system then refuses it
+    try:  # tried, because a file system may refuse root what its permissions allow
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".tuner-{os.getpid()}"
         probe.mkdir()
@@ -269,6 +269,6 @@ def _check_writable(results: Path) -> None:
         what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
         raise RequestError(f"--results {results}: {what}; give another folder") from None
     finally:
-        with contextlib.suppress(OSError):  # another search may have begun to use one
+        with contextlib.suppress(OSError):  # another search may already use one
             for folder in made:
                 folder.rmdir()

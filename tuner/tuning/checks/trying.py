@@ -1,7 +1,7 @@
 """Tries one setting of the parameters: trains and evaluates on about one batch, and saves the state.
 
-The functions of the Task and the model's forward pass are traced, to name those that fail or return a wrong value. What
-is wrong with the data is named by its example.
+It wraps the Task's functions and the model's forward pass, so that an error names the function that failed or returned
+a wrong value. An error about the data names the wrong example.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tuner.training.task import Task, TrialSpec, whole_number
 from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 
 logger = logging.getLogger(__name__)
-# MOST_VALUES limits the input values of a tried batch: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels
-# takes 30 s.
+# Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
+# pixels would take 30 s.
 MOST_VALUES = 2**13
-CHUNK_BYTES = 2**20  # of an array that is searched for NaN at once: 614 MB, CIFAR-10 as float32, take 0.11 s
+CHUNK_BYTES = 2**20  # bytes that are searched for NaN at a time: 614 MB (CIFAR-10 as float32) take 0.11 s in all
 NAN = "look for log(0), a division by 0 or an overflow"
 BY_GRADIENTS = "by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
 MEAN = "its mean over the batch, a tensor without dimensions (no .item())"
@@ -76,7 +76,7 @@ FORWARD = Wanted("the model", INPUTS, lambda outputs: True, "")
 
 
 class TracedConfig(dict[str, Any]):
-    """A config whose KeyError names the keys that it has, so that no KeyError of another dictionary is explained."""
+    """A config whose own KeyError lists its keys; a KeyError of another dictionary gets no such note."""
 
     def __init__(self, config: Config, name: str = "config") -> None:
         self._name = name
@@ -90,9 +90,9 @@ class TracedConfig(dict[str, Any]):
 
 
 class TracedTask:
-    """Makes `task`: one for one setting, whose functions raise CheckFailed if they fail or return a wrong value.
+    """Makes `task`, a Task for one setting whose functions raise CheckFailed if they fail or return a wrong value.
 
-    `forward` is file and line of the user's forward pass; `blamed` made the first training loss NaN or infinite.
+    `forward` is the file and line of the forward pass; `blamed` is what made the first training loss NaN or infinite.
     """
 
     def __init__(self, task: Task, splits: Splits) -> None:
@@ -163,7 +163,7 @@ class TracedTask:
         return f"it gets {text}"
 
     def _check_loss(self, loss: str, outputs: Any, value: Tensor) -> None:
-        """Raises CheckFailed if no gradient leads from the loss to the model; sets `blamed` at the first loss."""
+        """Raises CheckFailed if no gradient leads from the loss to the model; sets `blamed` by the first loss."""
         if not value.requires_grad:
             if isinstance(outputs, Tensor) and not outputs.requires_grad:
                 advice = f"compute them {BY_GRADIENTS}, and leave requires_grad at True in the layers to train"
@@ -192,7 +192,7 @@ def try_setting(
 ) -> CheckFailed | None:
     """Trains and evaluates on about one batch, and saves the state; raises CheckFailed if a trial would fail.
 
-    Returns what is to blame if a loss was NaN or infinite; `odd` has each part's first row with such values.
+    Returns the cause if a loss was NaN or infinite. `odd` maps each part of the data to its first row with such values.
     """
     merged = {**splits.constants, **config}
     try:
@@ -219,7 +219,7 @@ def try_setting(
         place = "" if place_raised(error) else f" after the forward pass{traced.forward}"
         raise CheckFailed(f"a training step{place}", f"raises {with_place(error)}", advice_on(error)) from error
     for (name, part), key in zip(parts.items(), ("train_loss", "loss"), strict=True):
-        # Of files and datasets, only the tried examples are searched.
+        # In files and datasets, only the tried examples are searched for NaN and infinity.
         row = odd.get(name) if isinstance(part, Arrays) else nonfinite_row(batches[name])
         if row is not None and not math.isfinite(report[key]):
             return nonfinite_data(task, splits, name, row)
@@ -227,7 +227,7 @@ def try_setting(
 
 
 def _check_state(training: Training) -> None:
-    """Saves the training's state as a checkpoint does and reads it; without the content of tensors, which may be GB."""
+    """Saves the training's state as in a checkpoint and loads it; empties its tensors first, which may have GB."""
     state = _pytree.tree_map(lambda each: each.new_empty(0) if torch.is_tensor(each) else each, training.state_dict())
     file = io.BytesIO()
     try:
@@ -256,7 +256,7 @@ def check_lengths(splits: Splits, space: Space) -> None:
 
 
 def nonfinite_row(part: Any) -> int | None:
-    """Returns the first row of Arrays with NaN or infinity in its input or target; None for other parts of data."""
+    """Returns the first row of Arrays with NaN or infinity in its input or target; else, and for other data, None."""
     rows = []
     for values in (part.inputs, part.targets) if isinstance(part, Arrays) else ():
         if values.dtype.kind in "fc" and values.size:
@@ -286,7 +286,7 @@ def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFail
 
 
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
-    """Returns a part's first examples: a full batch and the smaller last one, or fewer large ones; `odd` is in it."""
+    """Returns a part's first examples and row `odd`: a full and a smaller last batch, or fewer if they are large."""
     values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
     most = max(2, MOST_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
@@ -303,7 +303,7 @@ def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Raises CheckFailed if a part has class numbers without an output of the model; a GPU would only say `assert`."""
+    """Raises CheckFailed if the model has no output for a class number in the targets; a GPU would only say assert."""
     num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
     for name, part in splits.parts.items() if num_outputs else ():
         targets = getattr(part, "targets", None)

@@ -66,12 +66,12 @@ def notes(request: Request) -> list[str]:
 
 
 def notes_on_metric(e: Experiment) -> list[str]:
-    """A note if the metric's name contradicts the mode: such a search answers with its worst trial."""
+    """Returns a note if the metric's name contradicts the mode: such a search would choose its worst trial."""
     return [f"NOTE: {text}" for text in [wrong_mode(e.metric, e.mode)] if text]
 
 
 def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
-    """A note if too few trials run at once for HyperBand's first bracket, which prunes none, or for a later one."""
+    """Returns a note if HyperBand would prune few trials or none, because too few run at once to fill its brackets."""
     first, *sizes = bracket_sizes(e)
     if e.scheduler != "hyperband" or not sizes or concurrent >= max(sizes):
         return []
@@ -135,7 +135,7 @@ def schedule(e: Experiment, space: Space) -> str:
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        # The length of a function's or script's trials, which may end by themselves, places the rungs.
+        # A function's or script's trials may end by themselves; their length then places the rungs.
         until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
         best = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
@@ -163,7 +163,7 @@ def _brackets(e: Experiment) -> str:
 
 
 def bracket_sizes(e: Experiment) -> list[int]:
-    """Returns the number of trials in each bracket of a HyperBand band; the trials of the first are never compared."""
+    """Returns the number of trials in each bracket of a HyperBand band; the first bracket never compares its trials."""
     return [shape.size for shape in band_of(e.max_epochs, e.reduction_factor)]
 
 
@@ -185,7 +185,7 @@ def domain(declared: Any) -> str:
 
 
 def per_trial(r: Resources) -> str:
-    """`1 CPU, 0.5 GPU per trial, 2 trials at once`; `2 CPU per trial in 2 workers, ...` has 2 CPU for both workers."""
+    """Returns `1 CPU, 0.5 GPU per trial, 2 trials at once`; `2 CPU per trial in 2 workers` means 1 CPU for each."""
     gpus = f", {r.gpus:g} GPU" if r.gpus else ""
     workers = f" in {r.workers} workers" if r.workers > 1 else ""
     return f"{r.cpus:g} CPU{gpus} per trial{workers}, {counted(r.concurrent, 'trial')} at once"

@@ -29,9 +29,9 @@ from tuner.spec.experiment import Experiment, Table
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
-SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
+SHOWN_ROWS, OTHER_LINES = 20, 10  # maximum rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
-MOST_CELL = 20  # most characters of a cell; a longer text is cut
+MOST_CELL = 20  # maximum characters of a cell; a longer text is cut
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]\d+)?|nan|inf)")
 STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
 COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
@@ -48,7 +48,7 @@ def never_fatal() -> Iterator[None]:
 
 
 class ProgressTable(CLIReporter):
-    """Ray's CLIReporter with a table that fits the terminal, and a progress line; redraws both there and in a notebook.
+    """Ray's CLIReporter that redraws its table and a progress line, fitted to the terminal, or in a notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
@@ -79,7 +79,7 @@ class ProgressTable(CLIReporter):
         values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
-        self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
+        self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
         tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
         tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
         if not self._is_live:
@@ -159,7 +159,7 @@ class ProgressTable(CLIReporter):
         say(line)
 
     def _up(self) -> str:
-        """Returns the control sequence that clears the drawn table, and the `^C` that a terminal echoes below it."""
+        """Returns the control sequence that clears the drawn table, also a `^C` that the terminal echoed below it."""
         up = f"\x1b[{self._lines}A" if self._lines else ""
         return f"\r{up}\x1b[J" if self._in_place else ""
 
@@ -171,7 +171,7 @@ def cell(value: Any) -> str:
 
 
 def columns_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Returns the columns that have a value: the header and the cells, padded to one width; numbers align right."""
+    """Returns each column that has a value, as its header and cells padded to one width; numbers align right."""
     columns = []
     for name, *cells in zip(header, *rows, strict=True):
         if any(cells):
@@ -221,7 +221,7 @@ def progress_line(
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
-    The best value and the counts are those of all sessions; the time is that of this one. A refused search has no best.
+    The best value and the counts are of all sessions, the time of this session. A refused search shows no best value.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
@@ -239,9 +239,9 @@ def progress_line(
 
 
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
-    """Estimates how long the trials still train that have not ended; None before the first one of the session ended.
+    """Estimates how many seconds the unfinished trials still train; None until a trial of this session has ended.
 
-    Each is taken to train as many epochs as those that ended on average, at this session's pace since its first start.
+    It assumes the average number of epochs of ended trials, and the session's pace since its first trial started.
     """
     trials = tracker.trials
     begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
@@ -259,7 +259,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; if it failed, why, or `as trial FIRST`."""
+    """Returns how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; if failed, why, or `as trial 00001`."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"

@@ -28,9 +28,9 @@ from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.lock import driver_of
 from tuner.spec.experiment import Experiment
 
-WAIT_S = 20.0  # the longest wait after a search for W&B to write or upload the last runs
-PROMPT_S = 1.5  # the longest wait at a terminal or in a notebook; W&B then continues in the background
-HURRY_S = 5.0  # the longest wait after an interrupt: the search should then end within 15 s
+WAIT_S = 20.0  # maximum wait after a search, in seconds, for W&B to write or upload the last runs
+PROMPT_S = 1.5  # maximum wait at a terminal or in a notebook; W&B then continues in the background
+HURRY_S = 5.0  # maximum wait after an interrupt: the search should then end within 15 s
 
 
 def wandb_mode(choice: str) -> str:
@@ -44,7 +44,7 @@ def wandb_mode(choice: str) -> str:
 
 @contextmanager
 def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
-    """Copies the journal to W&B in another process; the caller sets `hurry` of what it yields after an interrupt."""
+    """Copies the journal to W&B in another process; the caller sets `hurry` of the yielded object if interrupted."""
     waiting = SimpleNamespace(hurry=False)
     if mode == "disabled":
         yield waiting
@@ -63,7 +63,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
     try:
         yield waiting
     except KeyboardInterrupt:
-        process.kill()  # an interrupt before or after the search, or of one whose journal cannot be written
+        process.kill()  # the interrupt came before or after the search, or its journal cannot be written
         process.wait()
         raise
     finally:
@@ -100,7 +100,7 @@ class Mirror:
 
     @functools.cached_property
     def _wandb(self) -> Any:
-        # W&B is imported for the first run: before that, the trials' workers need the CPUs for their own imports.
+        # W&B is imported when the first run begins: before that, the trials' workers need the CPUs for their imports.
         import wandb
 
         wandb.setup(wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True))
@@ -154,7 +154,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--attached", action="store_true", help="end at the latest when the standard input closes")
     args = parser.parse_args(argv)
     os.nice(10)  # this process yields the CPUs to the trials
-    # Ray stops a job by SIGTERM to all its processes. This one ignores it to copy the last events; the search ends it.
+    # Ray sends SIGTERM to all processes of a job. This one ignores it to copy the last events; the search ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = args.folder
@@ -181,7 +181,7 @@ def main(argv: list[str]) -> int:
                 mirror.handle(event)
     except Exception as error:
         if args.attached or not type(error).__module__.startswith("wandb"):
-            raise  # a search that started this process has its stderr in wandb.log
+            raise  # the search that started this process sends its stderr to wandb.log
         say(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", to=sys.stderr)
         return 2
     finally:

@@ -1,8 +1,8 @@
 """Restores a search: replays the journal's events through a new searcher and a new scheduler.
 
 Their state depends only on the seed and the order of calls, so the replay restores rungs, brackets, paused trials, the
-settings that pbt has changed and TPE's observations. A crash may have cut off the decision on the last report, or the
-end of a trial that was to stop or had failed. The replay then makes the decision or ends the trial, and journals it.
+settings that pbt has changed and TPE's observations. After a crash, the journal may lack the decision on its last
+report, or the end of a trial that was to stop or had failed. The replay then adds this decision or end to the journal.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Replay(ReplayController):
         self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
-        self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the epoch of that
-        self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> checkpoints that Ray must get
+        self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the value's epoch
+        self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> checkpoints to register, metrics
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
-        self._extended: set[str] = set()  # ended trials that a resume continues and that have no worker yet
+        self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
@@ -91,7 +91,7 @@ class Replay(ReplayController):
         return self.get_trials()
 
     def _say_resumed(self, num_again: int) -> None:
-        """Prints how many trials continue, `num_again` of them after a failure, are paused, done, and still to come."""
+        """Prints how many trials continue (`num_again` of them had failed), are paused, done or still to come."""
         num = Counter("done" if trial.is_finished() else trial.status for trial in self.get_trials())
         trials = f"{counted(num[Trial.PENDING], 'trial')} continue{'s' * (num[Trial.PENDING] == 1)}"
         notes = [f"{num_again} that had failed"] if num_again else []
@@ -145,7 +145,7 @@ class Replay(ReplayController):
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
         self._note_checkpoint(trial, event)
-        if self._experiment.scheduler == "pbt":  # it copies checkpoints between trials during a replay
+        if self._experiment.scheduler == "pbt":  # pbt copies checkpoints between trials, in a replay, too
             self._register_checkpoints(trial)
         result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
         if event.get("final") is True:
@@ -186,7 +186,7 @@ class Replay(ReplayController):
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        if event["status"] == "failed":  # without a `trial_failed`, it was stopped because it reports no metric
+        if event["status"] == "failed":  # without a `trial_failed` event, it reported no metric
             self._failed.setdefault(trial.trial_id, "user")
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
@@ -203,12 +203,12 @@ class Replay(ReplayController):
         self.stop_trial(trial)
 
     def _start_session(self, number: int, max_epochs: int, sha256: str) -> int:
-        """Does what a resumed session did before its first event of a trial.
+        """Does what a resumed session does before its trials start; returns how many failed trials it continues.
 
-        Ends the trials with a decision to stop; makes the other running trials pending. Continues trials that trained
-        all epochs, if event `number` raised max_epochs, and those that failed, if they stopped the search or their code
-        has changed. The scheduler gets these again; the searcher does not, because it already has their value. Returns
-        how many had failed.
+        Ends the trials with a decision to stop; makes the other running trials pending. Continues two kinds of ended
+        trials: those that trained all epochs, if event `number` raised max_epochs, and those that failed, if failures
+        stopped the search or the code has changed. The scheduler gets these trials again; the searcher does not, as it
+        already has their values.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -263,7 +263,7 @@ class Replay(ReplayController):
         """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
         for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
-                continue  # Ray has deleted it: it keeps the best and the latest of a Task, except with pbt
+                continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
             if why := damage(path):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
@@ -271,7 +271,7 @@ class Replay(ReplayController):
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Maps the index of a report to its action; None for the last report if a crash may have cut off its decision."""
+    """Maps each report's index to its recorded action; None for the last report if a crash may have cut it off."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

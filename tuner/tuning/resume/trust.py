@@ -1,8 +1,8 @@
 """Loads the experiment that `--resume` names, and decides whether tuner may run the code that its folder names.
 
 A folder is only data, which may come from anywhere; docs/security.md has the rules. Root may own a folder, because root
-can change this program anyway. No check detects a folder that the user has unpacked: its author chose both the hash and
-the path. There, the printed line that names the file is the only protection.
+can change this program anyway. No check protects from a folder that the user has unpacked: its author chose both the
+hash and the path in it. The only protection is then the printed line that names the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same -
 
 
 class Resumed(NamedTuple):
-    """An experiment to resume, what experiment.json has beside its options, and the name that loads its space here."""
+    """An experiment to resume, the facts of experiment.json besides its options, and the name that loads its space."""
 
     experiment: Experiment
     facts: dict[str, Any]
@@ -45,7 +45,7 @@ class Resumed(NamedTuple):
 def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
     """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
 
-    A dry run does not lock it. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
+    A dry run locks no folder. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
     or its code, a link or its cluster is not trusted.
     """
     name, results = call.resume, call.given.get("results", "results")
@@ -98,11 +98,11 @@ def code_of(
 ) -> tuple[str, list[str]]:
     """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
 
-    The name is `space`. If that is a relative path to no file, it is the absolute path that experiment.json records.
-    Raises a RequestError if the code must not run, or neither the working folder nor the recorded path has its file.
+    The name is `space`. If `space` is a relative path and no file is there, the name is the absolute path that
+    experiment.json records. Raises a RequestError if the code must not run, or if no file is at either path.
 
     Args:
-        folder: the experiment's folder or its `best/`; the first of its `files` names the space, the second is a copy.
+        folder, files: the experiment's folder or its `best/`; in it, the file that names the space, and its copy.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
     """
@@ -127,7 +127,7 @@ def code_of(
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
         raise RequestError(f"{named_by} names {path}, which cannot be read: {error}") from None
-    # If the working folder is in the folder of results (`--results .`), the user has code there.
+    # If the working folder is in the folder of results (`--results .`), the user's own code lies there.
     results = experiment.parent
     inside = path.is_relative_to(experiment if Path.cwd().is_relative_to(results) else results)
     if (inside or changed) and not (willing or _is_installed(space, path)):
@@ -138,7 +138,7 @@ def code_of(
 
 
 def _where_it_was(space: str, experiment: Path) -> str:
-    """Returns the space by the absolute path that experiment.json records; raises a RequestError if it is no file."""
+    """Returns the space's name with the absolute path that experiment.json records; RequestError if it is no file."""
     file, attribute = split_path(space)
     try:
         saved, facts = load_experiment(experiment)
@@ -161,7 +161,7 @@ def _is_its_file(given: str, space: str, facts: dict[str, Any]) -> bool:
 
 
 def _recorded_path(facts: dict[str, Any]) -> str:
-    """Returns the absolute path of the space's .py file that experiment.json records; empty if it has none."""
+    """Returns the absolute path of the space's .py file that experiment.json records; empty if it records none."""
     try:
         path = facts["space"]["path"]
     except (KeyError, TypeError):
@@ -209,7 +209,7 @@ def _refuse_strangers(*places: Path) -> None:
 def _is_installed(space: str, path: Path) -> bool:
     """Whether a space is a module in `search_spaces/`, in Python's libraries or outside the working folder.
 
-    A module that Python finds in the working folder may be any file below it, such as `results.evil.space`.
+    A module that Python finds in the working folder may be any file below that folder, such as `results.evil.space`.
     """
     if is_path(space):
         return False

@@ -24,25 +24,25 @@ from tuner.spec.space import Space
 from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 
 Matrix = npt.NDArray[np.float32]
-Columns = Mapping[str, Sequence[Any]]  # flattened, encoded name -> the values of several settings
+Columns = Mapping[str, Sequence[Any]]  # flattened, encoded parameter -> its values in several settings
 
 # Measured on recorded curves with asha-promotion, see benchmarks/README.md.
 NUM_RANDOM = 10  # trials that must report before the first forest is trained
-RANDOM_SHARE = 1 / 3  # of the later settings: the forest alone repeats what is good after few epochs
+RANDOM_SHARE = 1 / 3  # share of random settings after that: a forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
-MOST_TRIALS = 1000  # that a forest learns from: the best half, and the newest
+MOST_TRIALS = 1000  # maximum number of trials that a forest learns from: half are the best, the others the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
-LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bit float
+LARGEST = 1e30  # maximum of a feature: scikit-learn refuses what is infinite as a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
 class ForestSearcher(SeededSearcher):
-    """Proposes the given points, then random settings until 10 trials have reported; later, a third random ones.
+    """Proposes the given points, then random settings until 10 trials have reported; later, one in three is random.
 
-    For each other setting it draws 500 random ones and a tree of the forest, and proposes that for which this tree
-    predicts the best result: Thompson sampling (Eckles and Kaptein, "Thompson sampling with the online bootstrap",
-    2014), because trees on bootstrapped trials disagree where few trials were.
+    For each other proposal, it draws 500 random settings and one tree of the forest, and proposes the setting for which
+    this tree predicts the best result. This is Thompson sampling (Eckles and Kaptein, "Thompson sampling with the
+    online bootstrap", 2014): each tree learns from a bootstrap of the trials, so trees disagree where few trials were.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -59,7 +59,7 @@ class ForestSearcher(SeededSearcher):
         is_random = len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE
         if not is_random and (self._forest is None or self._num_reports >= GROWTH * self._num_learnt):
             self._forest = self._learnt(stream)
-        num = 2 if is_random else NUM_CANDIDATES  # of size 1, Ray's domains would return no sequence
+        num = 2 if is_random else NUM_CANDIDATES  # for size=1, Ray's domains would return a value instead of a sequence
         drawn = {name: domain.sample(size=num, random_state=stream) for name, domain in self._domains.items()}
         best = 0
         if self._forest and not is_random:
@@ -72,7 +72,7 @@ class ForestSearcher(SeededSearcher):
         return super()._use(trial_id, flat)
 
     def _learnt(self, stream: np.random.Generator) -> Forest:
-        """Returns a forest that learns from the trials' ranks, because a diverged value would outweigh all others."""
+        """Returns a forest that learns the trials' ranks, not values: a diverged value would outweigh all others."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
         best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]
@@ -83,23 +83,23 @@ class ForestSearcher(SeededSearcher):
         return Forest(np.stack([self._features[trial] for trial in known]), scores, seed, weights)
 
     def _weight(self, trial: str) -> int:
-        """How often a trial counts: once per epoch, or many trials that paused early outweigh the few long ones."""
-        # A trial that diverged or failed is as well known as one that trained to the end.
+        """Returns how often a trial counts: once per epoch, else the many short trials outweigh the few long ones."""
+        # The result of a diverged or failed trial is as certain as that of a trial that trained to the end.
         return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
 
     def _learn(self, trial_id: str, result: Setting) -> None:
         self._values[trial_id] = self._sign * float(result[self._metric])
         self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
         if not self._num_reports:
-            Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
+            Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s; done before the first forest
         self._num_reports += 1
 
 
 class Forest:
     """Extremely randomised trees (Geurts et al., "Extremely randomized trees", Machine Learning 2006) on bootstraps.
 
-    A tree is trained when it is first asked for: 2 ms at 1,000 trials instead of 60 ms for all. Tree k is that of
-    scikit-learn's ExtraTreesRegressor with the same seed. `known` has shape (trials, features). The trees predict
+    A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. Tree k equals tree
+    k of scikit-learn's ExtraTreesRegressor with the same seed. `known` has shape (trials, features). The trees predict
     `scores`, and each trial counts as often as in `weights`; both have shape (trials,).
     """
 
@@ -123,8 +123,8 @@ class Forest:
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
     """Returns settings as numbers, of shape (settings, features); `leaves` has the encoded parameters' domains.
 
-    A range is one feature from 0 to 1, a log range by its logarithm. A choice of numbers is one feature, by the order
-    of its values; another choice is one feature per value.
+    A range gives one feature from 0 to 1, a log range on a log scale. A choice of numbers gives one feature, the rank
+    of the number; any other choice gives one feature per value.
     """
     parts = []
     for name, domain in leaves.items():

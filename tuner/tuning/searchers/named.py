@@ -19,7 +19,7 @@ from tuner.tuning.searchers.sampling import GridSearcher, RandomSearcher, Refine
 
 
 class LibrarySearcher(SeededSearcher):
-    """A searcher of a library, by Ray's adapter `library`; seeds the global random streams that it draws from."""
+    """A searcher of another library, used through Ray's adapter `library`; seeds the global random streams for it."""
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
@@ -67,14 +67,14 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Builds the searcher, which proposes the settings of the journal's first session again, then more."""
+    """Builds the searcher; after a resume (with `history`), it proposes the recorded settings again, then new ones."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
 
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
-    """Returns --num-samples of the search's first session."""
+    """Returns --num-samples of the search's first session; without a history, that of the experiment."""
     number = first_start(history).get("num_samples")
     return number if type(number) is int and number > 0 else experiment.num_samples
 

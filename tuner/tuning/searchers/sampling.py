@@ -1,4 +1,4 @@
-"""What all searchers share, and those without a model: random, grid and refine."""
+"""The base class of all searchers, and the searchers without a model: random, grid and refine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
 
 
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
-    """Draws a random setting for each point of the params' `tune.grid_search`; a single one if they have none."""
+    """Draws one random setting for each grid point of the params' `tune.grid_search`; one in all if they have none."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
@@ -66,8 +66,8 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 class SeededSearcher:
     """Proposes the --point settings, then its own. All draws depend only on the seed and on the order of the calls.
 
-    It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more. It gets
-    --num-samples of the search's first session, `first_num_samples`.
+    It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more.
+    `first_num_samples` is --num-samples of the search's first session.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -92,7 +92,7 @@ class SeededSearcher:
             self._learn(trial_id, self._last[trial_id])
 
     def complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Learns from the end of a trial the first time: a trial may continue after its end."""
+        """Learns from a trial's first end; ignores a later one, because a trial may continue after its end."""
         if trial_id in self._completed:
             return
         self._completed.add(trial_id)
@@ -109,7 +109,7 @@ class SeededSearcher:
         return parameters.decode(self._space.searched, nested(flat))
 
     def _learn(self, trial_id: str, result: Setting) -> None:
-        """Learns from a report, whose metric is finite or infinite as a loss; random and grid learn nothing."""
+        """Learns from a report, whose metric is finite or infinitely bad; random and grid learn nothing."""
 
     def _end(self, trial_id: str, result: Setting) -> None:
         self._learn(trial_id, result)
@@ -163,10 +163,10 @@ class GridSearcher(SeededSearcher):
 
 
 class RefineSearcher(SeededSearcher):
-    """Proposes the points and random settings for the first half; once its trials have ended, neighbours of the best.
+    """Proposes points and random settings in the first half; after all its trials have ended, neighbours of the best.
 
-    Neighbours (`domains.neighbours`) one step away come before those two steps away, and of these, those that differ in
-    one parameter before those that differ in two. When all have been tried, the settings are random again.
+    Nearer neighbours (`domains.neighbours`) come first: one step away, then two. At the same distance, those that
+    differ in one parameter come before those that differ in two. After all neighbours, settings are random again.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -237,7 +237,7 @@ def num_random(num_samples: int) -> int:
 
 
 def shuffled(size: int, seed: int) -> Iterator[int]:
-    """Yields all of `range(size)` in random order; keeps only what it has yielded, because a grid may be huge."""
+    """Yields the numbers of `range(size)` in random order; stores only those already yielded: a grid may be huge."""
     stream, moved = random.Random(seed), dict[int, int]()
     for left in range(size, 0, -1):
         place = stream.randrange(left)
