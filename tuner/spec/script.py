@@ -83,7 +83,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
-    """Returns the space whose trials run this file; ValueError or RequestError for mistakes that spoil every trial."""
+    """Returns the space whose trials run this file; ValueError or RequestError for a mistake that spoils all trials."""
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)

@@ -82,7 +82,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because they are large or random."""
+    """Examples that a map-style dataset computes at each read, because the examples are large or random."""
 
     dataset: Any  # has `__getitem__`
     rows: np.ndarray  # (N,), the indices of the examples in the dataset

@@ -31,7 +31,7 @@ ECHO_S = 5.0  # seconds to wait for another process's error, which caused this o
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process ran out of memory; the arguments are torch's text and how many examples it trained on at once."""
+    """A process ran out of memory; the arguments are torch's message and the number of examples trained on at once."""
 
 
 class WorkerDiedError(RuntimeError):

@@ -36,7 +36,7 @@ class Single:
         self.task, self.config, self.devices, self.rank, self.num_workers = task, config, devices, rank, num_workers
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """Moves a model to its devices; returns the modules that train it and that evaluate it."""
+        """Moves a model to its devices; returns the module for training and the module for evaluation."""
         model.to(self.devices[0])
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 

@@ -24,7 +24,7 @@ class Nodes:
     """Says how many trials of one search the cluster can run; without `follow`, always the number at the start.
 
     Args:
-        resources: the resources of one trial; `concurrent` in it is how many trials fit at the start.
+        resources: the resources of one trial; their `concurrent` is how many trials run at once at the start.
         most: the requested number of concurrent trials; 0 = as many as fit.
         follow: whether to follow nodes that join and leave (`--address`).
         priority: this search's rank among the searches that share the cluster; the highest first.

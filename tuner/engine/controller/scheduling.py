@@ -52,7 +52,7 @@ def new_trial(
 
 
 def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
-    """Registers a checkpoint with Ray as the trial's latest one; the index of the next checkpoint stays."""
+    """Registers a checkpoint with Ray as the trial's latest one; the index of the next checkpoint does not change."""
     index = trial.storage.current_checkpoint_index
     trial.on_checkpoint(_TrainingResult(checkpoint, metrics))
     count_checkpoints_from(trial, index)

@@ -51,7 +51,7 @@ def local_cluster() -> dict[str, float]:
     if ray.is_initialized():  # the program that calls tuner has started Ray, and given it these resources
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
-    # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask respects taskset and Slurm.
+    # The smaller count applies: Ray respects a container's CPU quota, the affinity mask taskset and batch systems.
     return {"CPU": float(min(int(get_num_cpus()), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
 
 

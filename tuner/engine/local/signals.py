@@ -57,7 +57,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 
 def kept_from_ray() -> AbstractContextManager[Any]:
-    """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's own exits with code 15 (ray 2.60)."""
+    """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's exits with code 15 (ray 2.60)."""
     return mock.patch.object(utils, "set_sigterm_handler", lambda handler: None)
 
 
@@ -79,7 +79,7 @@ def in_a_program() -> Iterator[None]:
 
 
 hosts: list[set[psutil.Process]] = []  # child processes at the start of each open `in_a_program`; empty in a command
-SIGNALLED, LEFT = "signalled", "left"  # sent to `_deadline`'s thread: a signal arrived; the outermost block ended
+SIGNALLED, LEFT = "signalled", "left"  # tell `_deadline`'s thread: a signal arrived; the outermost block ended
 deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
 
 
@@ -109,7 +109,7 @@ def give_up(reason: str) -> None:
 
 
 def end_now(number: int, frame: Any) -> None:
-    """Kills this process and its descendants, Ray's and W&B's, which may else take more than 15 s; exit code 130."""
+    """Kills this process and its descendants: those of Ray and W&B may take more than 15 s to end; exit code 130."""
     end_family()
     os._exit(130)
 

@@ -1,8 +1,8 @@
 """Runs the worker processes of a ddp trial as Ray actors inside the trial's placement group.
 
-The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. They end when it
-ends. A `TorchTrainer` inside a trial takes 14 s to its first report. It reserves a second placement group, which Ray
-Tune does not count, and does not free the group when the trial is pruned (ray 2.60).
+The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. The workers
+end when this actor ends. A `TorchTrainer` inside a trial takes 14 s to its first report. It reserves a second placement
+group, which Ray Tune does not count, and does not free the group when the trial is pruned (ray 2.60).
 """
 
 from __future__ import annotations

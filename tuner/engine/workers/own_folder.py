@@ -191,7 +191,7 @@ class OwnFolder:
                 os.rmdir(folder)  # if it is empty
 
     def share(self, move: Callable[[Path, Path], None]) -> None:
-        """Calls `move` with each new file or folder of data, and with its path outside."""
+        """Calls `move` with the path of each new file or folder of data, and with its future path outside."""
         for folder, folders, names in os.walk(self._root):
             for name in (*folders, *names):
                 if is_shared(name) and not (path := Path(folder, name)).is_symlink():

@@ -52,7 +52,7 @@ class Reporter:
         self.num_reports += 1
         if self.num_reports == 1:
             share_data()
-        # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
+        # Two kinds of report end no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
         # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-# Text in an error -> its usual cause; the first match counts. After the error, the process may be unable to use its
-# GPU. HIP is AMD's CUDA, and HSA is the runtime below it.
+# Text in an error -> its usual cause; the first match counts. After such an error, the process may be unable to use its
+# GPU. HIP is AMD's counterpart of CUDA, and HSA is the runtime below HIP.
 POISONED = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
@@ -65,7 +65,7 @@ class Accelerator:
         return [torch.device("cuda", index) if several else device for index in range(num_devices)]
 
     def use(self, device: str) -> None:
-        """Makes a GPU the current one of this process; errors as `check`; does nothing for the CPU."""
+        """Makes a GPU the current one of this process, or does nothing for the CPU; raises the errors of `check`."""
         import torch
 
         if torch.device(device).type == "cuda":
@@ -91,7 +91,7 @@ class Accelerator:
         return nn.DataParallel(model, device_ids=devices)
 
     def limit(self, share: float) -> None:
-        """Limits torch's memory in this process to a share of the current GPU; errors as `check`.
+        """Limits torch in this process to a share of the current GPU's memory; raises the errors of `check`.
 
         The CUDA context takes another 0.3 to 0.6 GB per process.
         """

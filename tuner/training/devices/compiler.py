@@ -38,8 +38,8 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
 def import_compiler_late() -> None:
     """Puts a stand-in for `torch._dynamo` in its place, unless the module is already loaded.
 
-    Its import takes 1.1 s and 150 MB in each process. A torch optimizer imports it (torch 2.9 to 2.15), but in eager
-    code uses only two of its functions, which do nothing there.
+    Importing the module takes 1.1 s and 150 MB per process. Every torch optimizer imports it (torch 2.9 to 2.15), but
+    uses only two of its functions in eager code, where they do nothing.
     """
     if NAME not in sys.modules:
         sys.modules[NAME] = torch._dynamo = StandIn(NAME)
