@@ -12,12 +12,12 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.storage.files import json_in, open_in
 
-MOST_LOOKS = 20_000  # checkpoints that one `SavedCheckpoints` looks for; each takes 5 us
-STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip with a CRC-32 per record
+MOST_LOOKS = 20_000  # how many checkpoints one `SavedCheckpoints` looks up on disk; each look-up takes 5 us
+STATE = "state.pt"  # the file with a checkpoint's state; torch.save writes it as a zip file with a CRC-32 per record
 
 
 class SavedCheckpoints:
-    """The checkpoints that exist on disk, by their names in the journal; after MOST_LOOKS, others count as missing."""
+    """Container of the checkpoints on disk, by name; after MOST_LOOKS look-ups it contains only the one in `best/`."""
 
     def __init__(self, experiment: Path) -> None:
         self._experiment = experiment
@@ -25,7 +25,7 @@ class SavedCheckpoints:
 
     @cached_property
     def in_best(self) -> str | None:
-        """The name of the checkpoint that `best/` was written from, if `best/` has its model or its copy."""
+        """The name of the checkpoint that `best/` comes from; None if unknown, or if `best/` has no copy of it."""
         best = self._experiment / "best"
         with contextlib.suppress(OSError, ValueError, TypeError):
             if (best / "model.pt").is_file() or (best / "checkpoint").is_dir():
@@ -39,7 +39,7 @@ class SavedCheckpoints:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """Returns the path of a checkpoint that a journal names; RequestError outside `ray`, since Ray deletes old ones."""
+    """Returns a checkpoint's path; raises RequestError outside the folder `ray`, as Ray deletes old checkpoints."""
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
         raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
@@ -47,7 +47,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint (its state.pt, 1 s per GB); an empty text if it is whole or missing."""
+    """Checks a checkpoint's state.pt, at 1 s per GB; returns the damage in words, or "" if it is whole or missing."""
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def damage_in(folder: Path, name: str) -> str:
             if any(r.compress_type for r in records) or sum(r.file_size for r in records) > size:
                 return "its records are longer than the file"
             bad = archive.testzip()
-        return f"its record {bad} is not what was written" if bad else ""
+        return f"its record {bad} does not match its checksum" if bad else ""
     except FileNotFoundError:
         return ""  # a space with its own training function may write other files than this one
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, EOFError) as error:

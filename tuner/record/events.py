@@ -1,7 +1,7 @@
 """Converts an event to a line of the journal and back; checks its fields when its line is read.
 
-The last field of a line is the CRC-32 of the line without it. Non-finite floats are the strings "nan", "inf" and
-"-inf", since JSON has none and browsers refuse Python's spelling.
+The last field of a line is the CRC-32 of the line without this field. Non-finite floats are the strings "nan", "inf"
+and "-inf", because JSON has no such numbers and browsers refuse Python's `NaN` and `Infinity`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, is_inside, parse
 from tuner.spec.experiment import MOST_EPOCHS, MOST_RUNGS
 
 Event = dict[str, Any]
-MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: the year 5138
+MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
-RETURNED = "its function returned"  # the reason of a trial that has ended by itself
+RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
@@ -60,7 +60,7 @@ def event_of(line: bytes) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: an array of one element to a number, a huge integer to inf, others to text."""
+    """Converts a value to JSON types: a one-element array to a number, a huge integer to +-inf, other types to text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

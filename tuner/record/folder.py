@@ -26,20 +26,20 @@ from tuner.record.storage.lock import LOCK, driver_of, locked
 
 JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-MOST_S = 5.0  # seconds for which a folder is measured; listing 100,000 entries takes 0.5 s
-MOST_LEVELS = 40  # of folders within folders; each takes a file descriptor while it is measured
-MOST_NAMED = 100  # most files that `files_in` returns
+MOST_S = 5.0  # maximum seconds that `size_of` takes; listing 100,000 entries takes 0.5 s
+MOST_LEVELS = 40  # maximum depth of nested folders; each level needs an open file descriptor
+MOST_NAMED = 100  # maximum number of files that `files_in` returns
 
 
 class OpenFolder(NamedTuple):
-    """An open experiment folder: `fd` is its file descriptor, `results_fd` that of its parent."""
+    """An open experiment's folder: `fd` is its file descriptor, `results_fd` the descriptor of its parent folder."""
 
     path: Path
     results_fd: int
     fd: int
 
     def is_at(self, name: str) -> bool:
-        """Whether `name` in the folder of results is this folder, and not another one or a link."""
+        """Whether `name` in the folder of results is this folder, and not a link or a folder that replaced it."""
         try:
             there = os.stat(name, dir_fd=self.results_fd, follow_symlinks=False)
         except OSError:
@@ -61,7 +61,7 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Locks out drivers while the `with` block runs; raises RequestError if a process runs it or it is not tuner's."""
+    """Keeps drivers out in the `with` block; RequestError if one runs the search, or if experiment.json is missing."""
     path = folder.path
     try:
         if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.fd, follow_symlinks=False).st_mode):
@@ -97,7 +97,7 @@ def rename(folder: OpenFolder, new: str) -> None:
 
 
 def set_aside(folder: OpenFolder) -> str:
-    """Begins to delete the folder: gives it a hidden name, which is returned; `remove` deletes the rest."""
+    """Renames the folder to a hidden name, deletes its journal and experiment.json; returns the name for `remove`."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
     for name in (EXPERIMENT, COPY, JOURNAL):
@@ -114,13 +114,13 @@ def set_aside(folder: OpenFolder) -> str:
 
 
 def remove(folder: OpenFolder, aside: str) -> str:
-    """Deletes the files of a folder that was set aside; returns an empty text, or what was left and why."""
+    """Deletes a folder that `set_aside` renamed; returns an empty text, or what could not be deleted and why."""
     problems: list[str] = []
 
     def note(_: object, path: str, error: object) -> None:
         problems.append(f"{path}: {getattr(error[1], 'strerror', None) or error[1]}")  # type: ignore[index]
 
-    try:  # rmtree works on open folders too: it deletes links and never what they lead to
+    try:  # rmtree also works on open folders: it deletes links, never their targets
         shutil.rmtree(aside, onerror=note, dir_fd=folder.results_fd)
     except RecursionError:
         problems.append("its folders are nested too deeply")
@@ -130,7 +130,7 @@ def remove(folder: OpenFolder, aside: str) -> str:
 
 
 def _move(folder: OpenFolder, old: str, new: str) -> None:
-    """Renames the open folder; undoes it if another process replaced the folder meanwhile."""
+    """Renames the open folder; undoes the renaming if another process replaced the folder meanwhile."""
     path = folder.path
     if not folder.is_at(old):
         raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
@@ -156,7 +156,7 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
 
 @dataclass(frozen=True)
 class Size:
-    """The number and bytes of the regular files below a folder, whether all were counted, and the checkpoints there."""
+    """How many regular files and checkpoints are below a folder, and the files' bytes; `is_whole`: all were counted."""
 
     files: int = 0
     size_bytes: int = 0
@@ -177,7 +177,7 @@ def size_of(folder: OpenFolder) -> Size:
 
 
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
-    """Returns path and bytes of the first MOST_NAMED files below a folder; none if that is missing or a link."""
+    """Lists (path, bytes) of the first MOST_NAMED files below the folder `name`; empty if it is missing or a link."""
     try:
         fd = os.open(name, _FOLDER, dir_fd=folder.fd)
     except OSError:
@@ -190,7 +190,7 @@ def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
 
 
 def _walked(root_fd: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
-    """Yields the open folder and those below, sorted: path, names of its folders, and bytes of its regular files."""
+    """Walks an open folder in sorted order; yields each folder's path, its subfolders' names, and its files' bytes."""
     for below, folders, names, fd in os.fwalk(".", dir_fd=root_fd, follow_symlinks=False):
         files = {}
         for name in sorted(names):

@@ -1,7 +1,7 @@
 """The number of the format in which tuner writes an experiment's folder and the service's state folder.
 
-Raise `FORMAT` with each change of what is written there, and of a rule or a searcher after which the replay of a
-journal would decide or propose otherwise. No code reads another format.
+Raise `FORMAT` with each change of these folders' content, and with each change of a rule or searcher after which the
+replay of a journal would decide or propose otherwise. The code reads no other format.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from tuner.errors import RequestError
 
 FORMAT = 4
-FIELD = "format"  # of experiment.json, of best/config.json and of a journal's first line
+FIELD = "format"  # the field's name in experiment.json, in best/config.json and in a journal's first line
 
 
 class OtherFormat(RequestError):
-    """What a folder has was written in another format, or is not tuner's."""
+    """A folder's content was written in another format, or not by tuner."""
 
 
 def check_format(number: Any, path: Path) -> None:
-    """Raises OtherFormat unless `number`, the format that `path` records (None = it records none), is `FORMAT`."""
+    """Raises OtherFormat unless `number`, the format that `path` records or None if it records none, is `FORMAT`."""
     if type(number) is not int or number != FORMAT:
         has = "no format number" if number is None else f"format {str(number)[:20]}"
         raise OtherFormat(

@@ -25,13 +25,13 @@ LONG = 10_000  # if a report is too long for a line, a note replaces each metric
 class Journal:
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening the journal cuts off what `scan` cannot read; if a line is damaged, it first copies the whole journal.
+    Opening removes an incomplete last line. If a line is damaged, it copies the journal, then removes all from there.
 
     Attributes:
-        blocked: called when a write fails (a full disk); waits and returns whether to retry. Else OSError is raised.
-        lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
+        blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.
+        lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
         listener: called with each event before it is written, also when the journal is lost.
-        repeated: number of events by name, trial and epoch that a replay produces again; None = write no event.
+        repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +40,7 @@ class Journal:
         self.lost = False
         self.listener: Callable[[Event], None] | None = None
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
-        # It creates a missing file, and opens no link, pipe or other special file.
+        # These flags create a missing file, and wait for no pipe and follow no link.
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -56,7 +56,7 @@ class Journal:
         self._size = scanned.size
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file
+        return {}  # Ray pickles its Tuner and all objects that the Tuner refers to, but tuner never reads that pickle
 
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
         """Appends one event with the current time, unless it is in `repeated`; `trial` is the id of its trial."""
@@ -93,7 +93,7 @@ class Journal:
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
         if self._file.write(line) != len(line):
-            self._file.truncate(self._size)  # a full disk took only part of the line; this removes it
+            self._file.truncate(self._size)  # a full disk took only part of the line; this removes that part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
 
@@ -109,7 +109,7 @@ class Journal:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns a report's fields with notes in place of its long metrics; a resume needs all other events whole."""
+    """Replaces a report's long metrics by notes; RequestError for other events, which a resume needs unshortened."""
     if event != "report":
         raise RequestError(
             f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; in the space's "

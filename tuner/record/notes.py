@@ -13,7 +13,7 @@ from tuner.record.storage.files import bytes_in, parsed
 
 FILE = "notes.json"
 MOST_FILE = 64 << 10  # bytes of the file; the longest notes and tags take 30 kB
-MOST_CHARS = 2000  # of the notes; the list of experiments shows them
+MOST_CHARS = 2000  # maximum characters of the notes, which the list of experiments shows
 MOST_TAGS = 20
 TAG = re.compile(r"[\w.+/-]{1,40}")
 

@@ -1,4 +1,4 @@
-"""Reads folders that plain Ray Tune wrote; loads no pickle. No file there says which metric was optimised."""
+"""Reads folders that plain Ray Tune wrote, without their pickles; none of the files says which metric was optimised."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tuner.record.report_keys import RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
-# Maximum number of entries of a Ray folder, about one per trial; listing it takes four file lookups for each.
+# Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
 MOST_ENTRIES = 20_000
-MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all together; one result has 1 kB
+MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all files together; a report has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
@@ -42,7 +42,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists the files that `read_ray` may read, but no links of trials; raises RequestError for too many entries."""
+    """Lists the files that `read_ray` may read, without trials' links; raises RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -57,10 +57,10 @@ def ray_files_in(folder: Path) -> list[Path]:
 
 
 def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment, dict[str, Any], Folding]:
-    """Returns the experiment (metric and mode are `guessed`), its facts, and its trials.
+    """Returns the experiment, whose metric and mode are `guessed`, its facts, and its trials.
 
-    `hold` is called before a file is parsed, with estimated bytes of memory of all values up to it. Files that are too
-    large or damaged raise a RequestError, except experiment_state-*.json, which is then ignored.
+    Before it parses a file, it calls `hold` with the estimated bytes of memory of all files up to this one. A file that
+    is too large or damaged raises a RequestError, except experiment_state-*.json, which is then ignored.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
@@ -108,7 +108,7 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode: the most frequent metric with a word of DOWN (min), of UP (max), or the first (min)."""
+    """Guesses metric and mode: the most frequent metric named as in DOWN (min), else as in UP (max), else any (min)."""
     names = Counter(
         name
         for trial in trials
@@ -123,7 +123,7 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
 
 
 def _states(paths: list[Path], content: Callable[[Path], bytes]) -> dict[str, str]:
-    """Returns trial id -> Ray's status from the newest snapshot; empty if that is damaged, too large or missing."""
+    """Returns trial id -> Ray's status from the newest snapshot; empty if the file is damaged, too large or missing."""
     try:
         newest = max(paths, key=lambda path: path.lstat().st_mtime_ns)
         rows = parsed(content(newest))["trial_data"]
@@ -134,7 +134,7 @@ def _states(paths: list[Path], content: Callable[[Path], bytes]) -> dict[str, st
 
 
 def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[Event]:
-    """Returns a trial's events as a journal has them, its end last; without results, their time is infinite."""
+    """Returns a trial's events as in a journal, `trial_ended` last; without results, their time is infinite."""
     rows, error = files.get("result.json", []), files.get("error.txt", "")
     last = rows[-1] if rows else {}
     trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
@@ -161,7 +161,7 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
 
 
 def _within(value: Any, most: float) -> float | None:
-    """Returns the value if it is a number from 0 to `most`."""
+    """Returns the value if it is a number from 0 to `most`, else None."""
     number = finite(value)
     return number if number is not None and 0 <= number <= most else None
 

@@ -1,4 +1,4 @@
-"""Reads a journal: `read` whole, `follow` as it grows, `scan` up to a damaged line, `Reading` into records."""
+"""Reads a journal: `read` all of it, `follow` its growth, `scan` it up to a damaged line; `Reading` makes records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
-# Called with all bytes of memory that a reader will use, before it uses them; raises a RequestError to forbid it.
+# A reader calls a Hold with the total bytes of memory that it is about to use; a RequestError of the Hold forbids it.
 Hold = Callable[[int], None]
 
 
@@ -27,18 +27,18 @@ class Damaged(RequestError):
 
 
 class NotYet(RequestError):
-    """Reading took too long and stopped inside the journal; the next reading continues from there."""
+    """Reading took too long and stopped inside the journal; the next call of `Reading.read_on` continues there."""
 
 
 class Lines:
-    """Reads the events of a journal, each line once; it has read `number` lines of `size` bytes so far."""
+    """Each call of `events` reads a journal's new lines; `number` and `size` count the lines and bytes read so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
-        """Yields the events of new complete lines; calls `prepare` before it parses. Raises OtherFormat and Damaged."""
+        """Passes new complete lines to `prepare`, then yields their events. Raises OtherFormat and Damaged."""
         file.seek(self.size)
         try:
             for lines in lines_of(file):
@@ -55,7 +55,7 @@ class Lines:
 
 
 class Scan(NamedTuple):
-    """A journal's events before its first damaged line, their bytes, and where and how it is damaged, if it is."""
+    """A journal's events before its first damaged line, the bytes of their lines, and the damage in words, if any."""
 
     events: list[Event]
     size: int
@@ -63,7 +63,7 @@ class Scan(NamedTuple):
 
 
 def scan(path: Path) -> Scan:
-    """Reads a journal up to its first damaged line; raises OtherFormat, or OSError if it is no readable file."""
+    """Reads a journal up to its first damaged line; raises OtherFormat, or OSError if `path` is no readable file."""
     lines, events, damage = Lines(path), [], ""
     with open_in(path.parent, path.name) as file:
         try:
@@ -108,14 +108,14 @@ class Reading:
         self._lines, self._inode = Lines(self._path), 0
 
     def read_on(self, until: float | None = None, hold: Hold = lambda weight: None) -> Folding:
-        """Reads the lines appended since the last call; returns the records of all lines, none without a journal.
+        """Reads the lines appended since the last call; returns the records of all lines, or none if no journal exists.
 
-        A journal that has shrunk or was replaced is read from its first line. A damaged, too long or unreadable one
+        A journal that has shrunk or was replaced is read from its first line. A damaged, too long or unreadable journal
         raises a RequestError.
 
         Args:
-            until: the time (`time.monotonic`) after which it raises NotYet between two chunks of lines.
-            hold: called with the memory of all events before more of them are parsed.
+            until: deadline, in seconds of `time.monotonic`; later, NotYet is raised between two chunks of lines.
+            hold: called before each chunk is parsed, with the bytes of memory of all events, this chunk included.
         """
         try:
             with open_in(self._path.parent, self._path.name) as file:
@@ -133,7 +133,7 @@ class Reading:
                     if until is not None and time.monotonic() > until and self._lines.number > begun:
                         share = f"{self._lines.size >> 20} of {status.st_size >> 20} MiB"
                         raise NotYet(f"the experiment's journal is being read: {share} so far; ask again")
-                    more = weight(b"".join(lines))  # line by line takes 0.1 s for 10,000 trials
+                    more = weight(b"".join(lines))  # joined, because weighing 10,000 trials line by line takes 0.1 s
                     hold(self._weight + more)
                     self._weight += more
 

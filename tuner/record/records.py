@@ -32,14 +32,14 @@ def kept(function: Function) -> Function:
 
 
 class Session(NamedTuple):
-    """One run of a search, until its end or the next resume: its start in unix seconds, and the seconds run before."""
+    """One run of a search, up to its end or the next resume: its start in unix seconds, and seconds of earlier runs."""
 
     begun: float
     before_s: float
 
 
 class Report(NamedTuple):
-    """A trial's metrics after `epoch` epochs; `checkpoint` is a path in the experiment's folder, `order` its line."""
+    """Metrics after `epoch` epochs; `checkpoint`: path in the experiment's folder; `order`: line of the journal."""
 
     epoch: int
     metrics: dict[str, Any]
@@ -49,10 +49,10 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason; `value` and `cutoff` are not negated for mode max.
+    """The scheduler's decision after a report, and its reason; `value` and `cutoff` keep the metric's sign in mode max.
 
     `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
-    `value`: for the median rule the trial's best. `copied` is the trial that population-based training copied.
+    `value`: the median rule compares the trial's best. `copied` is the trial that population-based training copied.
     """
 
     epoch: int
@@ -86,9 +86,9 @@ class TrialRecord:
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order, changed_at: the numbers of the trial's first and last events in the journal.
-        epoch_seconds: mean time between two reports of one attempt, without worker starts and pauses; None if unknown.
+        epoch_seconds: mean seconds between reports of one attempt, without worker starts and pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
-        pid: the process of its worker while it has one and the journal records it.
+        pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
         repeated: earlier reports of epochs that a restart trained again.
     """
 
@@ -101,7 +101,7 @@ class TrialRecord:
     errors: tuple[str, ...] = ()
     resources: dict[str, Any] = field(default_factory=dict)
     node: str = ""
-    seconds: float = 0.0  # on workers: the sum of the trial's runs, each from start to last report, failure or end
+    seconds: float = 0.0  # on workers: sum of the trial's runs, each from its start to its last report, failure or end
     order: int = 0
     changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()
@@ -122,17 +122,17 @@ class TrialRecord:
 
     @kept
     def best(self, metric: str, mode: str) -> Report | None:
-        """Returns the report with the best finite value, the earlier of equal ones; None if there is none."""
+        """Returns the report with the best finite value, the earlier of two equal ones; None if no value is finite."""
         return best_of(self.reports, metric, mode)
 
     def best_saved(self, metric: str, mode: str, saved: Container[str] | None) -> Report | None:
-        """Returns the best report whose checkpoint is in `saved`; with None, the best that has a checkpoint."""
+        """Returns the best report whose checkpoint is in `saved`; if `saved` is None, the best with any checkpoint."""
         named = (report for report in self.reports if report.checkpoint)
         return best_of((r for r in named if saved is None or r.checkpoint in saved), metric, mode)
 
 
 def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:
-    """Returns the report with the best finite value, the earlier of equal ones; None if there is none."""
+    """Returns the report with the best finite value, the earlier of two equal ones; None if no value is finite."""
     best, least, sign = None, math.inf, sign_of(mode)
     for report in reports:
         value = finite(report.metrics.get(metric))
@@ -154,11 +154,11 @@ def finite(value: Any) -> float | None:
     return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
-MOST_CHANGED = 1000  # the most characters of a reason that are kept
+MOST_CHANGED = 1000  # maximum characters of a reason in `search["changed"]`
 
 
 class Folding:
-    """Builds the records event by event; rebuilds only those of trials with new events."""
+    """Builds the records event by event; rebuilds only the records of trials that have new events."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}
@@ -203,7 +203,7 @@ class Folding:
             refused = event.get("refused", False)
             self.search |= {"state": "failed" if refused else event["state"], "reason": event.get("reason", "")}
             self.search |= {"refused": refused, "out_of_time": event.get("out_of_time", False)}
-        if kind in (*BEGINNINGS, "experiment_finished"):  # no worker is left
+        if kind in (*BEGINNINGS, "experiment_finished"):  # at these events, no trial has a worker
             self._changed |= {trial: each for trial, each in self._building.items() if each.fields.pop("pid", None)}
 
     def records(self) -> list[TrialRecord]:
@@ -213,7 +213,7 @@ class Folding:
         return list(self._made.values())
 
     def fields(self) -> dict[str, Any]:
-        """Returns what the events say of the search and its trials, as fields of `results.ExperimentRecord`."""
+        """Returns what the events say about the search and its trials, as fields of `results.ExperimentRecord`."""
         own = {"trials": tuple(self.records()), "sessions": tuple(self.sessions), "took_s": self.took_s}
         return self.search | own | {"updated": self.updated, "lines": self.num_events}
 
@@ -228,7 +228,7 @@ class _Building:
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
         self.since = math.nan
-        self.between, self.gaps, self.has_reported = 0.0, 0, False  # seconds between reports; has the attempt reported
+        self.between, self.gaps, self.has_reported = 0.0, 0, False  # sum and number of the times between reports
         self.spans: list[tuple[float, float]] = []
         self.changed_at = order
 
@@ -282,5 +282,5 @@ class _Building:
 
 _OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_WHERE_THEY_APPLY = ("band", "compared", "copied")  # the last fields of a decision; other schedulers' events lack them
+_WHERE_THEY_APPLY = ("band", "compared", "copied")  # last fields of a decision; other schedulers' events lack them
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

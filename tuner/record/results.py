@@ -21,7 +21,7 @@ from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 
-END = "interrupted"  # the state of a killed search and of the trials that it ran
+END = "interrupted"  # the state of a killed search, and of its trials that were running
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
 
 
@@ -30,14 +30,14 @@ class ExperimentRecord:
     """An experiment, read from its folder.
 
     Attributes:
-        state: running, finished, interrupted or failed; `reason` says why it ended before its last trial.
-        refused: whether it ended because its request was wrong.
-        out_of_time: whether its time budget ended it; its state is finished.
-        changed: why asha-promotion used the rule of asha instead of its own, if it did.
-        length: the most epochs after which a trial ended by itself, if the rungs moved to it.
+        state: running, finished, interrupted or failed; `reason` says why the search ended before all its trials had.
+        refused: whether the search ended because its request was wrong.
+        out_of_time: whether its time budget ended it; `state` is then finished.
+        changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
+        length: epochs of the longest trial that ended by itself, if the rungs were moved to this length; else 0.
         took_s: the seconds of all sessions together.
         updated: the time of the last event, in unix seconds; None without events.
-        lines: how many lines of the journal the record is based on.
+        lines: how many lines of the journal the record was built from.
     """
 
     experiment: Experiment
@@ -60,7 +60,7 @@ class ExperimentRecord:
 
     @property
     def rules(self) -> Experiment:
-        """The experiment with the stopping rules now in force: its rungs are at the length that the trials have."""
+        """The experiment with its rule's present rungs: they move if trials end by themselves before max_epochs."""
         return at_length(self.experiment, self.length)
 
     @property
@@ -70,30 +70,30 @@ class ExperimentRecord:
 
     @property
     def retrainable(self) -> bool:
-        """Whether `tuner.train` and `tuner.audit` can train the settings: the space is a file or module with a task."""
+        """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""
         space = self.experiment.space
         return bool(space) and not is_in_main(space) and "data" in self.facts
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """The best trial by `experiment.BEST_RULE` and its best report; without a checkpoint only if all are gone."""
+        """The best trial by `experiment.BEST_RULE` and its best report; if possible, one whose checkpoint is left."""
         return self.stats.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @property
     def best_journaled(self) -> tuple[TrialRecord, Report] | None:
-        """The best trial and report as `best` returns them while no checkpoint is gone."""
+        """The best trial and report as the journal has them: what `best` returns while all checkpoints exist."""
         return self.stats.best_saved(None) or self.stats.best()
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads an experiment's folder, also one of plain Ray Tune; raises RequestError if it cannot."""
+    """Reads an experiment's folder, or a folder of plain Ray Tune; raises RequestError if it cannot."""
     if not folder.is_dir():
         raise RequestError(no_experiment(folder))
     return Following(folder).load()
 
 
 class Following:
-    """Reads one experiment's folder repeatedly: the new lines of its journal (at most `most_bytes`), or Ray's files."""
+    """Reads one experiment's folder repeatedly: new lines of its journal (of `most_bytes` at most), or Ray's files."""
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Following:
         self._stats: SearchStats | None = None
 
     def load(self, until: float | None = None, hold: Hold = lambda weight: None) -> ExperimentRecord:
-        """Returns the experiment as the folder now has it; arguments and errors are those of `Reading.read_on`."""
+        """Returns the experiment as its folder now has it; for arguments and errors, see `Reading.read_on`."""
         folder = self.folder
         try:
             if not (folder / FILE).exists() and is_ray_folder(folder):

@@ -17,7 +17,7 @@ from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
-BEGUN = "begun"  # the fact that the journal has had its first event; a journal without events was lost then
+BEGUN = "begun"  # this fact says that the journal has had an event: if the journal is then empty, it was lost
 MOST_NAMES = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
@@ -35,7 +35,7 @@ def damaged_experiment(folder: Path, error: Exception) -> RequestError:
 
 
 def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
-    """Returns the experiment and its facts of experiment.json, or of its copy; raises RequestError or OtherFormat."""
+    """Returns the experiment and its facts from experiment.json or its copy; raises RequestError or OtherFormat."""
     path, copy = folder / FILE, folder / COPY
     other: OtherFormat | None = None
     try:
@@ -46,7 +46,7 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         what = "is gone"
     except UNREADABLE as error:
         what = f"is damaged ({error})"
-        other = error if isinstance(error, OtherFormat) else None  # unless only this file was altered
+        other = error if isinstance(error, OtherFormat) else None  # raised below if the copy is no better
     try:
         saved = _read(folder, COPY)
     except UNREADABLE:
@@ -59,7 +59,7 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """Returns the SHA-256 of a document's content, which does not depend on layout or key order."""
+    """Returns the SHA-256 of a document's content; the document's layout and key order do not matter."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,7 +89,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
 
 
 def no_experiment(folder: Path) -> str:
-    """The error text for a folder without an experiment: where it was looked for, and similar or newest ones."""
+    """Returns the error text for a missing experiment: the searched folder, and a similar name or the newest names."""
     parent = folder.parent.absolute()
     if not parent.is_dir():
         moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"

@@ -1,7 +1,7 @@
 """Summarises the trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-Reads no files and no clock. With 10,000 trials of ten reports, all of it takes a third of a second. A summary that
-takes over an earlier one computes only what concerns changed trials, in 20 ms.
+Reads no files and no clock. A summary of 10,000 trials of ten reports takes a third of a second. A summary that takes
+over an earlier one recomputes only the parts that depend on changed trials, in 20 ms.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tuner.spec.experiment import Experiment
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
-MANY = 100  # changed items from which on sorting a list anew is faster than inserting each
+MANY = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
 
 class Rank(NamedTuple):
-    """A trial's best value as a loss (smaller is better), the time of its report, and the trial's index."""
+    """A trial's best value as a loss (smaller is better), the unix time of that report, and the trial's index."""
 
     loss: float
     time: float
@@ -33,7 +33,7 @@ class Rank(NamedTuple):
 
 
 class Improvement(NamedTuple):
-    """A new best value of the search: the number of reports by then, the value, the trial's index, the time."""
+    """A new best value of the search: the number of reports up to it, the value, the trial's index, the unix time."""
 
     epochs: int
     value: float
@@ -58,9 +58,9 @@ class WorkerSpan(NamedTuple):
 
 
 class RungSummary(NamedTuple):
-    """The trials that reached a rung of a bracket: how many, and what their last decisions there did.
+    """How many trials reached a rung of a bracket, and how many their last decision there continued, stopped or paused.
 
-    `scores` are their finite values in ascending order, with the sign that makes larger values better. `cutoff_then`
+    `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
     is the cutoff of the decision with the most trials recorded at the rung.
     """
 
@@ -101,12 +101,12 @@ class SearchStats:
         self._rungs = dict(list(before._rungs.items()))
         for _, old, new in changed:
             then = _at_rungs(old) if old else {}
-            for key, reached in _at_rungs(new).items():  # a trial never leaves a rung
+            for key, reached in _at_rungs(new).items():  # a trial that reached a rung always counts there
                 if then.get(key) != reached:
                     self._rungs.pop(key, None)
 
     def by_trial(self, function: Callable[..., Value], *rest: str) -> list[Value]:
-        """Returns `function(trial, *rest)` of each trial; a later summary calls it for changed trials only."""
+        """Returns `function(trial, *rest)` for each trial; a later summary calls it only for changed trials."""
         key = (function, *rest)
         if key not in self._by_trial:
             self._by_trial[key] = [function(trial, *rest) for trial in self.trials]
@@ -135,18 +135,18 @@ class SearchStats:
 
     @property
     def repeated(self) -> int:
-        """How many epochs were trained again, after a restart or because a trial copied an earlier state."""
+        """How many times an epoch was trained again, after a restart or because a trial copied an earlier state."""
         return max(0, self.num_reports - self.epochs)
 
     @cached_property
     def epoch_seconds(self) -> float | None:
-        """The median of the trials' `epoch_seconds`; None if no trial has any."""
+        """The median of the trials' `epoch_seconds`; None if no trial has a value."""
         known = [seconds for seconds in self.by_trial(getattr, "epoch_seconds") if seconds is not None]
         return median(known) if known else None
 
     @cached_property
     def lengths(self) -> dict[int, int]:
-        """Number of epochs -> how many completed trials had trained as many, in ascending order."""
+        """Number of epochs -> how many completed trials trained exactly that many, in ascending order."""
         ends = zip(self.by_trial(getattr, "status"), self.by_trial(getattr, "last_epoch"), strict=True)
         return dict(sorted(Counter(epoch for status, epoch in ends if status == "completed").items()))
 
@@ -169,13 +169,13 @@ class SearchStats:
         return [] if self._refused else self._in_order(_ranks)
 
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """Returns the trial with the best finite value and that report, the earlier of equal ones; None without any."""
+        """Returns trial and report with the best finite value, the earlier of two equal ones; None without a value."""
         trial = self.trials[self.ranked[0].trial_index] if self.ranked else None
         report = trial.best(self._metric, self._mode) if trial else None
         return (trial, report) if trial and report else None
 
     def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
-        """Returns what `best` does among the reports whose checkpoint is in `saved`; with None, that have one."""
+        """Like `best`, but only among reports whose checkpoint is in `saved`; None means all recorded checkpoints."""
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if any(self.by_trial(_has_checkpoint)) else []:
             if best and rank[:2] > best[0][:2]:
@@ -222,7 +222,7 @@ class SearchStats:
 
 
 class _AtRung(NamedTuple):
-    """A trial at a rung: its last action, its finite value, its latest cutoff, the number of values recorded then."""
+    """A trial at a rung: last action, finite value, number of values recorded at its latest cutoff, and the cutoff."""
 
     action: str
     value: float | None
@@ -235,7 +235,7 @@ _ItemsOf = Callable[[int, TrialRecord, str, str], Iterator[Item]]  # a trial's i
 
 
 def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[Item]:
-    """Returns a sorted list of the items without those removed and with those added."""
+    """Returns a sorted list of the `items` without `removed` and with `added`; `items` must be sorted."""
     if len(removed) + len(added) > MANY:
         return sorted([*(item for item in items if item not in removed), *added])
     items = items[:]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.record.report_keys import SPEED, USAGE
 
-MOST_NAME = 200  # characters of a nested name: a million values under one long name would repeat it a million times
+MOST_NAME = 200  # maximum characters of a nested name: a million values under a long name would each repeat the name
 
 
 def counted(count: int, noun: str) -> str:
@@ -21,7 +21,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def formatted(value: Any) -> str:
-    """Formats a float with five significant digits, as the page's `number` does (0.12346, 1e+300), others by `str`."""
+    """Formats a float with five significant digits, as the page does (0.12346, 1e+300), and other values by `str`."""
     return f"{float(f'{value:.5g}'):.15g}" if isinstance(value, float) else str(value)
 
 
@@ -31,7 +31,7 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields `flat` parameters one by one: a config may have a million, of which a caller needs the first few."""
+    """Yields the items of `flat` one by one: a config may have a million, and a caller needs only the first few."""
     levels = [("", iter(config.items()))]  # a stack instead of recursion: a value may be nested hundreds of levels
     while levels:
         above, items = levels[-1]
@@ -46,7 +46,7 @@ def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def figures(metrics: dict[str, Any], metric: str = "") -> str:
-    """Formats the finite metrics, `loss 1.2345, accuracy 0.5612`, without usage and speed unless one is `metric`."""
+    """Formats finite metrics, as in `loss 1.2345, accuracy 0.5612`; leaves out usage and speed, except `metric`."""
     hidden = (USAGE | SPEED) - {metric}
     shown = {name: v for name, v in metrics.items() if isinstance(v, (int, float)) and math.isfinite(v)}
     return ", ".join(f"{name} {formatted(value)}" for name, value in shown.items() if name not in hidden)
@@ -58,7 +58,7 @@ def setting(config: dict[str, Any]) -> str:
 
 
 def command(module: str, *words: str) -> str:
-    """Returns a command of this package for the shell, with `uv run` if this process was started so."""
+    """Returns a command of this package for the shell, with `uv run` if uv started this process."""
     uv, project = "", Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
     if os.environ.get("UV"):  # uv sets it
         elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)

@@ -1,4 +1,4 @@
-"""Reads an experiment's `audit.json` and estimates how many of its pruned trials are false prunes: beat the winner."""
+"""Reads `audit.json` and estimates how many pruned trials would have beaten the winner: the false prunes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tuner.record.texts import counted
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
-MOST_BYTES = 4 << 20  # of audit.json; 10,000 audited trials take 2.5 MB
+MOST_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials take 2.5 MB
 
 
 @dataclass(frozen=True)
 class AuditedTrial:
     """One pruned trial, trained to the end.
 
-    `stopped` is the epoch at which the search stopped it. `differs` says where the audit's values first differ from the
-    search's; empty if none does.
+    `stopped` is the epoch at which the search pruned it. `differs` says where the audit's values first differ from the
+    search's values; it is empty if all are equal.
     """
 
     __pydantic_config__: ClassVar = {"allow_inf_nan": False}
@@ -42,7 +42,7 @@ class AuditedTrial:
 
 @dataclass(frozen=True)
 class Audit:
-    """The content of audit.json. `beats` of a trial is False here: a resume may change the winner to compare with."""
+    """The content of audit.json. Each trial's `beats` is False: the winner may change, so `result_of` compares anew."""
 
     winner: str
     seed: int
@@ -54,9 +54,9 @@ class Audit:
 class AuditResult:
     """The result of an audit so far.
 
-    Of the `pruned` trials it sampled `asked` and trained `done` to the end; `beat` of these beat the winner. `low` and
-    `high` bound, with CONFIDENCE, the share of all pruned trials that would; `estimate` says so in words. `matching` of
-    the `done` trials repeated the search's values. `stale`: the winner has changed since the audit last ran.
+    The audit sampled `asked` of the `pruned` trials and trained `done` to the end; `beat` of them beat the winner. With
+    CONFIDENCE, a share from `low` to `high` of all pruned trials would; `estimate` says so in words. For `matching` of
+    the `done` trials, all values equal the search's. `stale`: the winner has changed since the audit last ran.
     """
 
     winner: str
@@ -114,7 +114,7 @@ def _in_words(fewest: int, most: int, pruned: int) -> str:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a rule pruned, except the winner, which hyperband stops when its bracket ends."""
+    """Returns the trials that a rule pruned, except the winner: hyperband may prune it when its bracket ends."""
     winner = record.best()
     return [trial for trial in record.stats.stopped if winner is None or trial is not winner[0]]
 
@@ -134,12 +134,12 @@ def read_audit(folder: Path) -> Audit | None:
 
 
 def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tuple[int, int]:
-    """Returns the fewest and the most false prunes among all pruned trials if `beat` of the `audited` ones are.
+    """Bounds the number of false prunes in all `pruned` trials if `beat` of `audited` sampled ones are false prunes.
 
     The interval is exact: it inverts the tails of the hypergeometric distribution (Buonaccorsi, The American
     Statistician 1987), each by bisection.
     """
-    tail = (1 - confidence) / 2 * (1 + 1e-9)  # a share that is exactly the tail must not count as more than it
+    tail = (1 - confidence) / 2 * (1 + 1e-9)  # apart from rounding, a probability equal to the tail is not above it
     possible = range(beat, pruned - (audited - beat) + 1)
     at_least, at_most = range(beat, audited + 1), range(beat + 1)
     fewest = bisect_left(possible, True, key=lambda wrong: _share(at_least, audited, wrong, pruned) > tail)
@@ -148,7 +148,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
 
 
 def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
-    """Returns the probability that a sample has a number of false prunes in `hits`, if `wrong` of all are false."""
+    """Returns the probability of `hits` false prunes in `audited` trials if `wrong` of the `pruned` trials are such."""
     least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
     ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
     whole = _ways(pruned, audited)
@@ -156,5 +156,5 @@ def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
 
 
 def _ways(count: int, drawn: int) -> float:
-    """Returns the logarithm of a binomial coefficient; the coefficient overflows a float from about 1,000 trials on."""
+    """Returns the logarithm of a binomial coefficient, because the coefficient overflows from about 1,000 trials on."""
     return math.lgamma(count + 1) - math.lgamma(drawn + 1) - math.lgamma(count - drawn + 1)

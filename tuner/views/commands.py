@@ -29,7 +29,7 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
 
 
 def extend_command(record: ExperimentRecord) -> str:
-    """Returns the command that continues the search, with twice the time or number of trials if these ended it."""
+    """Returns the command that continues the search; with twice its time or trials, unless it runs or was stopped."""
     return resume_command(record, *([] if record.state in ("interrupted", "running") else [twice(record)]))
 
 
@@ -49,7 +49,7 @@ def retrain_command(record: ExperimentRecord) -> str:
 
 
 def audit_command(record: ExperimentRecord) -> str:
-    """Returns the command that audits the search, if it has ended, has a best trial, and a rule pruned others."""
+    """Returns the command that audits the search; empty if it runs, has no best trial, or no rule pruned another."""
     e, number = record.experiment, num_audited(record)
     if not record.retrainable or record.state == "running" or not number:
         return ""
@@ -62,7 +62,7 @@ def num_audited(record: ExperimentRecord) -> int:
 
 
 def start_again(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command that starts a new search over the same space, with more options."""
+    """Returns the command that starts a new search over the same space with `options`; empty if it cannot name it."""
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""

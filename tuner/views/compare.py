@@ -20,24 +20,24 @@ from tuner.views.figures.values import BEST, shared_epoch, title_of
 from tuner.views.figures.values import values_of as trial_values
 from tuner.views.tables import Number
 
-MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
-MOST_POINTS = 200  # of one distribution
-EPOCHS = [2**n for n in range(12)]  # at which distributions are offered
-MOST_NAMES, MOST_TEXT = 500, 300  # of one experiment: parameters or constants, and characters of each
-# Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
-# without the cones for red, green or blue: by 34 in CIELAB, with the matrices of Machado et al. (2009).
+MOST_STEPS = 400  # maximum steps of one curve; a curve with more improvements is thinned
+MOST_POINTS = 200  # maximum points of one distribution
+EPOCHS = [2**n for n in range(12)]  # the epochs for which a comparison may offer distributions
+MOST_NAMES, MOST_TEXT = 500, 300  # maximum parameters (or constants) of one experiment, and characters of each text
+# Five colours that stand out from a white and a black page and differ most from each other (by 34 in CIELAB), both with
+# normal sight and without the cones for red, green or blue (by the matrices of Machado et al., 2009).
 COLORS = ("#9830f2", "#bfb200", "#bf4d7a", "#00c2f2", "#237317")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MOST_COMPARED = len(COLORS) * len(DASHES)
-MOST_DESCRIBED = 5  # experiments in a figure's text; the page's table has all
+MOST_DESCRIBED = 5  # maximum experiments in a figure's text; the page's table has all
 Clock = Literal["epochs", "seconds", "trials"]
 TITLES: dict[Clock, str] = {"epochs": "epochs trained by all trials", "trials": "trials started"}
 Item = TypeVar("Item")
 
 
 class Step(NamedTuple):
-    """A new best value: the epochs of all trials, the search's seconds and the trials started by then, value, trial."""
+    """A new best value, its trial, and the search's use until then: epochs of all trials, seconds, started trials."""
 
     epochs: int
     seconds: float
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The values of `size` trials; `rows` has, thinned: value, the share of trials at least as good, the trial."""
+    """The values of `size` trials; each row (thinned) has a value, the share of trials this good or better, a trial."""
 
     size: int
     median: float
@@ -58,9 +58,9 @@ class Distribution(NamedTuple):
 class ComparedRow:
     """One requested experiment. If it cannot be compared, `error` says why, and the fields after `state` are not set.
 
-    In the state `reading` the next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the
-    best value was found: after how many epochs of all trials, seconds, and started trials. `took_s` leaves out the time
-    between two sessions; `worker_s` is the time of all trials on workers.
+    In the state `reading`, the next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when
+    the best value was found: after how many epochs of all trials, seconds, and started trials. `took_s` counts the
+    seconds of all sessions; `worker_s` is the sum of all trials' seconds on workers.
     """
 
     name: str
@@ -92,9 +92,9 @@ class ComparedRow:
 class Compared:
     """What a comparison shows of one experiment, without its record: twenty records may not fit into memory.
 
-    The service sets `color`, `dash` and `state` to `scheduler` of `row`. The last of `steps` repeats the best value at
-    the end of the search. `distributions` are by choice of `tuner.views.figures.values`; `options` and `parameters`
-    have names and values as text.
+    The service sets some fields of `row`: `color`, `dash`, and `state` to `scheduler`. The last of `steps` repeats the
+    best value at the search's end. `distributions` maps a choice of `tuner.views.figures.values` to its distribution;
+    `options` and `parameters` map names to texts.
     """
 
     row: ComparedRow
@@ -106,7 +106,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """An option or a parameter: its value in each compared experiment as text, empty if it has none."""
+    """An option or a parameter: its value in each compared experiment, as text; empty if the experiment lacks it."""
 
     name: str
     values: list[str]
@@ -137,7 +137,7 @@ def compared_of(record: ExperimentRecord) -> Compared:
 
 
 def differences(each: Sequence[dict[str, str]]) -> list[DifferenceRow]:
-    """Returns one row for each name that one of the dictionaries has, in the order in which they have them."""
+    """Returns one row per name that any of the dictionaries has, in the order in which the names first appear."""
     rows = {name: [one.get(name, "") for one in each] for one in each for name in one}
     missing = {name for name in rows if not all(name in one for one in each)}
     return [DifferenceRow(name, row, len(set(row)) > 1 or name in missing) for name, row in rows.items()]
@@ -148,7 +148,7 @@ def _steps(record: ExperimentRecord) -> list[Step]:
     steps: list[Step] = []
     for found in thinned(record.stats.improvements, MOST_STEPS - 1):
         passed = round(_seconds(record, starts, found.time), 3)
-        if steps:  # a clock that was set back: the line must not run backwards
+        if steps:  # if the clock was set back, the line must not run backwards
             passed = max(passed, steps[-1].seconds)
         trial = record.trials[found.trial_index].id
         steps.append(Step(found.epochs, passed, bisect_right(starts, found.time), found.value, trial))
@@ -160,7 +160,7 @@ def _steps(record: ExperimentRecord) -> list[Step]:
 
 
 def _seconds(record: ExperimentRecord, starts: list[float], time: float) -> float:
-    """Turns a unix time into seconds of the search, without the time between sessions."""
+    """Converts a unix time to seconds of the search, which leave out the time between sessions."""
     if not record.sessions:
         return max(0.0, time - (starts[0] if starts else 0.0))
     place = bisect_right(record.sessions, time, key=lambda session: session.begun)
@@ -169,14 +169,14 @@ def _seconds(record: ExperimentRecord, starts: list[float], time: float) -> floa
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
-    """Returns at most `most` of the items at equal distances, the first and the last one among them."""
+    """Returns at most `most` items, evenly spaced, the first and the last item included."""
     if len(items) <= most:
         return list(items)
     return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
 
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
-    """Returns the distribution of the best values, and those at epochs 1, 2, 4, ... that nine of ten trials reached."""
+    """Collects the trials' best values, and their values at each epoch 1, 2, 4, ... that nine of ten trials reached."""
     sign, found, last = sign_of(record.experiment.mode), {}, shared_epoch(record)
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
         values = enumerate(trial_values(record, choice))
@@ -234,7 +234,7 @@ def _text(value: Any) -> str:
 
 
 def look_of(number: int) -> tuple[str, str]:
-    """Returns the colour and the dash of the experiment at this number among the requested ones."""
+    """Returns the colour and the dash of the experiment at this index among the requested experiments."""
     return COLORS[number % len(COLORS)], DASHES[number // len(COLORS) % len(DASHES)]
 
 
@@ -252,7 +252,7 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
         rows = [(x, step.value, step.trial) for x, step in zip(at, each.steps, strict=True)]
         hover = f"{plot.escaped(each.row.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
         traces.append(_line(each, rows, hovertemplate=hover))
-        # A value counts as long as it was the best one of its experiment: a bad first one is then an outlier.
+        # A value's weight is how long it was the best of its experiment: a bad first value is then an outlier.
         values += [step.value for step in each.steps[:-1]]
         weights += [(after - before) / (at[-1] - at[0] or 1) for before, after in pairwise(at)]
     texts = []
@@ -271,7 +271,7 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
 
 
 def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Figure:
-    """Draws for each experiment the share of its trials that are at least as good as a value (`choice`)."""
+    """Draws each experiment's distribution of `choice`: for each value, the share of trials as good or better."""
     shown = [each for each in experiments if choice in each.distributions]
     if not shown:
         return plot.empty_figure("No trial of these experiments has a finite value to compare.")
@@ -303,7 +303,7 @@ def choices_of(experiments: Sequence[Compared]) -> list[str]:
 
 
 def default_of(experiments: Sequence[Compared]) -> str:
-    """Returns the choice of a comparison that names none: the last shared epoch if trials were pruned, else `best`."""
+    """Returns the choice if a request names none: the last epoch that all offer if trials were pruned, else `best`."""
     has_pruned = any(each.row.pruned for each in experiments)
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 

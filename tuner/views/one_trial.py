@@ -19,9 +19,9 @@ from tuner.views.figures.timeline import cost_of
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_rows
 
 TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
-MOST_NAMED = 4  # the most metrics in the text about the figure
-MOST_METRICS = 16  # the most plots in the figure
-MOST_REPORTS = 2000  # the most reports shown: the table has the last ones, the figure an even sample
+MOST_NAMED = 4  # maximum number of metrics in the text about the figure
+MOST_METRICS = 16  # maximum number of plots in the figure
+MOST_REPORTS = 2000  # maximum number of reports shown: the table has the last ones, the figure an even sample
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Log:
 class OneTrial:
     """Everything about one trial; `metrics` has its last MOST_REPORTS reports.
 
-    `checkpoint` is the newest one that still exists, in the experiment's folder. `left_out` counts the rows of
-    `decisions` and `metrics` that did not fit into the response.
+    `checkpoint` is the path, in the experiment's folder, of the newest checkpoint on disk. `left_out` counts the rows
+    of `decisions` and `metrics` that did not fit into the response.
     """
 
     row: TrialRow
@@ -122,7 +122,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plo
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """Returns, in one pass, the metrics that are the search's, differ between reports, or were reported only once."""
+    """Returns the search's metric, and metrics that differ between reports; of a trial with one report, all metrics."""
     first: dict[str, float] = {}
     varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:

@@ -23,19 +23,19 @@ from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
 
 FILE = "report.html"
-TITLES = {  # as on the page
+TITLES = {  # the same titles as on the page
     "curves": "Learning curves", "rung_values": "Values at each rung", "lineage": "Lineage",
     "history": "Best value so far", "parallel": "Parallel coordinates", "slices": "Slice plots",
     "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
-HEADINGS = {  # of the columns whose name is not their heading
+HEADINGS = {  # column -> its heading, for the columns whose name is not the heading
     "stopped": "pruned", "waiting": "paused", "best": "best value",
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
-MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
-MOST_TRIALS = 1000  # rows; trials.csv has all
-MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
+MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
+MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
+MOST_PARAMETERS = 4  # how many parameters get a contour with each other: 4 make six contours
 WEB = Path(__file__).parent.parent / "serve" / "web"
 DRAW = """
 function drawAll() {
@@ -104,7 +104,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
 
 
 def _verdict(record: ExperimentRecord) -> str:
-    """Returns the same box as the page's `verdict.js`."""
+    """Returns the verdict as HTML, in the same box as the page's `verdict.js` makes."""
     verdict = verdict_of(record)
     tone = {"refused": " bad", "failed": " bad", "finished": ""}.get(verdict.outcome, " open")
     close = {CLOSE_CALLS: "".join(f" {escaped(call.trial)}" for call in verdict.close_calls)}
@@ -159,7 +159,7 @@ def _contour(pairs: list[str]) -> str:
 
 
 def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = HEADINGS) -> str:
-    """Returns a section with a table; `own` has the headings of columns that differ from other tables."""
+    """Returns a section with a table; `own` replaces headings of HEADINGS in this table only."""
     if not rows:
         return ""
     names, headings, head, body = columns.split(), HEADINGS | own, "", ""
@@ -189,7 +189,7 @@ def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
 
 
 def rounded(value: Any) -> Any:
-    """Rounds all floats to seven digits, finer than any screen, which saves a third of the file; others become None."""
+    """Rounds floats to seven digits, finer than any screen; this saves a third of the file. NaN and inf become None."""
     if isinstance(value, float):
         return float(f"{value:.7g}") if finite(value) is not None else None
     if isinstance(value, dict):

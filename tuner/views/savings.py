@@ -8,9 +8,9 @@ from tuner.rules.hyperband import ADVICE, band_of
 
 
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
-    """Estimates the epochs and worker seconds that the trials which a rule stopped still needed, with a sentence.
+    """Estimates how many epochs and seconds on workers the stopped trials would have needed; puts it into a sentence.
 
-    A trial that reported only once counts at the search's median speed. All are empty if nothing is known.
+    A trial that reported only once counts at the search's median speed. Without an estimate: 0, 0 and an empty text.
     """
     stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
     left = [max(0, length - trial.last_epoch) for trial in stopped]
@@ -39,9 +39,9 @@ def _rule_of(record: ExperimentRecord) -> str:
 
 
 def _length(record: ExperimentRecord) -> tuple[int, str, bool]:
-    """Returns how many epochs a trial trains (0 if unknown), in words too, and whether some may train fewer."""
+    """Returns how many epochs a trial trains (0 if unknown), the same in words, and whether some trials train fewer."""
     e, lengths = record.experiment, record.stats.lengths
-    is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end earlier by itself
+    is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end by itself
     if is_task or (e.stop and (record.length or e.max_epochs in lengths)):
         most = e.max_epochs if is_task else record.length or e.max_epochs
         return most, f"{most} epochs", bool(e.stop)
@@ -78,7 +78,7 @@ def pruned(record: ExperimentRecord) -> str:
 
 
 def why_none(record: ExperimentRecord) -> tuple[str, str]:
-    """Says why the search could compare no trials, and which option would change it; both are empty if it could."""
+    """Says why the search compared no trials, and which option would change that; both are empty if it compared any."""
     e, stats, rules = record.experiment, record.stats, record.rules
     compared = any(rung.cutoff_then is not None for rung in stats.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:

@@ -32,7 +32,7 @@ class TrialRow:
     """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
 
     `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers. `rung`
-    is the rung, in epochs, at which a rule stopped it; None if none did.
+    is the rung, in epochs, at which a rule stopped it; None if no rule did.
     """
 
     trial: str
@@ -54,9 +54,9 @@ class TrialRow:
 class RungRow:
     """One rung of one bracket.
 
-    Of the `reached` trials, `continued` were promoted, `stopped` pruned, and `waiting` wait there. `cutoff_then` is the
-    cutoff of the decision with the most recorded trials, `cutoff_now` asha's over all trials that reached the rung, and
-    `would_pass_now` counts those that pass that; both are None for other schedulers, and if no value is finite.
+    `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `cutoff_then` is
+    the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff for all trials that reached
+    it, which `would_pass_now` of them reach; both are None for other schedulers, and if no value is finite.
     """
 
     rung: int
@@ -76,8 +76,8 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is what the scheduler compared; for the median rule the trial's best. `outcome` of the trial: continued,
-    paused or pruned; completed or failed if it ended by itself.
+    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` of the trial is
+    continued, paused or pruned, or, if it ended by itself, completed or failed.
     """
 
     trial: str
@@ -146,7 +146,7 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
 
 
 def notices(record: ExperimentRecord) -> list[str]:
-    """Returns what a reader of the experiment must know about its data."""
+    """Returns notes for the reader: the data's notice, and which better report has lost its checkpoint."""
     notice = (record.facts.get("data") or {}).get("notice")
     notices, first, best = [notice] if notice else [], record.best_journaled, record.best()
     if first and best and first[1] is not best[1]:
@@ -160,9 +160,9 @@ def notices(record: ExperimentRecord) -> list[str]:
 def decision_rows(
     record: ExperimentRecord, offset: int = 0, limit: int | None = None, since: int = 0
 ) -> list[DecisionRow]:
-    """Returns at most `limit` decisions from `offset` on, the smallest margin first and those without one last.
+    """Returns at most `limit` decisions from `offset` on, by ascending margin; decisions without a margin come last.
 
-    With `since`, only those of the trials of `changed_since`, in trial order.
+    With `since`, only decisions of the trials of `changed_since` are returned, in the order of the trials.
     """
     changed = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
     places = ((record.trials[each.trial_index], each.number) for each in record.stats.ranked_decisions)

@@ -17,18 +17,18 @@ from tuner.views.audit_record import result_of
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
-MOST_CALLS = 200  # how many decisions are searched for close calls, those with the smallest margins
-MOST_CLOSE = 10  # the most close calls that a verdict lists
+MOST_CALLS = 200  # how many decisions, those with the smallest margins, are searched for close calls
+MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
 OUT_OF_TIME = "out of time"  # the outcome of a search that its time budget ended
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
-LONGEST = 1000  # the most characters of a quoted reason or error
+LONGEST = 1000  # maximum characters of a quoted reason or error
 
 
 @dataclass(frozen=True)
 class CloseCall:
-    """A trial that was pruned although its value nearly reached the cutoff; `share` is margin / spread of its rung."""
+    """A trial pruned although its value nearly reached the cutoff; `share` is margin / spread of its rung's values."""
 
     trial: str
     epoch: int
@@ -38,7 +38,7 @@ class CloseCall:
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do next: what for, and the command; the command is empty if none does it."""
+    """What to do next: a sentence that says what for, and the command, which is empty if no command does it."""
 
     text: str
     command: str
@@ -62,8 +62,8 @@ class Verdict:
             an error, or without an answer).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
-        epochs_saved, seconds_saved: the estimate: epochs that pruned trials did not train, and seconds on workers.
-        close_calls: the closest of the pruned trials that nearly reached their cutoff.
+        epochs_saved, seconds_saved: estimates of what pruning saved: epochs of all trials, and seconds on workers.
+        close_calls: pruned trials that nearly reached their cutoff, the closest first, at most MOST_CLOSE.
         steps: what to do next, the most useful first.
     """
 
@@ -101,7 +101,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
 
 
 def outcome_of(record: ExperimentRecord) -> str:
-    """Returns how a search ended, or its state before that; a search without an answer has failed."""
+    """Returns how a search ended, or its state if it runs; failed also means that no trial has a usable result."""
     if record.refused:
         return "refused"
     if record.reason == KILLED:
@@ -161,7 +161,7 @@ def _waiting(record: ExperimentRecord, outcome: str) -> str:
 
 
 def diverged(record: ExperimentRecord) -> bool:
-    """Whether every trial that reported and did not fail ended with NaN or infinity; False if there is none."""
+    """Whether each trial that reported and did not fail ended with NaN or infinity; False without such trials."""
     metric, judged = record.experiment.metric, [t for t in record.trials if t.reports and t.status != "failed"]
     return bool(judged) and all(finite(trial.reports[-1].metrics.get(metric)) is None for trial in judged)
 
@@ -220,8 +220,8 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         ), True
     if not (number := commands.num_audited(record)):
         return "", False
-    # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
-    # comparison with all results is known exactly.
+    # A trial that reached a rung early was compared with few others. The record shows exactly how many pruned trials
+    # would survive a comparison with all results.
     late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     would = f"an audit of {number} of them would tell"

@@ -1,4 +1,4 @@
-"""What if a search had used other stopping rules? Replays its recorded reports under any rules, in their order.
+"""What if a search had used other stopping rules? Replays its recorded reports in their order under any rules.
 
 The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
 are unknown. The record is therefore replayed three times. In the first replay such a trial reports nothing more. In the
@@ -26,7 +26,7 @@ Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 WITH_RUNGS = ("asha", "asha-promotion")
 MOST_BRACKETS = 8
-MOST_REPORTS = 30_000  # of one replay for report.html's table; 10,000 take 0.25 s
+MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 ENDED = ("completed", "pruned", "failed")
 
 
@@ -47,8 +47,8 @@ class WhatIf:
 
     `same`: the rules are the search's own. `exact`: no trial's outcome is unknown. `best_lost`: whether the winner
     would have been stopped before its best epoch; None if unknown. `stopped_recorded` counts the recorded stops by a
-    rule; `reproduced` how many of them a replay of the own rules repeats at the same epoch and cutoff, None if these
-    cannot be replayed. `notes` say which parts of the result are uncertain and why.
+    rule; `reproduced` counts those that a replay of the search's own rules repeats at the same epoch and cutoff, and is
+    None if these rules cannot be replayed. `notes` say which parts of the result are uncertain and why.
     """
 
     scheduler: str
@@ -76,7 +76,7 @@ def what_if(
     own, choices = record.rules, (scheduler, grace_period, reduction_factor, brackets)
     rules = _checked_rules(own, *choices)
     same = choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets)
-    if same:  # the search's rungs moved while it ran; other rules know the length of its trials from the start
+    if same:  # the search's rungs moved while it ran; a replay of other rules knows the trials' length from the start
         rules, brackets = record.experiment, record.experiment.brackets
     runs = [_Simulation(record, rules, brackets, beyond, same).fates() for beyond in ("missing", "best", "worst")]
     best, last = (winner[0].id, winner[1].epoch) if (winner := record.best()) else ("", 0)
@@ -115,7 +115,7 @@ def _checked_rules(
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     try:
         rules = replace(own, searcher="random", brackets=1, **changed)  # type: ignore[arg-type]  # any searcher
-    except RequestError as error:  # the page has form fields instead of --options
+    except RequestError as error:  # the page has form fields, so its error text names no --options
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
     most, why = 1, "because only asha and asha-promotion have more than one"
@@ -209,7 +209,7 @@ class Fate:
     """The outcome of one trial in a replay.
 
     "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended": it completes, fails or
-    diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
+    diverges before the rules stop it, or has no report. "unknown": it would train beyond its `recorded` epochs.
     """
 
     trial: str
@@ -222,7 +222,7 @@ class Fate:
 
 
 class _Arrival(NamedTuple):
-    """A report in the order of the journal, or the event `trial_ended`: other trials may report between the two."""
+    """A report, or a trial's event `trial_ended`, sorted by `order`: other trials may report between the two events."""
 
     order: int
     trial: int  # its index in the record
@@ -254,7 +254,7 @@ class _Simulation:
         self._last: dict[int, _Arrival] = {}  # trial -> its last report that the rule got
         self._paused: dict[int, list[_Arrival]] = {}  # paused trial -> its arrivals until it resumes
         self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
-        self._leaving: set[int] = set()  # ended trials; the rule counts each until its event `trial_ended`
+        self._leaving: set[int] = set()  # ended trials that the rule still counts, until their event `trial_ended`
 
     def fates(self) -> list[Fate]:
         indices = range(len(self._trials))
@@ -308,7 +308,7 @@ class _Simulation:
             self._end(arrival, judged if judged.action == "stop" else None)
 
     def _close(self) -> None:
-        """Ends a finished search; a trial that would train beyond its record counts as completed."""
+        """Ends the replay of a finished search; a trial that would train beyond its record counts as completed."""
         closed = set[int]()
         while True:
             beyond = self._last.keys() - self._ended.keys() - self._paused.keys() - closed
@@ -322,13 +322,13 @@ class _Simulation:
             self._take()
 
     def _learn(self, index: int) -> None:
-        """Tells rules that do not know it the length of a trial that ended by itself, if the search's rungs moved."""
+        """If the search's rungs moved, tells rules that do not know it the length of a trial that ended by itself."""
         trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
         if unknown and trial.reason == RETURNED and self._ended[index] is None:
             self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))
 
     def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
-        """Ends a trial, unless it has ended; the rule counts it until its recorded end if it ends as recorded."""
+        """Ends a trial unless it has ended; at its last report the rule counts it until its recorded `trial_ended`."""
         trial = self._trials[arrival.trial]
         if arrival.trial in self._ended:
             return
@@ -345,7 +345,7 @@ class _Simulation:
             self._settle(self._rule.ended(index, last.epoch, value))
 
     def _settle(self, decided: Decisions) -> None:
-        """Stops paused trials, or queues what was kept of those that continue."""
+        """Stops paused trials, or queues the kept arrivals of paused trials that continue."""
         for index, judged in decided:
             arrivals = self._paused.pop(index, [])
             if judged.action == "stop":

@@ -1,1 +1,1 @@
-"""Files on a disk and objects in a store: written whole, locked, copied."""
+"""Reads, writes and locks files, and keeps results in an object store."""

@@ -1,4 +1,4 @@
-"""Writes files so that readers never see half of one; reads any file, or raises an OSError or a ValueError."""
+"""Writes files so that readers never see a half-written one; reads any file, or raises an OSError or a ValueError."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (200 are usual), and of a file that is read whole (5 kB)
-CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays threads and deadlines by 40 ms
-SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal's take 4 to 6, `[],` 43
-MOST_DEPTH = 320  # maximum levels of nesting in JSON; code that recurses meets Python's limit of 1,000 frames at 450
-MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, and these end at 1.8e308
+MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (usual: 200), and of a file that is read whole (usual: 5,000)
+CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays other threads by 40 ms
+SWELL = 8  # maximum memory of a file's values per byte of its maximum size; a journal takes 4 to 6 per byte, `[],` 43
+MOST_DEPTH = 320  # maximum nesting levels in JSON: recursive code reaches Python's limit of 1,000 frames at 450 levels
+MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: opening a pipe waits for no writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
@@ -28,12 +28,12 @@ _shared: set[Path] = set()  # folders in which other users may rename files
 
 
 def share(root: Path) -> None:
-    """Makes `open_in` refuse a link directly below `root`; another user may put one there after any earlier check."""
+    """Makes `open_in` refuse a link directly below `root`, because another user may put one there after any check."""
     _shared.add(root)
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
-    """Opens a regular file in a folder, without waiting or following a link below it; raises OSError or ValueError."""
+    """Opens a regular file below a folder; follows no link there, waits for no pipe. Raises OSError or ValueError."""
     *folders, last = PurePosixPath(name).parts or ("",)
     if not last or {"..", "/"} & {*folders, last}:
         raise OSError(errno.EINVAL, "the name leads out of its folder", name)
@@ -94,8 +94,8 @@ def weight(text: bytes) -> int:
 
 
 def parsed(text: bytes) -> Any:
-    """Parses JSON with NaN and Infinity; raises ValueError for other text, beyond MOST_DEPTH, or above MOST_NUMBER."""
-    try:  # takes 1 us per line, `json` 5 us; but refuses 202 levels, and halves of surrogate pairs, as in file names
+    """Parses JSON, also NaN and Infinity; ValueError for other text, or above MOST_DEPTH levels or MOST_NUMBER."""
+    try:  # 1 us per line (`json`: 5 us), but from_json refuses 202 levels, and lone surrogates, as in file names
         value = from_json(text, cache_strings="keys")
     except ValueError:
         try:
@@ -110,7 +110,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Raises ValueError beyond MOST_DEPTH, or for an integer beyond +-MOST_NUMBER; goes by levels, not recursion."""
+    """Raises ValueError above MOST_DEPTH levels or for an integer above +-MOST_NUMBER; loops instead of recursing."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
@@ -127,7 +127,7 @@ def _check(value: Any) -> None:
 
 
 def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yields the complete lines from a file's current position, one list per read; ValueError beyond MOST_BYTES."""
+    """Yields the complete lines from a file's position on, a list per read; ValueError for a line above MOST_BYTES."""
     parts: list[bytes] = []  # pieces of a line that spans several reads; they are joined only once
     length = 0
     while chunk := file.read(CHUNK_BYTES):
@@ -152,7 +152,7 @@ def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None
 def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
     """Opens a new file for writing, which replaces `path` or a link there when the `with` block ends without an error.
 
-    `path` has the old or the new content, also after a power failure. With `dir_fd`, it is a name in that folder.
+    `path` has the old or the new content, also after a power failure. With `dir_fd`, `path` is a name in that folder.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -177,8 +177,8 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
-    A crash leaves the old or the new one; on NFS maybe none, and the next call moves the old one back. Only one process
-    at a time may call it.
+    A crash leaves the old or the new folder. On NFS it may leave neither; the next call then moves the old folder back.
+    Only one process at a time may call this function.
     """
     new, old = asides_of(path)
     _tidy(path)
@@ -205,7 +205,7 @@ def asides_of(path: Path) -> tuple[Path, Path]:
 
 
 def _tidy(path: Path) -> None:
-    """Ends a replacement of a folder that did not end: moves the old content back if `path` is missing."""
+    """Deletes the two folders beside `path`; if `path` is missing after a crash, first moves the old folder back."""
     new, old = asides_of(path)
     if old.is_dir() and not os.path.lexists(path):
         old.rename(path)
@@ -217,9 +217,9 @@ def _tidy(path: Path) -> None:
 
 
 def exchanged(one: Path, other: Path) -> bool:
-    """Lets two folders change places in one step; returns False if the system or the file system cannot do it."""
+    """Swaps two folders in one step; returns False if the operating system or the file system cannot do it."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only; Python has no function for it
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    here, exchange = -100, 2  # Linux's values of AT_FDCWD and RENAME_EXCHANGE
     return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 

@@ -13,18 +13,18 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, open_in, write_atomically
 
-LOCK, HOLDER = ".lock", ".driver"  # the lock, and a file with the name of its last driver
-AUDIT = "an audit in "  # before the process in HOLDER, if it audits
+LOCK, HOLDER = ".lock", ".driver"  # the file that is locked, and the file that names the last driver's process
+AUDIT = "an audit in "  # beginning of the text in HOLDER if the process is an audit
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
 LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
 def only_driver(folder: Path, what: str = "") -> Iterator[None]:
-    """Locks the experiment's folder for this driver, or with `what` AUDIT for an audit, while the `with` block runs.
+    """Locks the experiment's folder for a driver, or for an audit if `what` is AUDIT, while the `with` block runs.
 
     The lock (flock) ends with the process, and works between hosts on NFS 4 and Lustre mounted with flock. Raises
-    RequestError if another driver has it, or the disk takes nothing.
+    RequestError if another driver has the lock, or the folder cannot be written to.
     """
     with ExitStack() as stack:
         try:
@@ -42,7 +42,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
 
 @contextmanager
 def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
-    """Creates and locks a file, not a link, while the `with` block runs; False = another has it for LOOK_S."""
+    """Creates and locks a file, not a link, for the `with` block; yields False if another has the lock for LOOK_S."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     is_free = False
     try:
@@ -54,7 +54,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
             time.sleep(LOOK_S / 10)
         yield is_free
     finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a process that was forked has the file open too
+        fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked process may still have the file open
         os.close(lock)
 
 
@@ -62,7 +62,7 @@ def driver_of(folder: Path) -> str:
     """Names the process that runs an experiment; empty if none does. An unreadable lock raises a RequestError."""
     try:
         with open_in(folder, LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not look like drivers
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not take each other for a driver
             return ""
     except FileNotFoundError:
         return ""
@@ -73,7 +73,7 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the experiment's last driver ran on this host and has ended, maybe before an audit; False if unknown."""
+    """Whether the last driver ran on this host and has ended (an audit may run after it); False if unknown."""
     try:
         holder = _holder(folder)
         return holder.endswith(f" on {socket.gethostname()}") and (holder.startswith(AUDIT) or not driver_of(folder))

@@ -1,7 +1,7 @@
 """Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
 A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
-thread uploads the changes. After a search is killed, the store may lack the latest ones.
+thread uploads the changes. After a search is killed, the store may lack the latest changes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-# Not uploaded: they lock the experiment on this machine, or become its `best/`.
+# These are not uploaded: the files that lock the experiment on this machine, and the unfinished copies of `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
-PART_BYTES = 10 << 20  # per read and write; pyarrow sends files to S3 in parts of this size
-MOST_PARTS = 8  # that pyarrow holds at once; a file of 500 MB would take 900 MB, by pyarrow's `copy_files` 450 MB
+PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
+MOST_PARTS = 8  # maximum parts that pyarrow buffers; unlimited, 500 MB take 900 MB (with pyarrow's `copy_files` 450 MB)
 
 
 class ObjectStore:
@@ -126,9 +126,9 @@ class ObjectStore:
 
 
 class Uploader:
-    """Uploads an experiment's changed files from a thread while the `with` block runs, and a last time at its end.
+    """Uploads an experiment's changed files from a thread while the `with` block runs, and once more when it ends.
 
-    Files are uploaded whole, so a pause is ten times as long as the uploads before it. A failed upload is retried.
+    Each upload sends whole files, so the thread then pauses ten times as long as the uploads took; it retries failures.
     """
 
     def __init__(self, store: ObjectStore, name: str, folder: Path) -> None:
@@ -160,7 +160,7 @@ class Uploader:
             pause = max(LEAST_PAUSE_S, 10 * (time.monotonic() - started))
 
     def pushed(self) -> bool:
-        """Uploads changed files, removes deleted ones from the store, and returns whether all of that succeeded."""
+        """Uploads changed files and removes deleted files from the store; returns whether all of this succeeded."""
         try:
             there = files_of(self._folder)
             for relative, mark in there.items():
@@ -171,7 +171,7 @@ class Uploader:
                 except FileNotFoundError:
                     continue  # Ray has just removed this checkpoint
                 with content:
-                    # The journal grows meanwhile: further lines may name checkpoints that are not uploaded yet.
+                    # The journal grows meanwhile; new lines may name checkpoints not yet uploaded, and are left out.
                     part = io.BytesIO(content.read(mark[0])) if relative == JOURNAL else content
                     self._store.upload(self._name, relative, part)
                 self._uploaded[relative] = mark
@@ -189,8 +189,8 @@ class Uploader:
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns."""
-    journal = _mark(folder / JOURNAL)  # first, but listed last: the checkpoints that it names are uploaded before it
-    # `os.walk` passes over folders that a trial renames or deletes meanwhile.
+    journal = _mark(folder / JOURNAL)  # measured first, listed last: checkpoints that it names are uploaded before it
+    # `os.walk` skips folders that a trial renames or deletes meanwhile.
     names = [Path(place, name).relative_to(folder).as_posix() for place, _, files in os.walk(folder) for name in files]
     left_out = {*OF_THIS_MACHINE, JOURNAL}
     marks = {name: _mark(folder / name) for name in sorted(names) if name.partition("/")[0] not in left_out}
@@ -198,7 +198,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    """Returns a file's size and modification time; None if it is no file, a link (of a running trial), or is gone."""
+    """Returns a file's size and modification time; None if the path is missing, no file, or a running trial's link."""
     try:
         stat = path.lstat()
     except FileNotFoundError:

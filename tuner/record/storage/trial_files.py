@@ -1,4 +1,4 @@
-"""The files that the trial of a function or script writes: which are kept, and how the best trial's reach `best/`."""
+"""Deletes large files that trials of functions and scripts wrote, and copies the best trial's files to `best/`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 # In a trial's folder: the folder in which the trial runs, and the same folder once the trial has ended.
 RUNNING, FILES = "running", "files"
-MOST_KEPT_BYTES = 1 << 20  # maximum size of a file of a trial that can no longer win
-CLOSES_S = 10.0  # how long an answer waits for a worker to close its trial's folder; it takes seconds on a busy machine
+MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file that is kept when its trial can no longer win
+CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker to rename RUNNING; a busy worker takes seconds
 
 
 class TrialFiles:
-    """Deletes large files of trials that ended behind the best value so far, which `best` returns with its trial."""
+    """Deletes large files of ended trials, but not of the best; `best` returns the best value so far and its trial."""
 
     def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None]) -> None:
         self._folder, self._best = folder, best
         now = best()
-        self._whole = {now[1]} if now else set()  # ended trials, perhaps with large files
+        self._whole = {now[1]} if now else set()  # ended trials that may still have large files
 
     def ended(self, trial_id: str) -> None:
-        """Notes that a trial has ended."""
+        """Records that this trial has ended; deletes large files of all ended trials except the best trial."""
         self._whole.add(trial_id)
         best = self._best()
         for each in sorted(self._whole - {best[1] if best else ""}):
@@ -37,7 +37,7 @@ class TrialFiles:
 
 
 def thin(trial: Path) -> None:
-    """Deletes a trial's files that are larger than MOST_KEPT_BYTES, and its links; what cannot be deleted stays."""
+    """Deletes a trial's links, and its files above MOST_KEPT_BYTES; leaves what it cannot delete."""
     for path in (*_below(trial / FILES), *_below(trial / RUNNING)):
         with contextlib.suppress(OSError):
             status = path.lstat()
@@ -46,9 +46,9 @@ def thin(trial: Path) -> None:
 
 
 def copy_files(trial: Path, target: Path) -> None:
-    """Copies the files that a trial wrote to a new folder `target`, without links; creates none if there is no file.
+    """Copies the files that a trial wrote, without links, to a new folder `target`; if there is no file, creates none.
 
-    A worker whose trial has just ended may still remove links from RUNNING before it renames the folder to FILES.
+    First waits up to CLOSES_S while RUNNING exists: the worker of an ended trial removes links there and renames it.
     """
     until = time.monotonic() + CLOSES_S
     while (trial / RUNNING).exists() and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The figures of an experiment that need no choice of the reader and are quick; the service draws others on request."""
+"""The figures that are quick to draw and that the reader need not specify; the service draws others on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIGURES: dict[FigureName, Callable[..., Figure | None]] = {
     "curves": draw_curves, "rung_values": draw_rung_values, "lineage": draw_lineage, "history": draw_history,
     "parallel": draw_parallel, "slices": draw_slices, "timeline": draw_timeline, "usage": draw_usage,
 }  # fmt: skip
-# The figures that compare one value of each trial; they take the choice of that value (`tuner.views.figures.values`).
+# The figures that compare one value of each trial; they take a choice of this value (`tuner.views.figures.values`).
 COMPARING: frozenset[FigureName] = frozenset({"parallel", "slices", "usage"})
 
 

@@ -1,4 +1,4 @@
-"""Learning curves, those that other rules would cut (what-if), and the history plot: the best value so far."""
+"""Draws learning curves, the curves as other rules would cut them (what-if), and the history of the best value."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.whatif import Fate, WhatIf
 
-MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
-MAX_CURVES = 400  # more curves cannot be told apart
+MAX_POINTS = 20_000  # maximum points of all curves together: a browser draws them in well under a second
+MAX_CURVES = 400  # maximum curves; more cannot be told apart
 FEW_CURVES = 60  # with more curves, lines are lighter and without dots
 # MOST_SVG: maximum points of all curves that are drawn as SVG. A first drawing by WebGL takes 1 s without a GPU;
 # lines of 4,400 points take 0.15 s as SVG, and with a dot at each point 0.5 s.
 MOST_SVG = 10_000
-MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
+MOST_STOPS = 40  # maximum marks of single prunes; with more prunes, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
-MOST_CUTOFFS = 200  # of rungs; the median rule has one at each epoch
-MOST_CUT = 1000  # what-if: from twice as many trials on, an even sample is drawn
-MOST_CUT_POINTS = 40_000  # what-if: of all curves together; each point repeats its trial's label
-MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # trials whose quantiles are drawn; fewer at an epoch have no quantiles
+MOST_CUTOFFS = 200  # maximum rungs with a mark of the cutoff; the median rule has a rung at each epoch
+MOST_CUT = 1000  # what-if: with twice as many trials or more, an even sample of them is drawn
+MOST_CUT_POINTS = 40_000  # what-if: maximum points of all curves together; each point repeats its trial's label
+MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch
 DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 
@@ -73,7 +73,7 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
 
 
 def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str = "") -> list[plot.Point]:
-    """Returns each `step`-th report, that of epoch `end`, and the last one."""
+    """Returns the points of every `step`-th report, of the report at epoch `end`, and of the last report."""
     ends, label = (end, trial.last_epoch), plot.label_of(trial) + text
     reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or report.epoch in ends]
     return [(report.epoch, finite(report.metrics.get(metric)), trial.id, label) for report in reports]
@@ -85,7 +85,7 @@ def _is_line(curve: Sequence[plot.Point]) -> bool:
 
 
 def _rungs(record: ExperimentRecord) -> list[int]:
-    """Returns the epochs of the rungs. Trials reach a rung between two epochs at the later epoch."""
+    """Returns the epochs of the rungs, in ascending order; a rung between two epochs counts at the later epoch."""
     if record.experiment.scheduler == "median":
         return []  # the median rule compares at every epoch
     rungs = {math.ceil(at.rung) for at in record.stats.rungs}
@@ -100,7 +100,7 @@ def _rung_name(rung: RungSummary) -> str:
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns about MAX_CURVES trials in order: the winner, a sample of the pruned, the best and a sample of others."""
+    """Returns about MAX_CURVES trials, in the record's order: winner, best ones, some pruned ones, some other ones."""
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
     pruned = [trial for trial in record.trials if trial.status == "pruned"]
@@ -164,7 +164,7 @@ def _band(record: ExperimentRecord) -> list[plot.Figure]:
 
 
 def _stop_marks(trials: list[TrialRecord], metric: str) -> list[plot.Figure] | None:
-    """Marks where each trial was pruned, or had its last finite value, and the cutoffs then; None beyond MOST_STOPS."""
+    """Marks each pruned trial's last value (or its last finite value) and its cutoff; None beyond MOST_STOPS marks."""
     stops, cutoffs = [], []
     for trial in trials:
         end = next((decision for decision in reversed(trial.decisions) if decision.action == "stop"), None)
@@ -197,7 +197,7 @@ def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
 
 
 def draw_history(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the best value so far as a step line over the epochs of all trials, also those trained again."""
+    """Draws the best value so far as a step line over the epochs of all trials; epochs trained twice count twice."""
     stats, metric = record.stats, record.experiment.metric
     if not stats.improvements:
         return None
@@ -209,7 +209,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
         meta="best", line={"color": plot.BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
         hovertemplate="%{text}<br>best value: %{y:.5g}<extra></extra>",
     )  # fmt: skip
-    # Each value is weighted by its epochs as the best one: a bad first trial stands out as an outlier.
+    # A value's weight is the number of epochs for which it was the best: a bad first value is then an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
     within = plot.clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
@@ -224,7 +224,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
 
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
-    """Draws the kept part of each curve (of an even sample of many) as a solid line, the saved part as a dotted one."""
+    """Draws each curve (of an even sample of many) solid up to where the rules end it, and dotted after that."""
     metric, step = record.experiment.metric, max(1, len(record.trials) // MOST_CUT)
     pairs = list(zip(record.trials, outcome.fates, strict=True))
     pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]

@@ -16,23 +16,23 @@ from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.views.figures import plot
 from tuner.views.figures.values import chosen, default, title_of, values_of
 
-MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
-MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
-MISSING = object()  # instead of the value of a parameter that a trial does not have
+MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
+MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
+MISSING = object()  # stands for the value of a parameter that a trial does not have
 MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # the tick of a missing value, and how far below the axis it lies
-MOST_NAMED = 8  # parameters in the text about the figure
+MOST_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
-MANY = 300  # trials: from here on, marks of full size cover each other
-MOST_AT = 6  # axes in the text about the plots
+MANY = 300  # with more trials than this, marks of full size cover each other
+MOST_AT = 6  # how many axes the text about the plots names
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
-CELLS = 40  # of the grid, along each axis
-NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
+CELLS = 40  # cells of a contour's grid, along each axis
+NEAR = 0.08  # standard deviation of the smoothing kernel, as a share of the axis
 REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
 
 
 class Axis(NamedTuple):
-    """One axis with one position per trial, None without the parameter. `ticks` may be empty: positions are values."""
+    """An axis with one position per trial; None = the trial lacks the parameter. Without `ticks`, it shows values."""
 
     name: str
     values: list[float | None]
@@ -45,7 +45,7 @@ class Axis(NamedTuple):
         return [value for value in self.values if value is not None]
 
     def filled(self, share: float) -> list[float]:
-        """The positions; a missing one lies below all others, by `share` of the axis's length."""
+        """Returns the positions; puts a missing position below all others, by `share` of the axis's length."""
         low, high = min(self.known), max(self.known)
         below = low - share * ((high - low) or 1.0)
         return [below if value is None else value for value in self.values]
@@ -58,7 +58,7 @@ class Axis(NamedTuple):
 
 
 class Parallel(NamedTuple):
-    """The parameters' axes, and the compared value of each trial; `title` names it."""
+    """The parameters' axes, the trials, and the compared value of each trial; `title` names this value."""
 
     axes: list[Axis]
     values: list[float]
@@ -68,7 +68,7 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value (of many: every n-th, and the winner), and the parameters that differ."""
+    """Returns the trials with a finite value (of many, every n-th and the winner) and the axes that vary among them."""
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
@@ -117,7 +117,7 @@ def _named(name: str, given: list[Any]) -> Axis:
 
 
 def too_few(record: ExperimentRecord, choice: str) -> plot.Figure | None:
-    """Returns a figure that says that there is nothing to compare, if only the reader's choice is the reason."""
+    """Returns a figure that says that no trials can be compared, if the reader's choice is the cause; else None."""
     if not choice or choice == default(record) or not parallel_of(record).axes:
         return None
     value = title_of(record.experiment.metric, choice)
@@ -174,7 +174,7 @@ def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
-    """Draws one plot for each column of resource usage that all trials have and that varies: its mean per trial."""
+    """Draws one plot of the trials' means for each metric of resource usage that all trials have and that varies."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
@@ -185,7 +185,7 @@ def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None
 
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
-    """Returns the mean over a trial's reports of each column of usage or speed in its last report, in one pass."""
+    """Returns the mean over a trial's reports of each metric of usage or speed that its last report has."""
     last = trial.reports[-1].metrics if trial.reports else {}
     names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
     columns: dict[str, list[float]] = {name: [] for name in names}
@@ -198,7 +198,7 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
 
 
 def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) -> plot.Figure | None:
-    """Draws a grid of scatter plots that share the metric's axis. Of many trials, the marks are small and lighter."""
+    """Draws a grid of scatter plots that share the metric's axis; the marks of many trials are smaller and lighter."""
     if not data.axes:
         return too_few(record, choice)
     axes, values, trials, winner = data.axes[:MOST_AXES], data.values, data.trials, record.best()
@@ -222,7 +222,7 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
         dots = plot.points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
         traces.append(dots | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = axis.layout(12)
-        # A row has one scale, so only its first plot has the texts, which could cover the plot beside it.
+        # The plots of a row share a scale: only the first has tick texts, since others could cover their neighbours.
         own = plot.value_axis(data.title, within) if is_first else {}
         layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
     grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}
@@ -238,7 +238,7 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
 
 
 def _label(axis: Axis, position: float) -> str:
-    """Returns the text of a position's tick, else its number; on a logarithmic axis, it is a log10."""
+    """Returns the tick's text at a position, else its value (on a logarithmic axis, positions are log10 of values)."""
     if position in axis.ticks:
         return plot.tick(axis.texts[axis.ticks.index(position)], 16)
     return f"{10**position if axis.ticks else position:.4g}"
@@ -295,7 +295,7 @@ def varied(x: Axis, y: Axis) -> bool:
 def smoothed_grid(
     x: list[float], y: list[float], values: list[float], xs: list[float], ys: list[float]
 ) -> list[list[float | None]]:
-    """Returns for each cell the mean of the values, weighted by a Gaussian of their distance; None beyond REACH.
+    """Returns for each cell the values' mean, weighted by a Gaussian of their distance; None if all are beyond REACH.
 
     `grid[row][column]` is at `xs[column]`, `ys[row]`. This is the regression of Nadaraya (1964) and Watson (1964).
     """

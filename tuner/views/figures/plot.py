@@ -4,7 +4,7 @@ A figure is a dictionary of Plotly's schema, made without importing plotly. Plot
 an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
 
 In a trace that shows trials, `customdata` has each point's trial, and `meta` names what the trace shows. The layout's
-`meta` has `text`, a description in words, and `clipped`, if an axis leaves out outliers: it and its whole title.
+`meta` has `text`, a description in words. If an axis leaves out outliers, `clipped` has the axis and its full title.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GAP: Point = (None, None, None, "")
 # Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
 BEST_COLOR = "#e69f00"  # the winner's colour in every figure
 MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
-OPEN_COLOR = "#cc79a7"  # what was interrupted or is unknown
+OPEN_COLOR = "#cc79a7"  # the colour of interrupted trials and unknown outcomes
 GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the last one on top
     "pruned": ("pruned", GRAY, 0.45),
     "failed": ("failed", STOP_COLOR, 0.8),
@@ -41,12 +41,12 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
 # `look.js` reverses the scale on a dark page, so that the best value always contrasts most with the page.
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
-MOST_SHOWN = 12  # a hover box with more covers the curves
-FENCE = 10  # an outlier is farther from the best value than FENCE times the median
-GAIN = 3  # the whole axis must be GAIN times as long as the clipped one; else clipping gains little
+MOST_SHOWN = 12  # maximum parameters in a hover box; a longer box covers the curves
+FENCE = 10  # an outlier lies farther from the best value than FENCE times the median does
+GAIN = 3  # an axis is clipped only if it is at least GAIN times as long as the clipped axis would be
 LEAST_VALUES = 12  # with fewer values, none counts as an outlier
 NUM_TICKS = 5
-LEAST_DIGITS, MOST_DIGITS = 4, 15  # of a tick's text; more than 15 are those of rounding errors
+LEAST_DIGITS, MOST_DIGITS = 4, 15  # significant digits of a tick's text; beyond 15, rounding errors show
 
 
 def escaped(text: str, length: int = sys.maxsize) -> str:
@@ -94,7 +94,7 @@ def figure(
     axis: str = "yaxis",
     **layout: Any,
 ) -> Figure:
-    """Returns a figure that `text` describes, without empty traces; `clip`: title and range of the metric's `axis`."""
+    """Returns a figure that `text` describes, without empty traces; `clip` has title and range of the metric's axis."""
     if clip:
         layout = {axis: value_axis(*clip)} | layout
     clipping = {"clipped": {"axis": axis, "title": escaped(clip[0], 60)}} if clip and clip[1] else {}
@@ -107,7 +107,7 @@ def titled(text: str, **more: Any) -> Figure:
 
 
 def empty_figure(text: str) -> Figure:
-    """Returns a figure without data that shows a sentence, which is not escaped, instead."""
+    """Returns a figure that shows a sentence instead of data; escapes the sentence."""
     lines = "<br>".join(wrap(escaped(text), 60))
     note = {"text": lines, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
@@ -116,7 +116,7 @@ def empty_figure(text: str) -> Figure:
 
 
 class Range(NamedTuple):
-    """The range of an axis without outliers; `end` is the worst value that is not one."""
+    """The range of an axis without outliers; `end` is the worst value that is no outlier."""
 
     low: float
     high: float
@@ -124,7 +124,7 @@ class Range(NamedTuple):
 
 
 def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
-    """Returns the range without outliers on the worst side, if there are any; `weights` of values for the median."""
+    """Returns the range of an axis without its bad outliers, or None if there are none; `weights` weight the median."""
     sign = sign_of(mode)
     pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
     if len(pairs) < (2 if weights else LEAST_VALUES):
@@ -144,21 +144,21 @@ def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None 
 
 
 def within_range(values: list[float], within: Range | None, mode: str) -> list[float]:
-    """Returns the values, each outlier replaced by the end of the range."""
+    """Returns the values; replaces each outlier by `within.end`, the worst value that is no outlier."""
     if within is None:
         return values
     return [min(value, within.end) if mode == "min" else max(value, within.end) for value in values]
 
 
 def value_axis(title: str, within: Range | None) -> Figure:
-    """Returns the layout of an axis of the metric; its title says where the axis is clipped. `title` is not escaped."""
+    """Returns the layout of the metric's axis; escapes `title` and adds where the axis is clipped."""
     if within is None:
         return titled(escaped(title, 60))
     return titled(f"{escaped(title, 60)} (clipped at {within.end:.4g})", range=[within.low, within.high])
 
 
 def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Returns NUM_TICKS even ticks, and texts with as few digits as tell them apart (Plotly has 726.8556795M)."""
+    """Returns NUM_TICKS even ticks, and texts with just enough digits to differ (Plotly writes 726.8556795M)."""
     ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
     for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):
         texts = [f"{tick:.{digits}g}" for tick in ticks]
@@ -168,7 +168,7 @@ def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
 
 
 def color_axis(values: Sequence[float], mode: str, title: str) -> Figure:
-    """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and where outliers share a colour."""
+    """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and the end that outliers share."""
     within = clipped(values, mode)
     low, high = min(values), max(values)
     if within:

@@ -1,4 +1,4 @@
-"""Rung plot: the values of the trials that reached each rung, pruned and continued apart, and the cutoffs over time."""
+"""Rung plot: the values of pruned and of continued trials at each rung, and each rung's cutoff over time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 
-MOST_RUNGS = 12  # of more rungs, an even sample; the median rule has one at each epoch
-MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarised by a box
-MOST_CUTOFFS = 200  # points of a rung's cutoff over time
-MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
-MOST_NAMED = 4  # rungs in the text about the plot
+MOST_RUNGS = 12  # maximum rungs drawn; of more, an even sample is drawn (the median rule has a rung at each epoch)
+MOST_DOTS = 30  # maximum trials of a rung that are drawn one by one; more trials are summarised by a box
+MOST_CUTOFFS = 200  # maximum points of a rung's cutoff over time
+MOST_CLIPPED = 5000  # maximum values that decide where the axis ends: an even sample, with the least and the greatest
+MOST_NAMED = 4  # maximum rungs in the text about the plot
 # OUTCOMES: name -> colour, offset from the rung
 OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
 class Rung(NamedTuple):
-    """The trials at one rung of one bracket (0 without brackets)."""
+    """The trials at one rung of one bracket; `bracket` is 0 without brackets."""
 
     bracket: int
     epoch: float
@@ -54,7 +54,7 @@ def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, 
         if (value := finite(decision.compared_value)) is not None:
             trials["pruned" if decision.action == "stop" else "continued"].append((value, trial))
     cutoffs = [(time, cutoff) for _, time, d in done if (cutoff := finite(d.cutoff)) is not None]
-    # An even sample in the order of time, with the first and the last; sorting all takes 40 ms of 10,000.
+    # An even sample, with the first and the last by time; sorting all of 10,000 cutoffs would take 40 ms.
     every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
     thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
     return Rung(bracket, epoch, trials, thinned, len(decisions) - len(done))
@@ -62,7 +62,7 @@ def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, 
 
 @kept
 def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, Decision]]:
-    """Returns for each bracket and rung the last decision there, also after a restart, and its time."""
+    """Returns (bracket, rung) -> (time, decision): the last decision there, which may be one after a restart."""
     times = {report.epoch: report.time for report in trial.reports if trial.decisions}
     known = (d for d in trial.decisions if d.epoch in times)
     return {(d.bracket or 0, d.rung): (times[d.epoch], d) for d in known if d.rung is not None}
@@ -104,7 +104,7 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
 
 def _dots(rungs: list[Rung], name: str) -> plot.Figure:
     color, offset = OUTCOMES[name]
-    # Dots lie beside each other: the multiples of the golden ratio, modulo 1, around 0.
+    # Multiples of the golden ratio, modulo 1, spread the dots evenly beside each other.
     dots = [
         (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), value, trial.id, plot.label_of(trial))
         for i, rung in enumerate(rungs)

@@ -1,4 +1,4 @@
-"""What trials did when: the timeline with what each run cost, and the lineage of population-based training."""
+"""The timeline: when each trial ran, and what each run cost; and the lineage of population-based training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.views.figures import plot
 
-MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
-MOST_LANES = 60  # trials with a row each: the ancestors of the best one first, then those that copied
-MOST_DOTS = 10_000  # reports of all rows together
+MOST_SPANS = 1000  # maximum runs in the plot, the latest ones; with more, the bar of a run is thinner than a pixel
+MOST_LANES = 60  # maximum trials with a row: first the winner's ancestors, then the trials that copied
+MOST_DOTS = 10_000  # maximum reports in all rows together
 
 
 class Span(NamedTuple):
@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
 
 def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
-    """Returns the latest MOST_SPANS runs by their start, and the rows of the plot: slots of a node, not processes."""
+    """Returns the MOST_SPANS runs that started last, and the names of the rows; each row is a slot of a node."""
     worker_spans = record.stats.worker_spans[-MOST_SPANS:]
     busy: dict[str, list[float]] = {}
     spans, lanes = [], {}
@@ -52,7 +52,7 @@ def cost_of(trial: TrialRecord) -> str:
 
 
 def unit_of(longest: float) -> tuple[str, float]:
-    """Returns the unit in which an axis up to `longest` seconds reads well, and its length in seconds."""
+    """Returns the unit in which an axis up to `longest` seconds reads well, and the unit's length in seconds."""
     units = (("hours", 3600.0), ("minutes", 60.0))
     return next(((name, length) for name, length in units if longest >= 2 * length), ("seconds", 1.0))
 
@@ -97,7 +97,7 @@ def _described(spans: list[Span], rows: int, took: str, best: str) -> str:
 
 
 class Copy(NamedTuple):
-    """A copy: at `time`, `trial` took the state of `source`."""
+    """A copy in population-based training: at unix time `time`, `trial` took the state of `source`."""
 
     time: float
     trial: str
@@ -106,7 +106,7 @@ class Copy(NamedTuple):
 
 
 def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws a row per trial of pbt, its reports as dots, copies as arrows; a thick line has the winner's ancestors."""
+    """Draws pbt's trials as rows, reports as dots, copies as lines, and the best value's history as a thick line."""
     metric, mode, winner = record.experiment.metric, record.experiment.mode, record.best()
     if record.experiment.scheduler != "pbt" or winner is None:
         return None

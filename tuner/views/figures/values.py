@@ -10,18 +10,18 @@ from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 
 BEST, LAST = "best", "last"
-PATTERN = "^(best|last|[1-9][0-9]{0,8})?$"  # of a choice, for the service
+PATTERN = "^(best|last|[1-9][0-9]{0,8})?$"  # what a choice must look like, for the service
 ABOUT = (
-    "which value of each trial to compare: best, last, or that at an epoch; empty = the last epoch that nine of ten "
+    "which value of each trial to compare: best, last, or an epoch's number; empty = the last epoch that nine of ten "
     "trials reached if trials were pruned, else best"
 )
-MISSING = 10  # the default epoch is the last one that all but 1 in MISSING trials have reached
-MOST_EPOCHS = 12  # offered
+MISSING = 10  # the default epoch is the last epoch that all but 1 in MISSING trials have reached
+MOST_EPOCHS = 12  # maximum number of rungs' epochs that are offered
 
 
 @kept
 def offered(record: ExperimentRecord) -> list[str]:
-    """Returns the possible choices: `best`, `last`, and as texts the epochs of rungs and of the default."""
+    """Returns the choices: `best`, `last`, and, as text, epochs of rungs and the epoch of `shared_epoch`."""
     rungs = sorted({math.ceil(rung.rung) for rung in record.stats.rungs})
     epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], shared_epoch(record)}
     return [BEST, LAST, *(str(epoch) for epoch in sorted(epochs) if epoch)]
@@ -29,13 +29,13 @@ def offered(record: ExperimentRecord) -> list[str]:
 
 @kept
 def default(record: ExperimentRecord) -> str:
-    """Returns the choice of a figure that names none: `shared_epoch` if trials were pruned, else the best value."""
+    """Returns the choice if a request names none: `shared_epoch` if trials were pruned, else the best value."""
     return str(shared_epoch(record)) if record.stats.counts["pruned"] and shared_epoch(record) else BEST
 
 
 @kept
 def shared_epoch(record: ExperimentRecord) -> int:
-    """Returns the last epoch that nine of ten trials with a finite value reached; 0 without any."""
+    """Returns the last epoch that nine of ten trials with a finite value reached; 0 if no trial has one."""
     lasts = zip(record.stats.by_trial(getattr, "last_epoch"), values_of(record, BEST), strict=True)
     reached = sorted(last for last, best in lasts if best is not None)
     return reached[len(reached) // MISSING] if reached else 0
@@ -49,14 +49,14 @@ def chosen(record: ExperimentRecord, choice: str) -> str:
 
 
 def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
-    """Returns the `value_of` each trial; None for all if the search was refused."""
+    """Returns each trial's `value_of`; None for all trials if the search was refused."""
     experiment = record.experiment
     values = record.stats.by_trial(value_of, experiment.metric, experiment.mode, choice)
     return [None] * len(values) if record.refused else values
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
-    """Returns the trial's value; None if it is not finite or not reached. That of an epoch may be reported later."""
+    """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
