@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """Converts the non-finite floats in a value to strings, since JSON has none."""
+    """Converts the non-finite floats in a value to strings, because JSON has no such numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
-# A reader calls a Hold with the total bytes of memory that it is about to use; a RequestError of the Hold forbids it.
+# A reader calls a Hold with the total bytes of memory that it is about to use; the Hold's RequestError forbids this.
 Hold = Callable[[int], None]
 
 
@@ -80,7 +80,7 @@ def read(path: Path) -> list[Event]:
 
 
 def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-    """Yields events as they are appended, until the last one is `experiment_finished` or `gone` returns True."""
+    """Yields events as they are appended; ends after a final `experiment_finished`, or once `gone` returns True."""
     lines = Lines(path)
     try:
         file = open_in(path.parent, path.name)

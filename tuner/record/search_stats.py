@@ -76,7 +76,7 @@ class RungSummary(NamedTuple):
 
 
 class SearchStats:
-    """The summary of a search's trials, which callers must not change; a refused search has no ranking and history."""
+    """The summary of a search's trials, which callers must not change; a refused search has no ranking or history."""
 
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials

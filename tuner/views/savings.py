@@ -1,4 +1,4 @@
-"""Says how many trials a rule pruned, what that saved, and why it pruned none; the page, report and command show it."""
+"""Says how many trials a rule pruned, what that saved, or why it pruned none; page, report and command show it."""
 
 from __future__ import annotations
 

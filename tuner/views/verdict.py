@@ -59,10 +59,10 @@ class Verdict:
 
     Attributes:
         outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
-            an error, or without an answer).
+            an error, or without a usable result).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
-        epochs_saved, seconds_saved: estimates of what pruning saved: epochs of all trials, and seconds on workers.
+        epochs_saved, seconds_saved: what pruning saved, estimated: epochs, and seconds on workers, of all trials.
         close_calls: pruned trials that nearly reached their cutoff, the closest first, at most MOST_CLOSE.
         steps: what to do next, the most useful first.
     """

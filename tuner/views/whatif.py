@@ -240,8 +240,8 @@ def _epochs_beyond(trial: TrialRecord, max_epochs: int) -> int:
 class _Simulation:
     """Replays all reports once, in order of arrival. A trial is identified by its index in the record.
 
-    After the curve of an open or pruned trial, it assumes no reports (`beyond` is "missing"), or one for each further
-    epoch, each with the "best" or "worst" value of all recorded reports.
+    After the curve of an open or pruned trial, it assumes no reports (`beyond` is "missing"), or one report per further
+    epoch with the "best" or the "worst" value of all recorded reports.
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: str, is_own: bool) -> None:
@@ -322,7 +322,7 @@ class _Simulation:
             self._take()
 
     def _learn(self, index: int) -> None:
-        """If the search's rungs moved, tells rules that do not know it the length of a trial that ended by itself."""
+        """Tells the rule how long a trial was that ended by itself, if the rule did not know the trials' length."""
         trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
         if unknown and trial.reason == RETURNED and self._ended[index] is None:
             self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))

@@ -26,7 +26,7 @@ MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # maximum rungs with a mark of the cutoff; the median rule has a rung at each epoch
 MOST_CUT = 1000  # what-if: with twice as many trials or more, an even sample of them is drawn
 MOST_CUT_POINTS = 40_000  # what-if: maximum points of all curves together; each point repeats its trial's label
-MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch
+MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch with quantiles
 DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 

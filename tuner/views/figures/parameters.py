@@ -19,7 +19,7 @@ from tuner.views.figures.values import chosen, default, title_of, values_of
 MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
 MISSING = object()  # stands for the value of a parameter that a trial does not have
-MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # the tick of a missing value, and how far below the axis it lies
+MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value's tick, and its distance below the axis as a share of it
 MOST_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
@@ -32,7 +32,7 @@ REACH = 0.2  # a share of the axis: cells farther than this from every trial sta
 
 
 class Axis(NamedTuple):
-    """An axis with one position per trial; None = the trial lacks the parameter. Without `ticks`, it shows values."""
+    """An axis with a position per trial; None: the trial lacks the parameter. Without `ticks`, positions are values."""
 
     name: str
     values: list[float | None]
@@ -245,7 +245,7 @@ def _label(axis: Axis, position: float) -> str:
 
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
-    """Draws the metric, smoothed over the parameters `x` and `y`, and the trials that have both as dots."""
+    """Draws the metric, smoothed over the parameters `x` and `y`, and, as dots, the trials that have both."""
     parallel, mode = parallel_of(record, choice), record.experiment.mode
     axes = {axis.name: axis for axis in parallel.axes}
     for name in (x, y):

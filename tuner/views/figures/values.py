@@ -42,7 +42,7 @@ def shared_epoch(record: ExperimentRecord) -> int:
 
 
 def chosen(record: ExperimentRecord, choice: str) -> str:
-    """Returns the choice, or the default for an empty text; raises RequestError for any other text."""
+    """Returns the choice, or the default if it is empty; raises RequestError for a text that is no choice."""
     if choice and choice not in (BEST, LAST) and not (choice.isdecimal() and choice.isascii()):
         raise RequestError(f"values {choice!r}: must be {BEST}, {LAST} or an epoch{nearest(choice, (BEST, LAST))}")
     return choice or default(record)
