@@ -1,4 +1,4 @@
-"""RequestError, the exception for a user's mistake: a command prints it as one line, no traceback, and exits with 2.
+"""Defines RequestError, the exception for a user's mistake: a command prints it as one line and exits with code 2.
 
 The module also makes texts safe to print, because an error text may quote a user's file or name.
 """
@@ -18,10 +18,10 @@ from typing import Any, NoReturn, TextIO
 from tuner.errors.output import shown
 
 logger = logging.getLogger(__name__)
-# Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
+# An out-of-memory error contains one of these texts: the first on CUDA, the second in cuBLAS, the third on the CPU.
 OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
-MOST_NEAR = 200  # maximum characters of names that are compared: the short forms of one take the square of its length
-REWORDED = {  # argparse's errors -> what was given, what is allowed, what to do
+MOST_NEAR = 200  # `nearest` ignores names of more characters: a name's prefixes take memory of its length squared
+REWORDED = {  # pattern of an error text of argparse -> the text that the user gets instead
     r"argument (--\S+): invalid int value: '(.*)'": r"\1 \2: must be a whole number",
     r"argument (--\S+): invalid float value: '(.*)'": r"\1 \2: must be a number",
     r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)": r"\1 \2: must be one of \3",
@@ -32,7 +32,7 @@ REWORDED = {  # argparse's errors -> what was given, what is allowed, what to do
 
 
 class RequestError(Exception):
-    """The request cannot be done; says in one printable line what the user gave, what is allowed and what to do."""
+    """The request cannot be fulfilled; the text is one printable line: what was given, what is allowed, what to do."""
 
     def __str__(self) -> str:
         return printable(" ".join(super().__str__().splitlines()))
@@ -61,7 +61,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def unknown(self, word: str, otherwise: str = " of this command") -> str:
-        """The text for a word that is no option: the nearest option, or what else to do."""
+        """Returns the error text for a word that is no known option; it names the nearest option if one is near."""
         if not word.startswith("-"):
             return f"{word}: no option before it takes this word; write a value with spaces in quotes"
         hint = nearest(word, self._option_string_actions) if len(word) > len("--lr") else ""
@@ -74,9 +74,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class Once(argparse.Action):
-    """Stores an option's value; refuses a second one, where argparse would silently use the last."""
+    """Stores an option's value; refuses an option that is given twice, where argparse would silently use the last."""
 
-    given: Any  # the option's value, once it has one
+    given: Any  # the option's value; the attribute is missing until the command line gives the option
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if hasattr(self, "given"):
@@ -86,13 +86,13 @@ class Once(argparse.Action):
 
 
 def printable(text: str) -> str:
-    """Escapes (`\\x1b`) each character that `str.isprintable` refuses, also line ends: it could control a terminal."""
+    """Writes unprintable characters (`str.isprintable`), also line ends, like `\\x1b`: they could steer a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextlib.contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns an error that no check foresaw into a RequestError that names the folder; logs the traceback at DEBUG."""
+    """Turns any exception of the `with` block into a RequestError that names the folder; logs a traceback as DEBUG."""
     try:
         yield
     except RequestError:
@@ -103,7 +103,7 @@ def blamed(folder: str) -> Iterator[None]:
 
 
 def failed(error: Exception) -> int:
-    """Prints an error in one line, an OSError with its file and reason; returns 2, the exit code of a wrong request."""
+    """Prints an error as one line (for an OSError, file and reason); returns 2, the exit code of a wrong request."""
     text = str(error)
     if isinstance(error, OSError):
         text = f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"
@@ -112,7 +112,7 @@ def failed(error: Exception) -> int:
 
 
 def say(*lines: str, to: TextIO | None = None) -> None:
-    """Prints lines to stdout or `to` with unprintable characters escaped; a terminal gets lines of its width."""
+    """Prints lines to stdout or to the stream `to`: escapes unprintable characters, breaks at a terminal's width."""
     stream = to or sys.stdout
     try:
         print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)
@@ -122,7 +122,7 @@ def say(*lines: str, to: TextIO | None = None) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without Python's clean-up, which takes 1.9 s after torch and Ray, 19 s with 1.2 GB of data."""
+    """Ends the process without Python's clean-up, which takes 1.9 s with torch and Ray, 19 s with 1.2 GB of data."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the stream is a pipe that its reader has closed
             stream.flush()
@@ -137,12 +137,12 @@ class PrintableFormatter(logging.Formatter):
         return "\n".join(part for line in lines for part in shown(line, sys.stderr))
 
 
-if logging.lastResort:  # the handler that prints warnings: tuner's commands configure no other
+if logging.lastResort:  # Python's default handler, which prints warnings; tuner's commands add no other
     logging.lastResort.setFormatter(PrintableFormatter())
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near or `given` is very long."""
+    """Returns `; did you mean 'x'?` with the nearest known name; an empty text if none is near or `given` is long."""
     names = [name for name in known if max(len(name), len(given)) <= MOST_NEAR]
     short = [name for name in names if given in _shortened(name) or name in _shortened(given)]
     close = difflib.get_close_matches(given, names, n=1) or short
@@ -150,6 +150,6 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def _shortened(name: str) -> set[str]:
-    """The usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
+    """Returns the usual short forms of a name, such as `lr` for `learning_rate` and `acc` for `accuracy`."""
     initials = "".join(word[:1] for word in name.split("_"))
     return {initials if "_" in name else name, *(name[:end] for end in range(3, len(name)))}

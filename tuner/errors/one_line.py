@@ -1,4 +1,4 @@
-"""Shows a user's mistake as one line with its place, in a script and in a notebook, instead of a traceback."""
+"""Shows a user's mistake, in scripts and notebooks, as one line that names the line of code, without a traceback."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from tuner.errors import RequestError, printable, say
 from tuner.errors.users_code import place_raised
 
-RENDER = "_render_traceback_"  # IPython shows what this attribute of an error returns, instead of the traceback
+RENDER = "_render_traceback_"  # IPython calls this attribute of an error, and shows the returned lines, no traceback
 
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Context manager: an uncaught error about a user's mistake that leaves it is shown as one line."""
+    """Context manager: if an error about a user's mistake leaves it and nobody catches the error, one line shows it."""
     try:
         yield
     except (RequestError, ValueError, KeyboardInterrupt) as error:
@@ -29,18 +29,18 @@ def in_one_line() -> Iterator[None]:
 
 
 def rendered() -> list[str]:
-    """Returns what IPython shows of the error that a cell has raised; a method of the error could not be pickled."""
+    """Returns the lines that IPython shows for a cell's error. With a bound method, the error could not be pickled."""
     return [line_of(sys.last_value)]  # type: ignore[arg-type]
 
 
 def line_of(error: BaseException) -> str:
-    """Returns the error as one line that ends with the line of the user's code that raised it."""
+    """Returns an error as one line of text; it ends with the file and line number of the user's code that raised it."""
     text, place = " ".join(str(error).split()), place_raised(error).strip()
     return printable(f"{type(error).__name__}: {text}{'' if place in text else f' {place}'}")
 
 
 def _show(before: Any, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an error marked by `in_one_line` on one line; passes other errors to the previous excepthook."""
+    """Prints an error that `in_one_line` marked, as one line; passes other errors to `before`, the old excepthook."""
     if hasattr(error, RENDER):
         say(line_of(error), to=sys.stderr)
     else:

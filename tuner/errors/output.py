@@ -1,4 +1,4 @@
-"""Fits what is printed to the width of a terminal, colours it there, and limits what the user's code prints."""
+"""Breaks printed lines at a terminal's width, colours them in a terminal, and limits the output of the user's code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-MOST_BYTES = 10 * 1024 * 1024  # limit per output stream and start of a trial: 100,000 lines of 100 characters
-MOST_SHOWN = 1024 * 1024  # limit per output stream and call of the user's code by the driver: 10,000 such lines
-# The start of a line: a label as in `folder      results/lenet`, or its indentation. Wrapped lines align with it.
+MOST_BYTES = 10 * 1024 * 1024  # bytes that a trial may print per stream and start: 100,000 lines of 100 characters
+MOST_SHOWN = 1024 * 1024  # bytes that the space's functions may print per stream and call by the driver: 10,000 lines
+# A line's start: a label with spaces (`folder      results/lenet`) or an indent. Wrapped lines are indented to its end.
 LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
-# To be copied: a shell command or a call from Python that is all of a line after its label or after a colon.
+# A text that the user may copy: a shell command or a Python call, from a line's label or a colon to the line's end.
 COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner[. ]|ray job submit |tuner\.\w+\(.*\)$).*")
-# A word of it: an option stays with its value, and a quoted text in one piece.
+# A word of such a command, which a line break never splits: an option with its value, or a quoted text, is one word.
 WORD = re.compile(r"""(?:-\S+ (?!-))?(?:'[^']*'|"[^"]*"|[^\s'"])+""")
-GAP = "\0"  # stands for a space that must not become a line end; printable texts have no such character
-BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # of the sequence that sets a colour (ECMA-48)
+GAP = "\0"  # replaces a space at which a line must not be broken; printable texts have no such character
+BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # codes in the escape sequence (ECMA-48)
 HEADS = ((r"tuner: error:|failed  +", RED), (r"NOTE:|!!!", YELLOW), (r"best  +", f"{BOLD};{GREEN}"), (r"\S+  +", BOLD))
 
 
@@ -42,7 +42,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def shown(line: str, stream: TextIO) -> list[str]:
-    """Returns a line as a stream shows it: in a terminal in lines of its width, their head coloured."""
+    """Returns the lines that show a line in a stream: a terminal gets lines of its width, the first coloured."""
     if not stream.isatty():
         return [line]
     lines = fitted(line, shutil.get_terminal_size().columns)
@@ -50,10 +50,10 @@ def shown(line: str, stream: TextIO) -> list[str]:
 
 
 def fitted(line: str, width: int) -> list[str]:
-    """Breaks a line that is wider than `width` characters between its words.
+    """Breaks a line of more than `width` characters between its words.
 
-    What is to be copied stays whole: a command gets a line of its own, and is continued after a backslash; a path or
-    address that is wider than the terminal is not broken.
+    The user can still copy from it: a shell command starts a new line, and a backslash ends each of its lines but the
+    last; a path or address that is wider than the terminal is not broken.
     """
     if len(line) <= width:
         return [line]
@@ -69,7 +69,7 @@ def fitted(line: str, width: int) -> list[str]:
     room, longest = width - len(joint), max(map(len, words), default=0)
     indent += "  " if command and label.strip() else ""
     if len(indent) + longest > room:
-        indent = ""  # a long word gets the whole line
+        indent = ""  # so that a long word has the whole width
     lines = textwrap.wrap(
         " ".join(words),
         room,
@@ -87,7 +87,7 @@ def painted(text: str, colour: str) -> str:
 
 
 def with_head(line: str) -> str:
-    """Colours the head of a line: the label, or the word that says what the line is."""
+    """Colours the start of a line if it matches one of HEADS: a label, or a word such as `NOTE:`."""
     for head, colour in HEADS:
         if match := re.match(head, line):
             return painted(match[0], colour) + line[match.end() :]
@@ -95,7 +95,7 @@ def with_head(line: str) -> str:
 
 
 class Bounded:
-    """A replacement for a stream's `write`: passes text on up to a limit, then writes one note and drops the rest."""
+    """A replacement for a stream's `write`: passes on `most_bytes` of text, then writes one note and drops the rest."""
 
     def __init__(self, write: Callable[[str], Any], most_bytes: int = MOST_BYTES, whose: str = "a trial") -> None:
         self._write, self._left = write, most_bytes
@@ -111,14 +111,14 @@ class Bounded:
 
 
 def if_there_is_room(write: Callable[..., Any], *text: str) -> None:
-    """Calls a stream's `write` or `flush`: on a full disk, a trial loses its output and continues."""
+    """Calls a stream's `write` or `flush`; ignores OSError: on a full disk, a trial loses its output and continues."""
     with contextlib.suppress(OSError):
         write(*text)
 
 
 @contextlib.contextmanager
 def bounded_output() -> Iterator[None]:
-    """Limits what the space's functions print in the context to MOST_SHOWN bytes on each of the output streams."""
+    """Limits what the space's functions print in the `with` block: MOST_SHOWN bytes to stdout, as many to stderr."""
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.stderr):
             stack.callback(setattr, stream, "write", stream.write)

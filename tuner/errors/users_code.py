@@ -1,4 +1,4 @@
-"""Finds the lines of the user's code that an error, a traceback or a running function belongs to."""
+"""Finds the file and line of the user's code that defines a function, raised an error or is running."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 TUNER = str(Path(__file__).parent.parent) + os.sep
 NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep)
-FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
-working_folder: Path | None = None  # where the search was started, while this process runs a trial in another folder
-MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
+FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a traceback
+working_folder: Path | None = None  # where the search was started; set while a trial runs here in its own folder
+MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback
 
 
 def place_of(function: object) -> str:
-    """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
+    """Returns ` (file, line 7)`, where the user's code defines a function; an empty text if other code defines it."""
     while hasattr(function, "func"):  # unwraps functools.partial
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
@@ -30,12 +30,12 @@ def place_of(function: object) -> str:
 
 
 def place_in(printed: str) -> str:
-    """` (file, line 12)` of the user's code that a printed traceback names last; empty if it names none."""
+    """Returns ` (file, line 12)`, the user's line that a printed traceback names last; empty if it names none."""
     return _last_place(FRAME.findall(printed[-MOST_TRACEBACK:]), shown=str)
 
 
 def place_raised(error: BaseException | None) -> str:
-    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
+    """Returns ` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
     if error is None:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -43,7 +43,7 @@ def place_raised(error: BaseException | None) -> str:
 
 
 def place_of_frame(frame: FrameType | None) -> str:
-    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
+    """Returns ` (file, line 7)`, the user's line that a running frame is in or was called from; empty without one."""
     frames = [(each.f_code.co_filename, line) for each, line in traceback.walk_stack(frame)] if frame else []
     return _last_place(reversed(frames))
 
@@ -54,16 +54,16 @@ def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str
 
 
 def shown_path(file: str | Path | None) -> str:
-    """A path as an error text has it: relative to the current folder, if it is in that; `Cell In[3]` in a notebook."""
+    """Returns a path for an error text: relative if below the current folder; `Cell In[3]` for a cell of a notebook."""
     if cell := _cell(str(file)):
         return cell
-    with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
+    with contextlib.suppress(OSError, ValueError):  # the current folder is gone, or the file is elsewhere
         return str(Path(file or "").relative_to(working_folder or Path.cwd()))
     return str(file)
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether a frame, running or of a traceback, is in the import of a module that is not the user's."""
+    """Whether a frame, running or of a traceback, runs because a module that is not the user's is being imported."""
     files = [each.f_code.co_filename for each, _ in traceback.walk_stack(frame)] if frame else []
     return any(file.startswith("<frozen importlib") for file in itertools.takewhile(_is_foreign, files))
 
@@ -75,22 +75,22 @@ def innermost_frame(error: BaseException) -> FrameType | None:
 
 
 def is_tuners(error: BaseException) -> bool:
-    """Whether tuner's own code raised an error, which then says in its text what to do."""
+    """Whether tuner's own code raised an error; the text of such an error says what to do."""
     frame = innermost_frame(error)
     return frame is not None and frame.f_code.co_filename.startswith(TUNER)
 
 
 def _is_foreign(file: str) -> bool:
-    """Whether a file is of tuner, of Python or of an installed package, rather than the user's."""
+    """Whether a file belongs to tuner, to Python or to an installed package, so it is not the user's."""
     return file.startswith(NOT_THE_USERS) or "-packages/" in file
 
 
 def with_cells(text: str) -> str:
-    """Writes `(Cell In[3], line 1)` in place of the file that IPython makes of a notebook's cell."""
+    """Replaces the name of the file that IPython makes for a notebook's cell: `(Cell In[3], line 1)`."""
     return re.sub(r"\((/[^()]+\.py), line", lambda match: f"({_cell(match[1]) or match[1]}, line", text)
 
 
 def _cell(file: str) -> str:
-    """`Cell In[3]` for the file of a cell of this process's notebook; empty for other files."""
+    """Returns `Cell In[3]` if the file is a cell of this process's notebook; an empty text for other files."""
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return " ".join((shell and shell.compile.format_code_name(file)) or ())

@@ -1,1 +1,1 @@
-"""Connects other libraries with a trial: one module for each library; both `TunerCallback`s use `current_trial`."""
+"""Runs other libraries' training code as trials, one module per library. `current_trial` has what two of them share."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-_resumed: dict[str | None, Path | None] = {}  # the trial that called `checkpoint_folder` since its last report
-_copy = contextlib.ExitStack()  # deletes the local copy of a checkpoint in an object store
+_resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
+_copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
 
 
 def trial_id() -> str | None:
@@ -25,7 +25,7 @@ def trial_id() -> str | None:
 def checkpoint_folder() -> Path | None:
     """Returns the folder of the checkpoint from which the trial resumes; None at epoch 0 or outside of a trial.
 
-    A checkpoint in an object store is copied to this machine until the trial's next report.
+    A checkpoint in an object store is copied to this machine; the trial's next report deletes the copy.
     """
     from ray import tune
 
@@ -42,7 +42,7 @@ def _forget_checkpoint() -> None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError, which tells to write `line`, if the script did not call `checkpoint_folder` in this trial."""
+    """Raises ValueError if the script did not call `checkpoint_folder` in this trial; the text says to write `line`."""
     if trial_id() not in _resumed:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
@@ -50,7 +50,7 @@ def check_resumes(line: str) -> None:
 def report(metrics: dict[str, Any], folder: Path) -> None:
     """Reports metrics with a folder as the checkpoint, then deletes the folder, which Ray has copied.
 
-    If the scheduler stops the trial, Ray raises a SystemExit here; it ends the framework's loop and the trial.
+    If the scheduler stops the trial, Ray raises SystemExit here; the exception ends the framework's loop and the trial.
     """
     from ray import tune
 
@@ -62,12 +62,12 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
 
 
 def local_folder() -> tempfile.TemporaryDirectory[str]:
-    """Makes a folder for a framework's files of one trial; the folder is deleted with the returned object."""
+    """Creates a folder for the files that a framework writes in a trial; the returned object deletes it at its end."""
     return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
 
 
 def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:
-    """Gives each Trainer in a `with` block a callback, and its method the checkpoint to resume from as an argument."""
+    """Returns a context in which each new Trainer gets a callback, and its `method` the checkpoint to resume from."""
     made, trained = trainer.__init__, getattr(trainer, method)
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
@@ -78,7 +78,7 @@ def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> cont
     def train(self: Any, *arguments: Any, **options: Any) -> Any:
         call = inspect.signature(trained).bind(self, *arguments, **options)
         own = call.arguments.get(checkpoint)
-        call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True: the newest file
+        call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True = newest checkpoint
         return trained(*call.args, **call.kwargs)
 
     replaced: dict[str, Any] = {"__init__": make, method: train}

@@ -21,7 +21,7 @@ import torch
 from tuner.integrations import current_trial
 from tuner.training.options import keep_changes, options_of
 
-# `pytorch_lightning` and `lightning.pytorch` have the same classes. A Trainer accepts only callbacks of its package.
+# `pytorch_lightning` and `lightning.pytorch` define equal classes. A Trainer accepts only callbacks of its own package.
 ALONE = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
 PACKAGE = "pytorch_lightning" if ALONE else "lightning.pytorch"
 Trainer: Any = importlib.import_module(PACKAGE).Trainer
@@ -29,17 +29,17 @@ callbacks: Any = importlib.import_module(f"{PACKAGE}.callbacks")
 DummyLogger: Any = importlib.import_module(f"{PACKAGE}.loggers.logger").DummyLogger
 streams: Any = importlib.import_module(f"{'lightning_fabric' if ALONE else 'lightning.fabric'}.utilities.seed")
 FILE = "lightning.ckpt"
-# CHOOSER is Lightning's module that makes the logger of a Trainer without `logger=`, from one of LOGGERS.
+# Lightning's module CHOOSER makes the logger of a Trainer without `logger=`: an object of a class in LOGGERS.
 CHOOSER = importlib.import_module(f"{PACKAGE}.trainer.connectors.logger_connector.logger_connector")
 CALLBACKS = importlib.import_module(f"{PACKAGE}.trainer.connectors.callback_connector")._CallbackConnector
 LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
 
 
 class TunerCallback(callbacks.Checkpoint):
-    """Reports each epoch of a Lightning `Trainer`, and resumes exactly; docs/frameworks.md says what it changes.
+    """Reports each epoch of a Lightning `Trainer`; resumes it exactly; docs/frameworks.md says what changes in it.
 
-    Lightning's checkpoint has no random streams, and it is saved before `ReduceLROnPlateau` takes its step; this
-    callback saves the streams and repeats the step. `quiet=False` leaves the progress bar and the loggers on.
+    Lightning saves a checkpoint without the random generators' states and before `ReduceLROnPlateau` takes its step.
+    This callback saves the states and repeats the step. `quiet=False` leaves the progress bar and the loggers on.
     """
 
     best_model_path = ""  # Lightning reads this attribute of a Trainer's first checkpoint callback
@@ -76,7 +76,7 @@ class TunerCallback(callbacks.Checkpoint):
         for callback in trainer.callbacks:
             if isinstance(callback, callbacks.ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
                 callback.dirpath = self._folder.name
-        # This callback runs last, so that its checkpoint has what other callbacks change at the end of an epoch.
+        # This callback runs last, so that its checkpoint includes what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
         if self._quiet:
             if trainer.progress_bar_callback is not None:
@@ -89,19 +89,19 @@ class TunerCallback(callbacks.Checkpoint):
             self._options = options_of(trainer.optimizers)  # before Lightning restores them from the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
+        """Returns what Lightning's checkpoint lacks: random states, last metrics, and the initial optimizer options."""
         if not self._active:
             return {}
         states = streams._collect_rng_states()
         name, keys, *rest = states["numpy"]
-        states["numpy"] = (name, keys.tolist(), *rest)  # plain values, which a resume reads with `weights_only`
+        states["numpy"] = (name, keys.tolist(), *rest)  # plain values, because a resume reads with `weights_only`
         return {"streams": states, "metrics": self._metrics, "options": self._options}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = state_dict if self._active else {}  # the hooks below apply it
+        self._restored = state_dict if self._active else {}  # the `on_train_...start` hooks apply it
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Completes a resume: repeats a due plateau step, and sets the optimizer options that pbt changed."""
+        """Completes a resume: repeats a due step of `ReduceLROnPlateau`; sets optimizer options that pbt changed."""
         if not self._restored:
             return
         configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]
@@ -116,8 +116,8 @@ class TunerCallback(callbacks.Checkpoint):
         if self._restored:
             streams._set_rng_states(self._restored["streams"])
             self._restored = {}
-            # Lightning has made the loaders' iterators before this hook, with random numbers of other streams.
-            iter(trainer.fit_loop._data_fetcher)  # makes them anew
+            # Lightning made the data loaders' iterators before this hook, with random numbers of other states.
+            iter(trainer.fit_loop._data_fetcher)  # makes the iterators again
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = not trainer.sanity_checking
@@ -140,7 +140,7 @@ _configured = CALLBACKS._configure_checkpoint_callbacks
 
 
 def _configure(connector: Any, enable_checkpointing: bool) -> None:
-    """Replaces a check of Lightning: a Trainer with a `TunerCallback` may have `enable_checkpointing=False`."""
+    """Replaces Lightning's check, so that a Trainer with a `TunerCallback` may have `enable_checkpointing=False`."""
     ours = any(isinstance(callback, TunerCallback) for callback in connector.trainer.callbacks)
     _configured(connector, enable_checkpointing or ours)
 
@@ -149,7 +149,7 @@ CALLBACKS._configure_checkpoint_callbacks = _configure
 
 
 def _check_plain(path: Path) -> None:
-    """Raises ValueError unless torch reads a checkpoint with `weights_only`: a resume must not run code from a file."""
+    """Raises ValueError unless torch can read a checkpoint with `weights_only`: a resume must not run a file's code."""
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:

@@ -1,8 +1,8 @@
 """Runs an Optuna objective, or a whole script that creates a study, as a trial of a search.
 
 `Space(params=..., train=with_trial(objective))` calls an objective. In a script that calls `tuner.script`, write
-`from tuner.integrations import optuna` instead of `import optuna`. Its `create_study` and `load_study` then return a
-study of one trial, which ends the script after its objective. Outside of a search, each name does what Optuna's does.
+`from tuner.integrations import optuna` instead of `import optuna`. In a trial, `create_study` and `load_study` return a
+study with one trial, which ends the script after the objective. Outside of a search, they call Optuna's functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.spec.script import Ended, check_declared, running
 Config = dict[str, Any]
 
 
-# `optuna.integration` is an object of its own class, which pickle cannot copy: an objective that uses it has its name.
+# pickle cannot copy the object `optuna.integration`; an objective that uses it is pickled with the name instead.
 copyreg.pickle(type(optuna.integration), lambda module: (importlib.import_module, (module.__name__,)))
 
 
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
-    The numbers that the objective reports and returns are the search's metric, whatever its name is.
+    The numbers that the objective reports and returns are values of the search's metric, whatever the metric's name.
     """
     return functools.partial(_train, objective)
 
@@ -61,7 +61,7 @@ def load_study(**options: Any) -> Any:
 
 
 def _study(config: Config, name: str | None = None) -> StudyOfTrial:
-    """Returns a study in memory, whose only trial has the config's parameters."""
+    """Returns a study in memory; its only trial gets its parameters from `config`."""
     trial = running()
     if trial:
         trial.read = True
@@ -69,7 +69,7 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
     direction = directions.MAXIMIZE if trial and trial.mode == "max" else directions.MINIMIZE
     study_id = storage.create_new_study([direction], name)
     study = StudyOfTrial(storage.get_study_name_from_id(study_id), storage)
-    # Nested parameters keep their own names, which the objective asks for.
+    # The objective asks for a nested parameter by its own name, without the names of its parents.
     study.config = {path.rpartition("/")[2]: value for path, value in domains.leaves(config)}
     return study
 
@@ -77,8 +77,8 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
 class StudyOfTrial(optuna.Study):
     """The study that a script sees in a trial: it has only this trial, whose parameters the search has chosen.
 
-    `optimize` runs the objective once and ends the script; `tell` ends it, too: the rest needs the results of many
-    trials, which only the search has. `optimize` does not call its `callbacks`.
+    `optimize` runs the objective once and ends the script; `tell` ends it, too, because the code after it needs the
+    results of many trials, which only the search has. `optimize` does not call its `callbacks`.
     """
 
     config: Config
@@ -104,14 +104,14 @@ class StudyOfTrial(optuna.Study):
         raise Ended(trial.left_of(values))
 
     def enqueue_trial(self, *arguments: Any, **options: Any) -> None:
-        """Does nothing; declare settings to run first by `points=` of the space."""
+        """Does nothing; to choose the parameters of the first trials, give the space `points=`."""
 
 
 class ReportingTrial(optuna.trial.FixedTrial):
-    """Optuna's trial with the search's parameters; it reports to the search, and ignores the step of a report.
+    """An Optuna trial with the search's parameters; it passes reported numbers to the search and ignores their steps.
 
-    The search gets a number only at `should_prune`, the next report or the end of the objective, so that a number which
-    the objective also returns is its last report, at which the scheduler does not prune.
+    The search gets a number at `should_prune`, at the next report, or when the objective returns. So a number that the
+    objective reports last and also returns is reported once, as the last one, at which the scheduler does not prune.
     """
 
     study: StudyOfTrial
@@ -123,7 +123,7 @@ class ReportingTrial(optuna.trial.FixedTrial):
         return int(tune.get_context().get_trial_id())
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
-        """Returns the config's value of a parameter; raises ValueError if it has none, or none of the choices."""
+        """Returns a parameter's value in the config; raises ValueError if it is missing, or not one of the choices."""
         config = self.study.config
         if name not in config:
             raise ValueError(
@@ -137,7 +137,7 @@ class ReportingTrial(optuna.trial.FixedTrial):
         return super()._suggest(name, distribution)
 
     def report(self, value: float, step: int) -> None:
-        """Keeps a number for the next `send`; sends the number before it."""
+        """Sends the previously reported number, if it waits, and keeps `value` for the next `send`."""
         self.send()
         self._waiting = float(value)
 
@@ -147,13 +147,13 @@ class ReportingTrial(optuna.trial.FixedTrial):
         return False
 
     def send(self) -> None:
-        """Reports to the search the number that `report` has kept, if there is one."""
+        """Reports to the search the number that `report` has kept, if it is not sent yet."""
         if self._waiting is not None:
             self._sent, self._waiting = self._waiting, None
             tune.report({DEFAULT_METRIC: self._sent})
 
     def left_of(self, value: Any) -> Any:
-        """Returns what is still to be reported after the objective returned `value`; None if nothing is."""
+        """Returns the number that is still to be reported after the objective returned `value`; None if none is."""
         if self._waiting is not None and (value is None or value == self._waiting):
             return self._waiting
         self.send()

@@ -23,15 +23,15 @@ from transformers.utils import logging as transformers_logging
 from tuner.integrations import current_trial
 from tuner.training.options import Options, keep_changes, options_of, plain_options
 
-OPTIONS = "tuner.json"  # file in the Trainer's checkpoint: the optimizer's initial options and the arguments in PLACE
-SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # metrics whose names end so are not reported
+OPTIONS = "tuner.json"  # file in the Trainer's checkpoint: initial optimizer options, values of the arguments in PLACE
+SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # endings of the metrics of speed, which are not reported
 # A resumed Trainer computes its place in the data from these arguments. With other values it would repeat or skip
 # examples.
 PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
 
 
 class TunerCallback(TrainerCallback):
-    """Reports each evaluation of a Hugging Face `Trainer`, with its own checkpoint; see docs/frameworks.md.
+    """Reports each evaluation of a Hugging Face `Trainer` with the Trainer's own checkpoint; see docs/frameworks.md.
 
     Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. In a trial it changes
     arguments of the Trainer (`on_init_end`). `quiet=False` keeps the Trainer's progress bar and its loggers.
@@ -45,9 +45,9 @@ class TunerCallback(TrainerCallback):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # A Trainer chooses its bar and loggers in its `__init__`, so its module is changed until `on_init_end`.
+                # A Trainer chooses progress bar and loggers in `__init__`: its module is changed until `on_init_end`.
                 vars(trainer_module).update(QUIET)
-                transformers_logging.disable_progress_bar()  # the bar of loading a checkpoint
+                transformers_logging.disable_progress_bar()  # the bar that shows how a checkpoint is loaded
 
     @staticmethod
     def checkpoint() -> str | None:
@@ -62,15 +62,15 @@ class TunerCallback(TrainerCallback):
                 os.rmdir(args.output_dir)  # the Trainer has made this folder; all trials would share it
             args.output_dir = self._folder.name
             args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
-            args.restore_callback_states_from_checkpoint = True  # such as an EarlyStoppingCallback's patience
+            args.restore_callback_states_from_checkpoint = True  # such as EarlyStoppingCallback's counter
             if parts.get("optimizer") is not None:
                 self._own_options = options_of([parts["optimizer"]])
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """Raises ValueError if the script does not resume or PLACE changed; sets optimizer options that pbt changed."""
+        """Raises ValueError if the script does not resume or PLACE's values changed; sets options that pbt changed."""
         if not self._active:
             return
-        if args.output_dir != self._folder.name:  # after `add_callback`, no Trainer has called `on_init_end`
+        if args.output_dir != self._folder.name:  # a callback of `add_callback` gets no call of `on_init_end`
             self.on_init_end(args, state, control)
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
@@ -114,7 +114,7 @@ class TunerCallback(TrainerCallback):
             current_trial.report(metrics, folder)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        self._training = False  # a `trainer.evaluate` after the training is not reported
+        self._training = False  # so that `trainer.evaluate` after the training is not reported
 
 
 automatic = partial(current_trial.automatic, trainer_module.Trainer, "train", "resume_from_checkpoint", TunerCallback)
@@ -126,7 +126,7 @@ def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 
-# Name in the Trainer's module -> the class of its progress bar, or the function that chooses its loggers.
+# Attribute of the Trainer's module -> original value: the progress bar's class, the function that chooses the loggers.
 LOUD = {
     name: getattr(trainer_module, name) for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
 }

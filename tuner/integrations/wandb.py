@@ -1,8 +1,8 @@
 """Replaces W&B in a trial's script: write `from tuner.integrations import wandb` instead of `import wandb`.
 
-In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` of the search's metric is a report. The
-trial's own run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent` declare
-the file's space. Outside of a search, each name does what W&B's own does.
+In a trial, `wandb.config` has the trial's parameters, and `wandb.log` of the search's metric reports to the search. The
+script's own W&B run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent`
+define the file's search space. Outside of a search, each function does what W&B's function of that name does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tuner.errors import nearest
 from tuner.spec.script import Declared, Trial, check_declared, importing, running, script_space
 from tuner.spec.space import Space
 
-_pending: dict[str, Any] = {}  # metric -> the number that was logged since the trial's last report
-_sweeps: list[Space] = []  # the sweeps that the file being imported has declared
+_pending: dict[str, Any] = {}  # metric -> its latest number, if the trial logged one since its last report
+_sweeps: list[Space] = []  # the spaces of the sweeps in the file that is being imported
 
 
 def __getattr__(name: str) -> Any:
@@ -35,12 +35,12 @@ def __getattr__(name: str) -> Any:
 
 
 def login(*arguments: Any, **options: Any) -> bool:
-    """Logs in to W&B; in a trial, or in the import of a space, does nothing and returns True."""
+    """Logs in to W&B; in a trial, or while a space is imported, does nothing and returns True."""
     return True if running() or importing() else bool(__getattr__("login")(*arguments, **options))
 
 
 def init(*arguments: Any, **options: Any) -> Any:
-    """Starts a W&B run; in a trial, a disabled one whose config has the trial's parameters and cannot change them."""
+    """Starts a W&B run; in a trial, the run is disabled, and its config has the trial's parameters, locked."""
     trial = running()
     if trial is None:
         check_declared("wandb.init")
@@ -68,7 +68,7 @@ def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) 
         __getattr__("log")(data, *arguments, **options)
         return
     if trial.pid != os.getpid():
-        return  # only the trial's own process can report, not one that the script has started
+        return  # only the trial's own process can report, not a process that the script has started
     _pending.update(_numbers(data or {}))
     if trial.metric in _pending and options.get("commit") is not False:
         _report(trial)
@@ -84,7 +84,7 @@ def _report(trial: Trial) -> None:
 
 
 def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports the run's summary for a script that has never logged the metric; it must have the metric."""
+    """Reports the run's summary if the script never logged the metric; ValueError if the summary lacks it, too."""
     _pending.update(_numbers(dict(run.summary)))
     if trial.metric not in _pending:
         logged = ", ".join(_pending) or "no number"
@@ -100,14 +100,14 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for name, value in data.items():
         with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
-            value = value.item()  # raises an error for several numbers
+            value = value.item()  # raises an error if `value` holds several numbers
         if isinstance(value, numbers.Number):
             found[name] = value
     return found
 
 
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
-    """Creates a W&B sweep; in the import of a space, declares it for `agent` to complete; in a trial, does nothing."""
+    """Creates a W&B sweep; while a space is imported, keeps the sweep's space for `agent`; in a trial, does nothing."""
     if not running() and (path := importing()):
         _sweeps.append(_space_of(path, sweep))
     elif not running():
@@ -116,7 +116,7 @@ def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
 
 
 def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Runs a W&B agent. In a trial, calls the function once; in the import of a file with a sweep, ends the import."""
+    """Runs a W&B agent. In a trial, calls the function once; while a file with a sweep is imported, ends the import."""
     if running():
         if function is not None:
             function()
@@ -129,7 +129,7 @@ def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: 
 
 
 def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
-    """Returns the space of a sweep's configuration; the sweep's method and early_terminate are ignored."""
+    """Returns the search space of a sweep's configuration; ignores the sweep's `method` and `early_terminate`."""
     metric = sweep.get("metric", {})
     options = {"metric": metric["name"]} if metric else {}
     mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
@@ -137,7 +137,7 @@ def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
 
 
 def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a sweep's parameters as domains and constants; ValueError for an unknown distribution or no bounds."""
+    """Returns a sweep's parameters as domains and constants; ValueError for unknown distributions or missing bounds."""
     return {name: _domain(name, each) for name, each in parameters.items()}
 
 
@@ -159,7 +159,7 @@ def _domain(name: str, declared: Mapping[str, Any]) -> Any:
     if low is None or high is None:
         raise ValueError(f"parameter {name!r} of the sweep: {dict(declared)} needs value, values, or min and max")
     if kind in ("log_uniform", "q_log_uniform"):
-        low, high, whole = math.exp(low), math.exp(high), False  # W&B takes exponents of e
+        low, high, whole = math.exp(low), math.exp(high), False  # W&B's bounds are exponents of e
     whole = whole and isinstance(step, int)
     domains: dict[str, Callable[[], Any]] = {
         "int_uniform": lambda: tune.randint(low, high + 1),

@@ -1,6 +1,6 @@
 """The dashboard and its HTTP API: a service that runs apart from the searches and outlives them.
 
-`app` creates the service. Each of these parts imports only those after it: `actions` has the routes that change
-something, `comparison` and `analysis` those that compute, `served` knows all experiments, `jobs` runs searches,
-`reading` reads experiments, `access` admits and limits clients, and `answers` writes responses.
+`app` creates the service. Each of these modules imports only modules after it in this list: `actions` has the routes
+that change something, `comparison` and `analysis` have the routes that compute, `served` knows all experiments, `jobs`
+runs searches, `reading` reads experiments, `access` admits and limits clients, and `answers` writes responses.
 """

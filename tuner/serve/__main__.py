@@ -25,10 +25,10 @@ from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections of all clients; tuner.serve.app allows fewer event streams
+MOST_CLIENTS = 400  # open connections of all clients; MOST_STREAMS of tuner.serve.app is lower
 READER_S = 30  # seconds; a client that reads nothing of its response for this time is disconnected
 GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
-REQUEST_S = 10  # seconds from a connection's start, or its last response, to the end of the next request's headers
+REQUEST_S = 10  # seconds a client has to send a request's headers, from the connection's start or its last response
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         return failed(error)
     except KeyboardInterrupt:
-        return 0  # a signal that came before uvicorn handles signals; later `Server.shutdown` ends the process
+        return 0  # a signal before uvicorn handles signals; after that, `Server.shutdown` ends the process
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -58,8 +58,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def serve(args: argparse.Namespace, environment_token: str) -> None:
-    """Serves until a signal arrives; raises RequestError if the folder, the address or the token is no good."""
-    # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
+    """Serves until a signal arrives; raises RequestError if the folder, address or token cannot be used."""
+    # Records contain no reference cycles, but a full garbage collection visits every record. With Python's default
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
     results = Path(args.results)
@@ -100,7 +100,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
                 log_level="error",  # uvicorn's warnings are about clients that do not speak HTTP
                 access_log=False,  # an access log would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
-                limit_concurrency=2 * MOST_CLIENTS,  # `Connection` begins to close idle ones at half
+                limit_concurrency=2 * MOST_CLIENTS,  # `Connection` closes idle connections above half of it
                 # By default uvicorn trusts X-Forwarded-For of any local program. A forged address would get around
                 # the limit on wrong tokens, which are counted by address.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
@@ -125,7 +125,7 @@ class Server(uvicorn.Server):
         self._close = close
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        with contextlib.suppress(TimeoutError):  # for responses that are being sent
+        with contextlib.suppress(TimeoutError):  # waits for responses that are being sent
             await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
         self._close()
         leave(0)
@@ -156,7 +156,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
-    """Returns the text printed at the start: the page's address, the sign-in link, the token's file."""
+    """Returns the text printed at the start: the page's address, `problem`, the sign-in link, the token's file."""
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     what = "to tag, rename and delete experiments" if problem else "to start and stop searches"
     sign_in = f"{what}, sign in once with {url}signin?code={code}"

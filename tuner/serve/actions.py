@@ -1,4 +1,4 @@
-"""Routes that change something, and those that their forms need. The guard checks the token."""
+"""Routes that change experiments, fill the page's forms or download best models. The guard checks the token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tuner.serve.served import REFUSED_AGAIN, ServedExperiments, with_job
 from tuner.spec.experiment import LATEST, NAMES, is_uri
 from tuner.spec.spaces import list_spaces
 
-MOST_DOWNLOADS = 20  # that are sent at once
+MOST_DOWNLOADS = 20  # files that are sent at once
 CHUNK_BYTES = 256 << 10
 MOST_CHECKS = 4  # requests that are checked at once; each check is a process that imports ray and torch
 MOST_COUNTED = 4  # folders whose files are counted at once, because that may take seconds
@@ -42,7 +42,7 @@ _saving = threading.Lock()  # notes.json is read, changed and written by one req
 
 @dataclass(frozen=True)
 class SpaceChoice:
-    """A search space, the first line of its docstring, and the defaults that its file does not compute."""
+    """A search space's name, the first line of its docstring, and the options' defaults, except computed defaults."""
 
     name: str
     about: str
@@ -58,7 +58,7 @@ class SpaceChoices:
 
 @dataclass(frozen=True)
 class SignIn:
-    """Whether this client is signed in: it may then change experiments. `problem`: why no search can be started."""
+    """`signed_in`: whether this client may change experiments. `problem`: why no search can be started, or empty."""
 
     signed_in: bool
     problem: str
@@ -145,7 +145,7 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
-        """Starts a search: it is queued, and runs as soon as it is its turn and a trial fits the free resources."""
+        """Queues a search; it starts when it is first in the queue and one of its trials fits the free resources."""
         return answer(served.one(served.searches.start(asked).name), 202)
 
     @app.post(f"{ONE}/stop", status_code=202, responses={202: {"model": Summary}})
@@ -184,7 +184,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.post(f"{ONE}/archive", responses={200: {"model": Summary}})
     def archive(name: str, asked: Archive) -> Response:
-        """Archives an experiment: the page's list hides it unless asked. `archived: false` shows it again."""
+        """Archives an experiment: the page's list then hides it by default. `archived: false` shows it again."""
         return save(name, archived=asked.archived)
 
     @app.post(f"{ONE}/rename", responses={200: {"model": Summary}})
@@ -196,7 +196,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
         path, (_, busy) = served.reader.folder(name), state_of(name)
         if new == name:
             return answer(served.one(name))
-        with suppress(RequestError):  # it is damaged
+        with suppress(RequestError):  # the experiment is damaged
             if is_uri(load_experiment(path)[0].results):
                 busy = f"{name} is a working copy of an object store, where it would keep its name"
         if busy or served.search(new):
@@ -211,7 +211,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
     def delete(name: str) -> Response:
         """Deletes an experiment and its folder for ever, unless it is queued or running."""
         path = served.folder(name)
-        if path is None:  # its search was asked for, and has no folder
+        if path is None:  # its search is in the service's queue, and has no folder yet
             if os.path.lexists(served.reader.root / name):
                 raise NotThere("that experiment is a link, and links are not followed")
             with served.idle(name):
@@ -226,7 +226,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
             return answer(Deleted(name, folders.remove(opened, aside)))
 
     def state_of(name: str) -> tuple[Summary | None, str]:
-        """Returns the summary (None if it is damaged), and why it cannot be changed if it waits or runs anywhere."""
+        """Returns an experiment's summary (None if damaged), and why it may not be changed: it is queued or running."""
         try:
             summary = served.one(name)
         except (NotYet, NotThere):

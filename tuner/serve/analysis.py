@@ -1,8 +1,8 @@
 """Analyses of one experiment: what-if (a replay), one trial, contour, importance, and the audit.
 
-One child process, `python -m tuner.serve.analysis`, computes the expensive ones, one at a time, within limits on time
-and memory: unlike a thread, it can be killed. The first request starts it, and it keeps the last experiment's records.
-It exits if the service ends, its memory is used up, or a response takes twice the time limit.
+One child process, `python -m tuner.serve.analysis`, computes the expensive analyses one at a time, within limits on
+time and memory: unlike a thread, a process can be killed. The first request starts it; it keeps the last experiment's
+records. It exits if the service ends, its memory is used up, or a response takes twice the time limit.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 
 MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
-MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
+MOST_MEMORY = 2 << 30  # bytes of the child process's address space; 10,000 trials take 300 MB
 MOST_WAITING = 8  # queued requests, including the one that is being computed
-MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
+MOST_FATES = 20_000  # maximum trials in the table of a replay; they take 3 MB
 LOOK_S = 0.1  # seconds between two checks whether the client still waits
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts in MOST_MEMORY
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
@@ -68,7 +68,7 @@ class FigureAnswer:
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """The audit's `result` so far (None before an audit), and the shell `command` to begin or continue it, if any."""
+    """The audit's `result` so far (None before an audit); the shell `command` that begins or continues it, or empty."""
 
     result: AuditResult | None
     command: str
@@ -104,7 +104,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoot
 class Analyser:
     """Computes analyses of experiments' folders; keeps the records of the last folder.
 
-    It also keeps the last importance, because its forests take seconds and a page requests it again.
+    It also keeps the last response about importance: its random forests take seconds, and the page requests it often.
     """
 
     def __init__(self) -> None:
@@ -138,9 +138,9 @@ def _error_text(message: str) -> bytes:
 
 
 def main(argv: list[str]) -> int:
-    """Answers requests from a pipe until it is closed (exit code 0), or until the memory is used up (1).
+    """Answers requests from a pipe until it is closed (exit code 0), or until the memory is used up (code 1).
 
-    `argv`: the pipe's file descriptor, and the limits: seconds per response, bytes of memory.
+    `argv` has the pipe's file descriptor, the maximum seconds per response, and the maximum bytes of memory.
     """
     pipe, most_s, most_memory = Connection(int(argv[0])), float(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
@@ -148,7 +148,7 @@ def main(argv: list[str]) -> int:
     while True:
         try:
             asked = pipe.recv()
-            signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if no service is left
+            signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if its service is gone
             pipe.send(analyser.answer(*asked))
             signal.setitimer(signal.ITIMER_REAL, 0)
         except EOFError:
@@ -175,7 +175,7 @@ class AnalysisWorker:
     async def ask(
         self, request: Request, folder: Path, analysis: str, choices: dict[str, Any], stopping: Callable[[], bool]
     ) -> Response:
-        """Computes a response; its status is 503 beyond one of the limits, at shutdown, or after a crash."""
+        """Returns an analysis as a response; its status is 503 beyond a limit, at shutdown, or after a crash."""
         if not self._places.acquire(blocking=False):
             return later(f"{MOST_WAITING} analyses are queued, which is the limit; send the request again")
         gone = threading.Event()
@@ -196,8 +196,8 @@ class AnalysisWorker:
     def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
         """Sends a request to the process; returns the status and text of its response.
 
-        Ends the process and raises TimeoutError if the client has gone or the time is over; EOFError or OSError after
-        a crash. The next request starts another process.
+        Ends the process and raises TimeoutError if the client has disconnected or the time is over, and EOFError or
+        OSError if the process has crashed. The next request starts another process.
         """
         until = time.monotonic() + self._most_s
         if self._process is None or self._process.poll() is not None:
@@ -265,7 +265,7 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
     async def importance(request: Request, name: str, values: Values = "") -> Response:
-        """Draws how much each parameter matters, with its uncertainty."""
+        """Draws how much each parameter matters for the metric, and how uncertain this estimate is."""
         return await worked_out(request, name, "importance", values=values)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
@@ -280,7 +280,7 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
-        """Returns how many of a sample of pruned trials would have beaten the winner, as far as tuner.audit knows."""
+        """Returns how many pruned trials would have beaten the winner, by tuner.audit's sample so far."""
         record = served.view(name).record
         with blamed(name):
             return answer(AuditAnswer(result_of(record), audit_command(record)))

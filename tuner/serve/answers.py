@@ -1,7 +1,7 @@
-"""Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
+"""Writes the API's responses as JSON of at most about MOST_BYTES each; limits the memory of responses not yet sent.
 
 A longer response leaves out the last rows of a list (`left_out` counts them), the ends of a row's long values, and
-figures, in whose place an empty one shows the reason.
+figures. A figure that is left out is replaced by an empty figure that shows why.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tuner.views.figures.plot import empty_figure
 
 MOST_BYTES = 32 << 20  # bytes of a response; 10,000 trials of ten parameters take 5 MB, figures of 12 parameters 8 MB
 MOST_ROW = 64 << 10  # bytes of one row of a list; a longer row is shortened
-MOST_SENT = 256 << 20  # bytes of all responses above PIECE_BYTES that are being sent
-MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
-CUTS = (4000, 400, 40, 4)  # characters of each text and items of each list: the first that make a row short enough
+MOST_SENT = 256 << 20  # bytes of all responses that are being sent; responses of up to PIECE_BYTES do not count
+MOST_WRITTEN = 4  # responses encoded at once; each is in memory twice, and under the GIL more threads gain nothing
+CUTS = (4000, 400, 40, 4)  # maximum characters of a text and items of a list; tried in turn until a row is short enough
 MOST_LEVELS = 6  # levels of lists and dicts in a shortened row
 RETRY_S = 1  # seconds after which a client should repeat a request that got 503
-PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
+PIECE_BYTES = 64 << 10  # bytes sent at once; for a client that does not read, no larger copy waits in memory
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 # _ESCAPED matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")
@@ -46,9 +46,9 @@ class Refused(RequestError):
 
 
 class BoundedResponse(Response):
-    """A JSON response, sent in pieces; becomes a 503 if all that are being sent would exceed MOST_SENT together."""
+    """A JSON response, sent in pieces; becomes a 503 if all responses being sent would together exceed MOST_SENT."""
 
-    _sent = 0  # only the event loop's thread changes it
+    _sent = 0  # bytes of all responses that are being sent; only the event loop's thread changes it
 
     def __init__(self, content: bytes, status: int = 200) -> None:
         super().__init__(content, status, media_type="application/json")
@@ -70,7 +70,7 @@ class BoundedResponse(Response):
 
 
 def at_most(most: int, what: str) -> Any:
-    """Returns a dependency of routes: it refuses a request while `most` others are being answered and sent."""
+    """Returns a FastAPI dependency: while it answers `most` requests, it refuses further ones with a 503."""
     number = 0
 
     async def counted() -> AsyncIterator[None]:  # async: it runs in the event loop's one thread
@@ -115,8 +115,8 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
     """Encodes a dataclass as JSON; nan and infinity become the strings that the journal uses.
 
     Args:
-        figures: name -> text of `figure_text`; replaces the field `figures`.
-        rows: name of a field -> rows that replace its value, maybe lazy. The field `left_out` counts those left out.
+        figures: name -> JSON from `figure_text`; replaces the field `figures`.
+        rows: name of a field -> rows, maybe lazy, that replace its value. `left_out` counts rows that did not fit.
     """
     with _writing:
         fields = {name: _field_text(value) for name, value in vars(row).items() if name not in rows}
@@ -139,13 +139,13 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
 
 
 def figure_text(figure: dict[str, Any] | None) -> bytes:
-    """Encodes a figure as JSON; empty if there is none."""
+    """Encodes a figure as JSON; returns empty bytes for None."""
     with _writing:
         return _within(to_json(figure), MOST_BYTES) if figure else b""
 
 
 def figures_text(figures: Mapping[str, bytes], most: int) -> bytes:
-    """Returns a JSON object of at most about `most` bytes; leaves out empty texts."""
+    """Returns figures as one JSON object of at most about `most` bytes; leaves out figures with an empty text."""
     texts = {}
     for name, text in figures.items():
         if text:
@@ -173,7 +173,7 @@ def _field_text(value: Any) -> bytes:
 
 
 def _short_text(value: Any, most: int) -> bytes:
-    """Encodes a value; cuts its long texts and lists if its text has more than `most` bytes."""
+    """Encodes a value as JSON; if that has more than `most` bytes, cuts the value's long texts and lists."""
     text = _json_text(value)
     for cut in CUTS:
         if len(text) <= most:
@@ -188,7 +188,7 @@ def _json_text(value: Any) -> bytes:
         text = _encode(value)
     except ValueError:
         text = _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
-    if "\\u20" in text:  # characters that change the direction of writing become their escapes as visible text
+    if "\\u20" in text:  # shows characters that change the direction of writing as their escapes
         text = _ESCAPED.sub(lambda match: f"\\\\u{match[1]}" if match[1] else match[0], text)
     return text.encode()
 

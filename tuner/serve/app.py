@@ -79,9 +79,9 @@ class Health:
 
 @dataclass(frozen=True)
 class Experiments:
-    """The requested experiments of `total`: queued ones, then the newest first.
+    """The requested experiments, out of `total`: first queued searches, then the others from newest to oldest.
 
-    `left_out` counts requested ones that did not fit into the response: request them with a larger offset.
+    `left_out` counts requested experiments that did not fit into the response; request them with a larger offset.
     """
 
     results: str
@@ -92,7 +92,7 @@ class Experiments:
 
 @dataclass(frozen=True)
 class Trials:
-    """The requested trials of `total`; `left_out` counts those that did not fit."""
+    """The requested trials, out of `total`; `left_out` counts requested trials that did not fit into the response."""
 
     total: int
     trials: list[tables.TrialRow] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the requested decisions of `total`; `left_out` counts rows that did not fit."""
+    """The rungs, and the requested decisions, out of `total`; `left_out` counts rungs and decisions that do not fit."""
 
     rungs: list[tables.RungRow]
     total: int
@@ -113,10 +113,10 @@ class Rungs:
 class Changes:
     """The rows that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
 
-    `since` is 0 if the request named no line, or one beyond the journal's end: decisions then start with the smallest
-    margin, else they are in the order of the trials. `rungs` has all rungs, and `num_trials` and `num_decisions` count
-    all rows. `parameters` are the axes of the parallel coordinates. `value_choices` are what figures can compare trials
-    by; without a choice they use `value_default`. `left_out` counts rows that did not fit.
+    `since` is 0 if the request named no line or a line beyond the journal's end. The decision with the smallest margin
+    is then first; else decisions are in the order of the trials. `rungs` has all rungs; `num_trials` and
+    `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. `value_choices` lists the
+    values by which figures can compare trials; the default is `value_default`. `left_out` counts rows that did not fit.
     """
 
     summary: Summary
@@ -146,8 +146,8 @@ def create_app(
 
     Args:
         host: the address that the service is bound to. On loopback, every user of this machine may read.
-        token: empty = a random token; programs then cannot sign in.
-        searches: starts the searches; None if none can be started, and `problem` says why.
+        token: empty = a random token that nobody learns, so programs cannot sign in.
+        searches: starts the searches; None if no search can be started; `problem` then says why.
     """
     app = FastAPI(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
@@ -204,7 +204,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
-        """Returns figures of Plotly's schema by name; leaves out figures without data."""
+        """Returns figures by name, in Plotly's schema; leaves out figures without data."""
         view = served.view(name)
         return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}, MOST_BYTES))
 
@@ -256,7 +256,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
         journal = (served.folder(name) or served.reader.root / name) / "journal.jsonl"
         frames = event_frames(journal, last_event_id or after, app.state.stopping)
-        return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # nginx then holds no events back
+        return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # for nginx: do not buffer events
 
 
 def _errors_as_json(app: FastAPI) -> None:
@@ -269,7 +269,7 @@ def _errors_as_json(app: FastAPI) -> None:
             return later(str(error))
         if isinstance(error, RequestError):  # a wrong request, or a damaged folder
             return refusal(404 if isinstance(error, NotThere) else getattr(error, "status", 422), str(error))
-        # A fault of the service itself is answered outside the guard, which would set these headers.
+        # The response to a fault of the service itself does not pass the guard, which sets these headers otherwise.
         return refusal(500, f"the service failed ({type(error).__name__}); see its output", HEADERS)
 
     for kind in (HTTPException, RequestValidationError, RequestError, Exception):

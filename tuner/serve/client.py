@@ -22,7 +22,7 @@ MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-A
 
 
 class ServiceError(Exception):
-    """The service's refusal of a request; `again_s`: seconds after which to retry, or 0."""
+    """The service refused a request, with HTTP status `status`; `again_s`: seconds until a retry, 0 = do not retry."""
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
         super().__init__(message)
@@ -34,9 +34,9 @@ class Client:
 
     Args:
         url: the address that `tuner.serve` prints.
-        token: needed to change something, and for every request beyond loopback; by default TUNER_TOKEN. A service
-            that was started without one prints the path of its file.
-        timeout_s: seconds to wait for the service's next bytes; it imports torch to check a search.
+        token: needed to change something, and for every request to a service beyond loopback; default: TUNER_TOKEN of
+            the environment. A service that was started without a token prints the path of its token's file.
+        timeout_s: seconds to wait for the service's next bytes; to check a search, the service imports torch.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -48,7 +48,7 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Returns the experiments' summaries, at most 10,000: those that wait to be started, then the newest first."""
+        """Returns the experiments' summaries, at most 10,000: first queued searches, then the newest first."""
         return list(self._get("/api/experiments")["experiments"])
 
     def get(self, name: str) -> Row:
@@ -69,7 +69,7 @@ class Client:
         return self._get(_path(name, "/rungs"))
 
     def compare(self, *names: str) -> Row:
-        """Compares experiments by costs, Plotly figures, options and parameters; waits until all are read."""
+        """Compares experiments by costs, Plotly figures, options and parameters; waits until the service read all."""
         query = urlencode({"name": names}, doseq=True)
         while True:
             found = self._get(f"/api/compare?{query}")
@@ -85,7 +85,7 @@ class Client:
                     yield json.loads(line.removeprefix(b"data: "))
 
     def start(self, space: str, **options: Any) -> Row:
-        """Queues a new search and returns its summary; options are the command line's: `num_samples=20`."""
+        """Queues a new search and returns its summary; options are named as on the command line: `num_samples=20`."""
         return self._post("/api/experiments", {"space": space, **options})
 
     def stop(self, name: str) -> Row:
@@ -123,7 +123,7 @@ class Client:
         return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search is not in a state of BUSY; returns its summary, or raises TimeoutError."""
+        """Waits until a search neither waits nor runs; returns its summary; raises TimeoutError after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:
             if time.monotonic() > until:
@@ -132,7 +132,7 @@ class Client:
         return row
 
     def _get(self, path: str) -> Row:
-        """Sends a GET request; retries it if the service asks for that, as while it reads a long journal."""
+        """Sends a GET request; retries if the service sends Retry-After, for example while it reads a long journal."""
         for _ in range(MOST_TRIES):
             try:
                 return self._json("GET", path)
@@ -160,7 +160,7 @@ class Client:
             answer = connection.getresponse()
             if answer.status >= 300:
                 again, sent = answer.headers.get("Retry-After", ""), answer.read().decode(errors="replace")
-                text = sent[:500]  # maybe of a proxy
+                text = sent[:500]  # a proxy's response may be no JSON
                 with suppress(ValueError, KeyError, TypeError):
                     text = str(json.loads(sent)["error"])
                 raise ServiceError(answer.status, text, float(again) if again.isdecimal() else 0.0)

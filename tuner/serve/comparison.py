@@ -32,10 +32,10 @@ from tuner.views.compare import (
     look_of,
 )
 
-COMPARE_S = 3.0  # for reading the experiments of one request; the next request continues, so the page fills early
-MOST_KEPT = 200  # experiments whose comparison stays in memory: 400 kB each at most
+COMPARE_S = 3.0  # seconds for reading one request's experiments; the next request continues, so the page fills early
+MOST_KEPT = 200  # experiments whose data for comparisons stay in memory: at most 400 kB each
 CLOCKS: tuple[Clock, ...] = ("epochs", "seconds", "trials")
-STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # kind of error -> state; the first applies
+STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # error -> state; the first that matches
 Names = Annotated[
     list[Annotated[str, Query(max_length=200)]],
     Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare, each a `name` of its own"),
@@ -56,9 +56,9 @@ class Comparison:
     """The requested experiments, and how their options and parameters differ.
 
     The figures, in Plotly's schema, show the experiments of `groups[group]`: the best value so far over epochs, seconds
-    and trials, and the distributions of the value that `values` names, one of `value_choices`. `columns` are the
-    experiments in the order of the `values` of a row of `options` and `parameters`. `left_out` counts rows that did not
-    fit.
+    and trials, and the distributions of the value that `values` names, one of `value_choices`. `columns` names
+    experiments; each row of `options` and `parameters` lists its `values` in the same order. `left_out` counts rows
+    that did not fit.
     """
 
     groups: list[MetricGroup]
@@ -74,7 +74,7 @@ class Comparison:
 
 
 class Comparisons:
-    """Reads what is compared of experiments; keeps it for the MOST_KEPT requested last; thread-safe."""
+    """Reads the data for comparisons; caches it for the MOST_KEPT most recently requested experiments; thread-safe."""
 
     def __init__(self, served: ServedExperiments) -> None:
         self._served = served
@@ -82,7 +82,7 @@ class Comparisons:
         self._kept: OrderedDict[str, tuple[Summary, Compared]] = OrderedDict()
 
     def of(self, name: str, until: float) -> tuple[Summary, Compared]:
-        """Returns what is compared of an experiment; raises NotYet after `until`, and the errors of `view`."""
+        """Returns an experiment's data for comparisons; raises NotYet after `until`, and the errors of `view`."""
         unchanged = self._served.reader.unchanged(name) if self._served.folder(name) else None
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:

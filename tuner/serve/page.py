@@ -16,7 +16,7 @@ from starlette.routing import Route
 from tuner.serve.access.guard import html_page
 
 HERE = Path(__file__).parent / "web"
-# POLICY is the Content-Security-Policy of the one page that runs scripts: only the service's files, no inline scripts.
+# POLICY, the Content-Security-Policy of the one page with scripts, allows only the service's files, not inline scripts.
 # Plotly compiles its WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither
 # scattergl nor parcoords. The hash is that of an empty text: Plotly adds an empty <style>, which it fills through the
 # DOM, and sets style attributes to the empty text, which 'unsafe-hashes' allows.
@@ -37,7 +37,7 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js(request: Request) -> Response:
-        # Sent at once: in parts it would take 1.4 s longer while the service reads a long journal.
+        # The script is sent in one piece: in parts it takes 1.4 s longer while the service reads a long journal.
         is_small = "gzip" in request.headers.get("accept-encoding", "")
         headers = {"Cache-Control": "private, max-age=86400", "Vary": "Accept-Encoding"}
         headers |= {"Content-Encoding": "gzip"} if is_small else {}
@@ -68,5 +68,5 @@ def _file(path: Path, request: Request) -> FileResponse:
 
 @functools.cache
 def compressed(path: Path) -> bytes:
-    """Returns a file's content compressed; Plotly's script, 4.8 MB, becomes 1.5 MB in 75 ms."""
+    """Returns a file's content, compressed by gzip; Plotly's script of 4.8 MB becomes 1.5 MB in 75 ms."""
     return gzip.compress(path.read_bytes(), compresslevel=4, mtime=0)

@@ -1,4 +1,4 @@
-"""Combines, for each experiment, its files with the searches that this service was asked to run."""
+"""Combines an experiment's files with the state of its search, if this service was asked to run the search."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED_AGAIN = "the search would be refused again; start a new one"
 class ServedExperiments:
     """All experiments of the service.
 
-    `asked` has the searches that it was asked to run; if it is None, `problem` says why it cannot start any.
+    `asked` has the searches that the service was asked to run; None if it cannot start searches: `problem` says why.
     """
 
     def __init__(self, reader: ResultsReader, asked: Searches | None, problem: str = "") -> None:
@@ -36,7 +36,7 @@ class ServedExperiments:
 
     @property
     def searches(self) -> Searches:
-        """Starts searches; raises Refused if the service cannot start any."""
+        """The searches that the service was asked to run; raises Refused if the service cannot start searches."""
         if self.asked is None:
             raise Refused(503, self.problem)
         return self.asked
@@ -45,7 +45,7 @@ class ServedExperiments:
         return self.asked.get(name) if self.asked else None
 
     def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Summary]]:
-        """Returns the number of experiments, and rows of them, lazily: those that wait, then the newest first."""
+        """Returns the number of experiments and, lazily, the requested summaries: queued, then from new to old."""
         asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
         there = self.reader.summaries()
         names = {summary.name for summary in there}
@@ -54,7 +54,7 @@ class ServedExperiments:
         return len(waiting) + len(there), (with_job(row, asked.get(row.name)) for row in rows)
 
     def folder(self, name: str) -> Path | None:
-        """Returns an experiment's folder, or None if its search has none yet; raises NotThere for other names."""
+        """Returns an experiment's folder; None if its search has no folder yet; raises NotThere for unknown names."""
         try:
             return self.reader.folder(name)
         except NotThere:
@@ -79,7 +79,7 @@ class ServedExperiments:
 
 
 def with_job(summary: Summary, search: Search | None) -> Summary:
-    """Corrects an experiment's summary by the state of its job."""
+    """Returns an experiment's summary, corrected and completed by the state of its search's job."""
     state, message, waits_for, waits_since = summary.state, "", "", None
     phase = search.phase if search else ""
     if search and phase == "queued":
@@ -89,7 +89,7 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         state = "stopping"
     elif search and phase == "submitted":
         # The search has started if its journal is newer than the request. It stays "running" until its job ends,
-        # because the driver prints the answer after the journal's end.
+        # because the job prints its result after the journal's last line.
         state = "running" if (summary.updated or 0) > search.since else "starting"
         if state == "starting":
             waits_for, waits_since = search.message, search.submitted or search.since

@@ -11,7 +11,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_BYTES = 64 << 10  # bytes of a request line and its headers together
+HEAD_BYTES = 64 << 10  # maximum bytes of a request's first line and headers together
 # MOST_PARTS limits the chunks of a request body. uvicorn parses all 256 kB of a read before it serves another client.
 # Each chunk takes 40 us: 600 kB in one-byte chunks took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
@@ -31,11 +31,11 @@ class RequestParser(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """An HTTP connection that is closed if a request's head takes too long, or if it is idle and others wait.
+    """An HTTP connection that is closed if a request's head takes too long, or if it is idle among many connections.
 
-    A client has `timeout_keep_alive` seconds for a whole head; uvicorn itself stops that timer at the first byte. Above
-    half of `limit_concurrency` connections, a new one closes the oldest one whose client does not wait for a response.
-    If all wait, uvicorn's own limit answers 503; it also counts tasks whose thread still runs.
+    A client has `timeout_keep_alive` seconds for a request's head; uvicorn itself stops that timer at the first byte.
+    Above half of `limit_concurrency` connections, a new connection closes the oldest one whose client does not wait for
+    a response. If all clients wait, uvicorn answers 503 at its own limit, which also counts tasks that still run.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -68,7 +68,7 @@ class Connection(H11Protocol):
         super().send_400_response(msg)
 
     def _is_waiting(self) -> bool:
-        """Whether the client waits for a response to a whole request; one with unread bytes may never read them."""
+        """Whether the client waits for a response to a complete request, and has read everything sent so far."""
         if self.cycle is None or self.cycle.more_body or self.cycle.response_complete:
             return False
         return not self.transport.is_closing() and not self.transport.get_write_buffer_size()

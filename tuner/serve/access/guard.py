@@ -1,11 +1,11 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
-the service sends no CORS header. The guard refuses its requests by their Host header, which has the page's name after
-DNS rebinding, and those that change something by their Origin header.
+the service sends no CORS header. The guard refuses such requests by two headers: Host, which names the foreign page's
+host after DNS rebinding, and Origin, which names the foreign site in requests that change something.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
-only reads. To change something, the page also sends the session's key from its storage, which no other port can read.
+allows only reading. To change something, the page also sends a key from its storage, which no other port can read.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ NO_TOKEN = (
     "tuner.serve named when it was started"
 )
 KEY = "X-Tuner-Key"  # the header that carries a session's key
-WINDOW_S = 60.0
-MOST_WRONG = 10  # wrong tries of one client within WINDOW_S
-SESSION_S = 12 * 3600
+WINDOW_S = 60.0  # seconds
+MOST_WRONG = 10  # wrong tokens and codes that one client may try within WINDOW_S
+SESSION_S = 12 * 3600  # seconds that a browser stays signed in
 
 
 def is_loopback(host: str) -> bool:
@@ -85,7 +85,7 @@ class Keys:
         return self._checked(hmac.compare_digest(token, self._token), client)
 
     def spend(self, code: bytes, client: str) -> bool:
-        """Checks the sign-in code as `is_token` does; replaces a right one, so that it works once."""
+        """Checks a sign-in code as `is_token` checks a token; after a right one, makes a new code: each works once."""
         right = self._checked(hmac.compare_digest(code, self.code.encode()), client)
         if right:
             self.code = secrets.token_urlsafe(24)
@@ -101,14 +101,14 @@ class Keys:
         return is_right
 
     def open_session(self) -> str:
-        """Opens a session of SESSION_S and returns its secret for a cookie."""
+        """Opens a session that lasts SESSION_S seconds; returns its secret, which the browser keeps as a cookie."""
         secret, now = secrets.token_urlsafe(32), self._clock()
         self._sessions = {each: kept for each, kept in self._sessions.items() if kept[1] > now}
         self._sessions[secret] = secrets.token_urlsafe(32), now + SESSION_S
         return secret
 
     def key_of(self, secret: str) -> str:
-        """Returns the key that requests of a session send to change something; empty if there is no session."""
+        """Returns the key that a session's requests must send to change something; empty if there is no session."""
         key, ends = self._sessions.get(secret, ("", 0.0))
         return key if self._clock() < ends else ""
 
@@ -156,7 +156,7 @@ class Guard:
             await (answer or self._app)(scope, receive_limited, send_guarded)
 
     def _foreign(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 403 if a foreign page sent the request, by its Host, Origin and Sec-Fetch-Site headers."""
+        """Returns a 403 if the Host, Origin or Sec-Fetch-Site header shows that a foreign page sent the request."""
         hosts = asked.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         if len(hosts) != 1 or (self._loopback and not is_loopback(re.sub(r":[0-9]+\Z", "", host))):
@@ -213,12 +213,12 @@ def client_of(asked: HTTPConnection) -> str:
 
 
 def add_signin(app: FastAPI, keys: Keys) -> None:
-    """Adds the routes that sign a browser in, by the printed link's code or by the token, and out."""
+    """Adds the routes that sign a browser in (by the code in the printed link, or by the token) and sign it out."""
 
     def opened(request: Request, is_right: Callable[[bytes, str], bool], given: str, problem: str) -> Response:
-        """Opens a session if `given` is right; returns a page that sets its cookie and leads to the page with its key.
+        """Opens a session if `given` is right; returns a page that sets the cookie and forwards to the dashboard.
 
-        With a redirect, a browser would not send the SameSite=Strict cookie if a link on another site led here.
+        After a redirect instead, a browser that came from another site's link would not send a SameSite=Strict cookie.
         """
         try:
             if not is_right(given.encode("utf-8", "replace"), client_of(request)):

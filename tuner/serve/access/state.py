@@ -1,4 +1,4 @@
-"""The service's own folder, in the user's state folder, not among the results, which are data; the secrets in it."""
+"""The service's own folder and its secrets. It is in the user's state folder: the results folder has only data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.record.format import FIELD, FORMAT, check_format
 from tuner.record.storage.files import bytes_in, write_atomically
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
-LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one
+LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed: wrong tries never block the right token
 BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
 ELSEWHERE = f"set {BASE} to a folder of your own"
 
@@ -45,7 +45,7 @@ def state_folder(results: Path) -> Path:
         if status.st_mode & 0o077:
             raise RequestError(f"{each} can be opened by other users; run chmod 700 {each}, or {ELSEWHERE}")
     try:
-        if all(name.startswith(".") for name in os.listdir(folder)):  # empty, but for an unfinished file
+        if all(name.startswith(".") for name in os.listdir(folder)):  # empty, except for an unfinished file
             write_atomically(folder / FIELD, f"{FORMAT}\n")
         text = bytes_in(folder, FIELD, 100).decode().strip()
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def state_folder(results: Path) -> Path:
 
 
 def secret_file(path: Path) -> Path:
-    """Returns the path of a file with a secret, mode 0600; creates it if it is missing, or raises RequestError."""
+    """Returns `path`, a file with a secret and mode 0600; creates a missing file; raises RequestError if it cannot."""
     try:
         if not path.exists():
             write_atomically(path, secrets.token_hex(32))

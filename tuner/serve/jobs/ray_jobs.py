@@ -1,11 +1,11 @@
-"""Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, started on demand.
+"""Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, which starts on demand.
 
 The own cluster runs on this machine, listens on loopback only and has its own token. It outlives the service while a
-search runs there; the next service finds it through the file `cluster.json`. Before the service ends the process that
-the file names, it checks that a service started it.
+search runs there; the next service finds it through the file `cluster.json`. A service ends the process that this file
+names only after it has checked that a service started the process.
 
-All searches share one cluster, because child processes with a Ray of their own would not share the machine: beside a
-search of higher priority on 2 CPUs, two child processes ran 4 trials at once.
+All searches share one cluster. Searches in child processes, each with a Ray of its own, would not share the machine's
+CPUs: on 2 CPUs, two such searches ran 4 trials at once, although one search had a higher priority.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tuner.serve.access.state import secret_file
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-STOP_WAIT_S = 120  # seconds until Ray kills a stopped job; by default 3, but writing the answer and W&B takes longer
-START_S = 120.0  # seconds; a cold start takes 8 to 20 s on two busy cores
-END_S = 40.0  # seconds; Ray drains its node for up to 30 s
+STOP_WAIT_S = 120  # seconds until Ray kills a job that should stop; the default, 3, is too short to write the results
+START_S = 120.0  # seconds for a cluster to start; a cold start takes 8 to 20 s on two busy cores
+END_S = 40.0  # seconds for a cluster to end; Ray drains its node for up to 30 s
 PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
 
 
@@ -64,20 +64,20 @@ class Cluster:
         """Returns the head's process if one runs with this id, start time, user and command line."""
         try:
             head = psutil.Process(self.pid)
-            # The kernel counts from the boot, whose time moves with the clock.
+            # The start time may differ by seconds: the kernel counts from the boot time, which moves with the clock.
             is_ours = abs(head.create_time() - self.born) < 10 and head.uids().effective == os.geteuid()
             return head if is_ours and f"--temp-dir={self.folder}/ray" in head.cmdline() else None
         except (psutil.Error, ValueError, OverflowError):
             return None
 
     def end(self) -> None:
-        """Ends the head, which ends its processes, within END_S, and deletes Ray's temporary files."""
+        """Ends the head process, which ends the cluster; waits up to END_S; deletes Ray's temporary files."""
         if head := self.head():
             head.terminate()
             psutil.wait_procs([head], END_S)
         folder = Path(self.folder)
         if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)  # deletes no link and nothing behind one
+            shutil.rmtree(folder, ignore_errors=True)  # deletes no link, and nothing that a link names
 
 
 def find_cluster(state: Path) -> Cluster | None:
@@ -96,17 +96,17 @@ def find_cluster(state: Path) -> Cluster | None:
 def start_cluster(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources; raises RequestError if it does not accept jobs within START_S."""
     token = secret_file(state / "ray_token")
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path, because that of a Unix socket has at most 107 characters
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path: the path of a Unix socket has at most 107 characters
     with ExitStack() as listeners:
         opened = [listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         port, client, agent = (listener.getsockname()[1] for listener in opened)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
-    # The dashboard agent starts jobs. On its default port, 52365, it would never answer beside another Ray cluster.
+    # The dashboard agent starts jobs. It gets a port of its own: another Ray cluster here may have the default, 52365.
     command += [f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}/ray"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
-    # RAY_ADDRESS and RAY_AUTH_TOKEN name another cluster; Ray prefers RAY_AUTH_TOKEN to the file.
+    # RAY_ADDRESS and RAY_AUTH_TOKEN belong to another cluster; Ray would use RAY_AUTH_TOKEN instead of the token file.
     env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     # With this variable, Ray uses 127.0.0.1 as the node's address and binds every port there. Without it, `ray start`
@@ -139,7 +139,7 @@ def _answers(cluster: Cluster) -> bool:
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job; `last_line` ends Ray's message, which ends with a failed job's output."""
+    """The state of a job; `last_line` is the last line of Ray's message: after a failure, the job's last output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
@@ -156,7 +156,7 @@ class RayJobs:
 
     def __init__(self, address: str, state: Path) -> None:
         self.address, self._state = address, state
-        self._client: JobSubmissionClient | None = None  # of the cluster of --address
+        self._client: JobSubmissionClient | None = None  # client of the cluster of --address
 
     def nodes(self) -> list[dict[str, float]]:
         """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
@@ -215,7 +215,7 @@ class RayJobs:
                 client.stop_job(job)
 
     def close(self) -> None:
-        """Ends the service's own cluster, in which no search may run."""
+        """Ends the service's own cluster; the caller must know that no search runs there."""
         if not self.address and (own := find_cluster(self._state)):
             own.end()
 
@@ -235,8 +235,8 @@ class RayJobs:
 
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Turns errors of Ray, and of the types `more`, into RequestErrors of one line."""
-        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)  # OSError: of library requests
+        """Turns errors of Ray, and errors of the types `more`, into one-line RequestErrors that `what` failed."""
+        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)  # OSError: from `requests`
         try:
             yield
         except kinds as error:

@@ -1,10 +1,10 @@
-"""Requests to start or resume a search: the options that they may set, the command line of each, and its check.
+"""Requests to start or resume a search: the options that they may set, and the check of the resulting command line.
 
 A request sets what a search does: its space by name, budget, searcher, scheduler and resources. The user who starts
-the service sets where all searches read, write and run, and what they send elsewhere.
+the service sets the folders and the cluster of all searches, and whether they send results to W&B.
 
 `python -m tuner.serve.jobs.requests OPTIONS` checks the options of `tuner.run` in a child process, so that the service
-neither imports torch nor executes a space's file. It prints the experiment as JSON, or the error line of `tuner.run`.
+neither imports torch nor executes a space's file. The child prints the experiment as JSON, or `tuner.run`'s error line.
 With ELSEWHERE, a trial need not fit this machine, because the service itself checks the cluster's nodes.
 """
 
@@ -35,13 +35,13 @@ SETTABLE = (
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
 ON_RESUME = ("num_samples", "max_epochs", "time_budget")
-MOST_CHARS = 200  # most characters of a text option in a request
+MOST_CHARS = 200  # maximum characters of a text option in a request
 ELSEWHERE = "--elsewhere"
-CHECK_S = 120.0
+CHECK_S = 120.0  # seconds for the check of one request
 
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
-    """Returns a request's model: the fields have the types of `Options`, and the string literals below them as help."""
+    """Returns a request's pydantic model: a field's type and help are its type in `Options` and the text below it."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
     helps = {
         ast.unparse(field.target): ast.literal_eval(text.value)
@@ -50,7 +50,7 @@ def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[Ba
     }
     kinds, definitions = get_type_hints(Options), dict(more)
     for field in fields:
-        # Null means "not set": the space's own default, or for a resume the value that the search has.
+        # Null means "not set": a new search uses the space's default, and a resumed search keeps its value.
         limit = MOST_CHARS if kinds[field] is str else None
         definitions[field] = (kinds[field] | None, Field(None, description=helps[field], max_length=limit))
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -69,7 +69,7 @@ Resume: type[BaseModel] = _model(
 
 
 def defaults_of(space: str) -> dict[str, Any]:
-    """Returns the default of each option in SETTABLE for a space, without importing it; leaves out computed ones."""
+    """Returns a space's defaults of SETTABLE without importing its file; leaves out defaults that the file computes."""
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     own = {each.name: each.default for each in dataclasses.fields(Space)}
     defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
@@ -84,7 +84,7 @@ def defaults_of(space: str) -> dict[str, Any]:
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
-    """Returns the command line of a new search; raises RequestError for an unknown space or a wrong text."""
+    """Returns the command line of a new search; raises RequestError for an unknown space or an unprintable text."""
     chosen = asked.model_dump(exclude_none=True)
     space, known = chosen.pop("space"), space_files()
     if space not in known:  # a path or a module would let a request run any code
@@ -93,7 +93,7 @@ def start_arguments(asked: BaseModel) -> list[str]:
 
 
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
-    """Returns the arguments that resume a search; `space` is the name in its experiment.json.
+    """Returns the arguments that resume a search; `space` is the space that its experiment.json names.
 
     Before any import, `tuner.run` refuses a folder that names another space. Raises RequestError if the space is not
     one of `search_spaces/`, the name is LATEST, or a text is not printable.
@@ -126,7 +126,7 @@ def _arguments(chosen: dict[str, Any]) -> list[str]:
 def checked_options(arguments: list[str]) -> dict[str, Any]:
     """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
 
-    Raises RequestError in the words of `tuner.run` for a wrong one, and Refused if the check fails.
+    Raises RequestError with the text of `tuner.run` if an argument is wrong, and Refused if the check itself fails.
     """
     check = [sys.executable, "-m", "tuner.serve.jobs.requests", *arguments]
     try:

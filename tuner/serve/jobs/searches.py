@@ -1,6 +1,6 @@
 """The searches that the service was asked to run: checks and queues them, starts them as jobs, records how they end.
 
-Each search is a file, so the next service continues with the queue and the running searches.
+Each search is saved in a file, so that the next service continues with the queued and running searches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
-NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
+NO_DATA_DIR = "--data-dir="  # empty = the space's default; without it, a resume would use the folder in experiment.json
 PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
 IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
@@ -48,12 +48,12 @@ class Search:
 
     name: str
     options: dict[str, Any]  # all fields of the experiment, with defaults filled in
-    arguments: list[str]  # of `tuner.run`, made from the request
+    arguments: list[str]  # the command line of `tuner.run` that the service made from the request
     since: float  # the time of the request; searches of equal priority start in this order
     phase: Phase = "queued"
     job: str = ""  # the id of the Ray job, once it is submitted
     message: str = ""  # why the search waits, failed or stopped
-    submitted: float = 0.0  # 0 before that
+    submitted: float = 0.0  # when the job was submitted; 0 before that
 
     @property
     def experiment(self) -> Experiment:
@@ -86,10 +86,10 @@ def startable(
 ) -> list[tuple[Search, str]]:
     """Chooses the waiting searches that may start now, by priority and then by the time of the request.
 
-    A search may start if the resources that no other search reserves suffice for one of its trials. A search reserves
-    those of `max_concurrent_trials` trials; without that limit, of as many trials as fit. Running searches of lower
-    priority reserve nothing: they release their resources to one of higher priority (`tuner.engine.cluster.nodes`).
-    If a search cannot start, the searches after it wait, too: small ones could delay a large one for ever.
+    A search may start if one of its trials fits the resources that no other search reserves. A search reserves the
+    resources of `max_concurrent_trials` trials; without that limit, of as many as fit. Running searches of lower
+    priority reserve nothing, because they release resources to this search (`tuner.engine.cluster.nodes`). If a search
+    cannot start, all searches after it wait, too; otherwise, small searches could delay a large one for ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -110,8 +110,8 @@ def startable(
         used = [_most_of(holder, nodes) for holder in holders]
         for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
             free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
-            # A trial that fits no known node starts anyway: the search requests a node from the autoscaler, and reports
-            # it if it gets none.
+            # A search whose trials fit no known node starts anyway: it requests a node from the autoscaler, and reports
+            # an error if it gets none.
             if free + 1e-9 < amount and needed.fit(nodes):
                 return chosen
         chosen.append((search, ""))
@@ -128,7 +128,7 @@ def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, 
 
 
 class Searches:
-    """The searches that this service was asked to run; thread-safe. A background thread, `open`, runs them.
+    """The searches that this service was asked to run; thread-safe. `open` starts a background thread that runs them.
 
     `state` is the service's own folder, and `chosen` are arguments of `tuner.run` for every search. Raises RequestError
     if another service starts the searches of this folder, or the state folder is not writable.
@@ -158,7 +158,7 @@ class Searches:
         self._thread.start()
 
     def close(self) -> list[str]:
-        """Stops the thread; returns the names of the searches that still run; without any, ends the own cluster."""
+        """Stops the thread; returns names of searches that still run; if there are none, ends the service's cluster."""
         self._ending.set()
         self._wake.set()
         if self._thread.ident:
@@ -188,7 +188,7 @@ class Searches:
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self.reserved(name):
-            # Only experiment.json is read: the space is refused, or passed to the check by name, before its import.
+            # Reads only experiment.json: a space that the service does not know is refused before anything imports it.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
@@ -198,7 +198,7 @@ class Searches:
             return self._ask(name, resume_arguments(name, saved.space, asked))
 
     def stop(self, name: str) -> Search:
-        """Removes a queued search, or stops a running one as Ctrl-C does, and returns at once; refuses any other."""
+        """Removes a queued search, or stops a running one as Ctrl-C does; returns at once; refuses other searches."""
         with self._lock:
             search = self._searches.get(name)
             if search and search.phase == "queued":
@@ -267,7 +267,7 @@ class Searches:
         self._searches.pop(name, None)
 
     def _change(self, search: Search, **fields: Any) -> Search | None:
-        """Changes fields of a search; returns None if a request has changed it meanwhile, and changes nothing."""
+        """Changes fields of a search; if a request has changed it meanwhile, changes nothing and returns None."""
         with self._lock:
             is_same = self._searches.get(search.name) == search
             return self._put(replace(search, **fields)) if is_same else None
@@ -283,13 +283,13 @@ class Searches:
                     pause_s = PAUSE_S * 10
                     if time.monotonic() - busy > IDLE_S:
                         self._jobs.close()
-                        busy = float("inf")  # the cluster is closed only once, until there is a search again
+                        busy = float("inf")  # closes the cluster only once, until a search runs again
             except Exception as error:  # an unforeseen error must not stop the thread for the other searches
                 message, pause_s = str(error), AFTER_ERROR_S
                 if not isinstance(error, RequestError):
                     traceback.print_exc()
                     message = f"the service failed ({type(error).__name__}); see its output"
-                for search in self._in("queued"):  # each shows why no search can start
+                for search in self._in("queued"):  # each queued search then shows why no search can start
                     self._change(search, message=message)
             self._wake.wait(pause_s)
             self._wake.clear()
@@ -320,7 +320,7 @@ class Searches:
             phase, message = "queued", ""  # nothing was trained: waits for the next cluster
         elif job.state == "lost":
             message = "the cluster that it ran on is gone; resume it"
-        elif job.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
+        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no trial has a finite metric
             phase, message = "done", ""
         self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 

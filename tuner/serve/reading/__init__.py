@@ -1,1 +1,1 @@
-"""The experiments of a results folder, read within bounds and kept up to date."""
+"""Reads the experiments of a results folder, within limits on time and memory, and keeps them up to date."""

@@ -1,4 +1,4 @@
-"""Reads the experiments of a results folder: the list of them, and the current record and figures of each."""
+"""Reads a results folder: the list of its experiments, and each experiment's current record and figures."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tuner.spec.experiment import NAMES
 from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
 from tuner.views.figures.values import chosen, offered
 
-MOST_JOURNAL_BYTES = 512 << 20  # bytes of one journal; enough for a million trials of three reports
-AGAIN_S = 5.0  # seconds before a folder that could not be read is read again, or 20 times as long as reading it took
-MOST_MEMORY = 2 << 30  # bytes by `files.weight`; 230,000 trials of three reports and decisions reach it with 1.5 GB
+MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
+AGAIN_S = 5.0  # seconds until an unreadable folder is read again, or 20 times the failed read's time, if that is longer
+MOST_MEMORY = 2 << 30  # bytes, estimated by `files.weight`; 230,000 trials of three reports reach it, and take 1.5 GB
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
-VIEW_S = 10.0  # seconds for reading one experiment, before the request gets "try again"
-TURN_S, WAIT_S = 0.5, 2.0  # seconds for which a request reads before others may, and for which one waits for its turn
+VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
+TURN_S, WAIT_S = 0.5, 2.0  # seconds: a request reads this long before others may read; it waits this long for its turn
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
@@ -46,22 +46,22 @@ class View:
     drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def figure(self, name: FigureName, values: str = "") -> bytes:
-        """Returns a figure as JSON, empty if it has no data; `values` is the choice of a figure of COMPARING."""
+        """Returns a figure as JSON, empty if it has no data; `values` chooses what a figure of COMPARING compares."""
         with blamed(self.summary.name):
             choice = chosen(self.record, values) if name in COMPARING else ""
             text = self.drawn.get((name, choice))
             if text is None:
                 text = figure_text(FIGURES[name](self.record, *([choice] if choice else [])))
-                if not choice or choice in offered(self.record):  # a client may choose any of many epochs
+                if not choice or choice in offered(self.record):  # any other epoch is drawn again at each request
                     self.drawn[name, choice] = text
         return text
 
 
 @dataclass(frozen=True)
 class Last:
-    """The result of the last read, of the files' state `stamp`, valid until `until` (`time.monotonic`).
+    """The result of the last read, when the files had the state `stamp`; valid until `until` (`time.monotonic`).
 
-    `view` is None if the files cannot be read, or the record was dropped.
+    `view` is None if the files cannot be read, or if the record was dropped to free memory.
     """
 
     stamp: object
@@ -77,7 +77,7 @@ class Last:
 class ExperimentReader:
     """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
 
-    It calls `make_room` after its `weight` has grown, before the memory is used.
+    When `weight` grows, it calls `make_room` before it uses the memory.
     """
 
     def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
@@ -93,20 +93,20 @@ class ExperimentReader:
 
     @property
     def weight(self) -> int:
-        """Estimated bytes of memory that the records and figures take."""
+        """The memory that the records and figures take, in bytes, as an estimate."""
         view = self.last.view if self.last else None
         return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
 
     def known(self) -> Last | None:
-        """Returns the last result if the files have not changed since."""
+        """Returns the last result if the files have not changed since then; None otherwise."""
         last = self.last
         if last is None or time.monotonic() >= last.until or last.stamp != _stamp(self.folder):
             return None
-        # The end of a search's process changes no file.
+        # A search that is killed changes no file, so its process is checked, too.
         return None if last.summary.state == "running" and abandoned(self.folder) else last
 
     def read(self, until: float) -> Last:
-        """Reads the folder's current state; raises NotYet at the time `until` (`time.monotonic`)."""
+        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
         last = self.known()
         if last and last.is_enough:
             return last
@@ -136,7 +136,7 @@ class ExperimentReader:
 
 
 class NotThere(RequestError):
-    """Raised if there is no experiment of that name, or it is a link, or it has no such trial."""
+    """Raised if the requested experiment, trial or file does not exist, or if the experiment is a link."""
 
 
 class ResultsReader:
@@ -146,7 +146,7 @@ class ResultsReader:
         self.root = folder.absolute()
         share(self.root)
         self._lock = threading.Lock()  # guards `_experiments`; never held while a file is read
-        self._experiments: OrderedDict[str, ExperimentReader] = OrderedDict()  # the last requested one is the last
+        self._experiments: OrderedDict[str, ExperimentReader] = OrderedDict()  # in order of latest request
         self._reading = threading.Lock()  # held while a file is read
         self._listing = threading.Lock()
         self._listed: tuple[float, list[Summary]] = -1.0, []  # start time of the last list, and the list
@@ -154,8 +154,8 @@ class ResultsReader:
     def summaries(self) -> list[Summary]:
         """Returns the summaries of all experiments, the most recently started one first.
 
-        One that takes long to read keeps its previous summary or has the state `reading`; the next call continues to
-        read it. Requests that wait for a list all share the next one.
+        An experiment that takes long to read keeps its previous summary, or has the state `reading`; the next call
+        continues to read it. All requests that wait for a list get the same list.
         """
         asked = time.monotonic()
         with self._listing:
@@ -176,12 +176,12 @@ class ResultsReader:
         return sorted(summaries, key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def read_newest(self) -> None:
-        """Reads the experiment that was written last, so that its first page need not wait for its journal."""
+        """Reads the most recently written experiment in advance, so that the first request for it need not wait."""
         with contextlib.suppress(RequestError, OSError):
             self.view(latest_experiment(self.root))
 
     def unchanged(self, name: str) -> Summary | None:
-        """Returns the last summary, always the same object, if the experiment's files have not changed since."""
+        """Returns the last summary, always the same object, if the files have not changed since; None otherwise."""
         self.folder(name)
         reader = self._experiments.get(name)
         last = reader.known() if reader else None
@@ -190,7 +190,7 @@ class ResultsReader:
     def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; raises RequestError if its files are damaged or too large.
 
-        Raises NotThere, or NotYet if reading takes beyond the time `until` (`time.monotonic`), or VIEW_S.
+        Raises NotThere, or NotYet if reading takes beyond the time `until` (`time.monotonic`; None = VIEW_S from now).
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
@@ -198,7 +198,7 @@ class ResultsReader:
         return last.view
 
     def folder(self, name: str) -> Path:
-        """Returns a folder; raises NotThere if there is no such experiment, or it or one of its two files is a link."""
+        """Returns an experiment's folder; raises NotThere without one, or if it, FILE or the journal is a link."""
         folder = self.root / name
         if not (name and re.fullmatch(NAMES["name"][0], name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
@@ -213,7 +213,7 @@ class ResultsReader:
             self._experiments.move_to_end(name)
         last = reader.known()
         if last and last.is_enough:
-            if self._reading.acquire(blocking=False):  # while others read, they make room for new figures too
+            if self._reading.acquire(blocking=False):  # else the thread that reads makes room for new figures
                 self._make_room(reader)
                 self._reading.release()
             return last
@@ -227,7 +227,7 @@ class ResultsReader:
                     raise
             finally:
                 self._reading.release()
-            time.sleep(0.001)  # else this thread would get the lock again before those that wait for it
+            time.sleep(0.001)  # otherwise, this thread would get the lock again before the threads that wait for it
 
     def _make_room(self, reader: ExperimentReader) -> None:
         """Drops records of other experiments, the least recently requested first, until all fit into MOST_MEMORY."""
@@ -254,7 +254,7 @@ class ResultsReader:
 
 
 def _stamp(folder: Path) -> object:
-    """Returns a value that changes whenever a file changes that a view depends on."""
+    """Returns a value that differs after any file that a `View` is made from has changed."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
         own = files if os.path.lexists(files[0]) else ray_files_in(folder)

@@ -1,6 +1,6 @@
-"""Sends a journal as server-sent events: each line is one, and its number is the id from which a client continues.
+"""Sends a journal as server-sent events, one per line; an event's id, the line's number, tells where to continue.
 
-FastAPI's own event routes take 100 us of the event loop for each event; this takes 5 us.
+FastAPI's own event routes take 100 us of the event loop for each event; this module takes 5 us.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
 from tuner.record.storage.files import open_in
 
-# Polling, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
+# The journal is polled, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
 PAUSE_S = 0.2  # seconds between two checks of a journal
 HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
@@ -54,7 +54,7 @@ async def event_frames(
 def read_on(journal: Path, place: Place, after: int = 0) -> tuple[bytes, Place] | None:
     """Returns the events of the next complete lines beyond the journal's first `after`, and the next place.
 
-    None ends the stream, and the client reconnects: the journal shrank, cannot be read, or has a line of CHUNK_BYTES.
+    Returns None if the journal shrank, is unreadable, or has a line of CHUNK_BYTES: the client must then reconnect.
     """
     try:
         with open_in(journal.parent, journal.name) as file:

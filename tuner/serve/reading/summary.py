@@ -23,19 +23,19 @@ MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thous
 class Summary:
     """The summary of one experiment; times are unix seconds.
 
-    `outcome` is the state, or refused if the request was wrong, failed if a finished search has no answer, out of time
-    if the time budget ended a finished one, or killed. `killed`: the search's process ended without recording why.
-    `length` is the most epochs of a trial: `max_epochs`, or fewer once the rungs moved to the length that trials have.
-    `grace_period` and `brackets` are those of the rungs in force. `epochs` counts the epochs of all trials, and
-    `repeated_epochs` those that were trained again. `took_s` leaves out the time between two sessions. `lines` counts
-    the journal's lines that the summary is based on; an event stream can start after them. `resume`, `retrain` and
+    `outcome` is the state, or refused if the request was wrong, failed if a finished search has no best trial, out of
+    time if the time budget ended the search, or killed. `killed`: the search's process ended without recording why.
+    `length` is the maximum epochs of a trial: `max_epochs`, or fewer if the trials end earlier by themselves.
+    `grace_period` and `brackets` describe the current rungs. `epochs` counts the epochs of all trials, and
+    `repeated_epochs` the epochs trained again. `took_s` is the search's seconds without pauses between sessions.
+    `lines` counts the journal's lines in this summary; an event stream can start after them. `resume`, `retrain` and
     `audit` are commands; empty if they would fail. If the experiment's files cannot be read, `error` says why, and
     `state` is damaged. The state `reading` means that the files have not been read yet.
 
-    From `message` on, the fields say what the service knows about the search's job. `state` may then also be queued,
-    starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop,
-    resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service cannot
-    resume or extend the search, `same_epochs` why its epochs per trial cannot change.
+    The fields from `message` on say what the service knows about the search's job. With a job, `state` may also be
+    queued, starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests:
+    stop, resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service
+    cannot resume or extend the search; `same_epochs` says why its epochs per trial cannot change.
     """
 
     name: str
