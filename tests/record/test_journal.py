@@ -38,10 +38,6 @@ def same(one, other):
     return json.dumps(one) == json.dumps(other)  # NaN is not itself
 
 
-def refuse(constant):
-    raise AssertionError(f"{constant} is no JSON")
-
-
 def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
     write_some(tmp_path / "whole")
     content, events = (tmp_path / "whole").read_bytes(), read(tmp_path / "whole")
@@ -59,7 +55,7 @@ def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
     write_some(tmp_path / "j")
     for line in (tmp_path / "j").read_text().splitlines():
-        event = json.loads(line, parse_constant=refuse)
+        event = json.loads(line, parse_constant=pytest.fail)
         assert list(event)[:2] == ["time", "event"]
         assert "trial" not in event or list(event)[2] == "trial"
 

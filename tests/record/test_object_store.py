@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def uri(tmp_path):
+def store(tmp_path):
     """A store that pyarrow opens by its URI, as it does S3's."""
     (tmp_path / "store").mkdir()
-    return f"file://{tmp_path}/store"
+    return ObjectStore(f"file://{tmp_path}/store")
 
 
 @pytest.fixture
@@ -48,8 +48,7 @@ def test_a_folder_is_its_own_working_copy_and_a_uri_has_one_in_the_cache(tmp_pat
     assert local_root("s3://b/x").is_relative_to(os.environ["TUNER_CACHE"])
 
 
-def test_the_store_gets_what_the_folder_gets_and_loses_what_it_loses(uri, folder, tmp_path):
-    store = ObjectStore(uri)
+def test_the_store_gets_what_the_folder_gets_and_loses_what_it_loses(store, folder, tmp_path):
     uploader = Uploader(store, "mine", folder)
     assert uploader.pushed()
     there = tmp_path / "store" / "mine"
@@ -75,8 +74,7 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
     assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
 
 
-def test_a_working_copy_that_is_gone_or_behind_is_brought_back_and_one_that_is_ahead_stays(uri, folder, tmp_path):
-    store = ObjectStore(uri)
+def test_a_working_copy_that_is_gone_or_behind_is_brought_back_and_one_that_is_ahead_stays(store, folder, tmp_path):
     (folder / JOURNAL).write_text("one\ntwo\n")
     Uploader(store, "mine", folder).pushed()
     elsewhere = tmp_path / "elsewhere"
@@ -94,8 +92,8 @@ def test_a_working_copy_that_is_gone_or_behind_is_brought_back_and_one_that_is_a
         store.bring("mine", elsewhere)
 
 
-def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch):
-    store, elsewhere = ObjectStore(uri), tmp_path / "elsewhere"
+def test_an_interrupted_download_is_repeated(store, folder, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
     Uploader(store, "mine", folder).pushed()
     whole = store.filesystem
 
@@ -118,8 +116,8 @@ def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch)
     assert files_of(elsewhere).keys() == files_of(tmp_path / "store" / "mine").keys()
 
 
-def test_a_name_in_the_store_leads_to_no_file_elsewhere(uri, folder, tmp_path, monkeypatch):
-    store, elsewhere = ObjectStore(uri), tmp_path / "elsewhere"
+def test_a_name_in_the_store_leads_to_no_file_elsewhere(store, folder, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
     Uploader(store, "mine", folder).pushed()
     (tmp_path / "store" / "outside").write_text("theirs")
     entry = store.filesystem.get_file_info(store.path("outside"))
@@ -130,9 +128,7 @@ def test_a_name_in_the_store_leads_to_no_file_elsewhere(uri, folder, tmp_path, m
     assert not (tmp_path / "outside").exists()
 
 
-def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_path, monkeypatch):
-    store = ObjectStore(uri)
-
+def test_no_journal_names_a_checkpoint_that_could_not_be_read(store, folder, tmp_path, monkeypatch):
     class Unreadable(io.BytesIO):
         def read(self, size=-1):
             raise OSError(errno.EIO, "Input/output error")
@@ -149,7 +145,7 @@ def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_p
 
 
 @pytest.mark.parametrize("when", ["before the list", "during an upload"])
-def test_no_journal_names_a_checkpoint_that_was_saved_during_the_upload(uri, folder, monkeypatch, when):
+def test_no_journal_names_a_checkpoint_that_was_saved_during_the_upload(store, folder, monkeypatch, when):
     new = folder / "ray" / "00000" / "checkpoint_000001" / "state.pt"
 
     def save():
@@ -167,14 +163,17 @@ def test_no_journal_names_a_checkpoint_that_was_saved_during_the_upload(uri, fol
     walk, class_ = os.walk, Busy if when == "during an upload" else ObjectStore
     if class_ is ObjectStore:  # the journal is measured, then a checkpoint is saved, then the files are listed
         monkeypatch.setattr(os, "walk", lambda path: save() or walk(path))
-    store = class_(uri)
+    store = class_(store.uri)
     uploader = Uploader(store, "mine", folder)
     assert uploader.pushed() and store.read("mine", JOURNAL) == b"one\n"
     assert uploader.pushed() and store.read("mine", JOURNAL) == b"one\ntwo\n"
     assert store.read("mine", "ray/00000/checkpoint_000001/state.pt") == b"more"
 
 
-def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(search_here, uri, tmp_path):
+def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(
+    search_here, store, tmp_path
+):
+    uri = store.uri
     ran = search_here("tiny.py", "--results", uri, "--num-samples", "3", "--max-epochs", "2", "--seed", "3")
     assert ran.code == 0, ran.err
     assert f"{uri}/test, working copy" in ran.out

@@ -1,8 +1,11 @@
 """A folder as plain Ray Tune writes it, really written by it."""
 
+import pytest
 from ray import tune
 
+from tests.serve.conftest import asking
 from tuner.record.results import load
+from tuner.serve.app import create_app
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.one_trial import one_trial
@@ -34,5 +37,9 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
     assert set(all_figures(record)) >= {"curves", "history", "timeline"}
     assert what_if(record, "asha", 1, 2).reproduced is None
     assert "not recorded" in ResultsReader(tmp_path).view("plain").summary.notice
+    found = asking(create_app(tmp_path), "/api/compare?")("name=plain&name=none")
+    row = found["experiments"][0]
+    assert (row["error"], row["trial"], row["best"]) == ("", record.best()[0].id, pytest.approx(0.98))
+    assert [trace["meta"] for trace in found["figures"]["seconds"]["data"]] == ["plain"]
     assert one_trial(record, record.trials[0].id).retrain == ""
     assert "decisions not recorded" in write_report(record).read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiers import further
 
-from tests.serve.conftest import begin
+from tests.serve.conftest import begin, train
 
 # root may write whatever a mode says: only the mount refuses, in a namespace of its own.
 MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
@@ -34,14 +34,10 @@ def mounted(tmp_path):
         pytest.skip("this user may not mount")
     (tmp_path / "results").mkdir()
     journal = begin(tmp_path / "results", "mine")
-    for trial, epoch, loss, status in (("00000", 1, 1.0, "pruned"), ("00001", 10, 0.5, "completed")):
-        config = {"x": 1.0, "speed": 1.0, "noise": 0.0}
-        journal.write("trial_started", trial, config=config, resources={"CPU": 1.0}, node="127.0.0.1")
-        journal.write("report", trial, epoch=epoch, metrics={"loss": loss})
-        if status == "pruned":
-            rung = {"rung": 1, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2}
-            journal.write("decision", trial, epoch=epoch, action="stop", reason="slow", **rung)
-        journal.write("trial_ended", trial, status=status, reason="slow or done")
+    config, stop = {"x": 1.0, "speed": 1.0, "noise": 0.0}, {"action": "stop", "reason": "slow"}
+    rung = {"epoch": 1, "rung": 1, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2}
+    train(journal, "00000", config, [1.0], rung | stop, status="pruned", reason="slow")
+    train(journal, "00001", config, [0.5] * 10)
     journal.write("experiment_finished", state="finished", reason="")
     journal.close()
 

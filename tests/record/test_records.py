@@ -1,16 +1,12 @@
 """The journal's events folded into records, and the best of them."""
 
-import math
-
 import pytest
 
+from tests.serve.conftest import begin
 from tuner.record.checkpoints import SavedCheckpoints
-from tuner.record.journal import Journal
 from tuner.record.records import Folding
 from tuner.record.results import load
-from tuner.record.saved_experiment import save_experiment
 from tuner.record.storage.lock import only_driver
-from tuner.spec.experiment import Experiment
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 
@@ -20,10 +16,6 @@ def report(trial, epoch, time, checkpoint=None, **metrics):
     return {"event": "report", "trial": trial, "epoch": epoch, "time": time, "metrics": metrics, **saved}
 
 
-def ended(trial, time, status="completed", reason="r"):
-    return {"event": "trial_ended", "trial": trial, "time": time, "status": status, "reason": reason}
-
-
 def decided(trial, time, action, reason):
     fields = {"epoch": 1, "rung": 1, "bracket": 0, "value": 1.0, "cutoff": None, "recorded": 0}
     return {"event": "decision", "trial": trial, "time": time, "action": action, "reason": reason, **fields}
@@ -31,9 +23,7 @@ def decided(trial, time, action, reason):
 
 @pytest.mark.parametrize("end", ["kill", "interruption", "finish"])
 def test_a_paused_trial_waits_however_its_session_ended(tmp_path, end):
-    save_experiment(Experiment(space="s", metric="loss", mode="min"), tmp_path, {})
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.write("experiment_started")
+    journal, folder = begin(tmp_path), tmp_path / "demo"
     journal.write("trial_started", "0", config={}, resources={}, node="n")
     pause = decided("0", 2, "pause", "waits at rung 1")
     journal.write("decision", "0", **{name: pause[name] for name in pause.keys() - {"event", "trial", "time"}})
@@ -43,9 +33,9 @@ def test_a_paused_trial_waits_however_its_session_ended(tmp_path, end):
     if end == "finish":
         journal.write("experiment_finished", state="finished", reason="")
     journal.close()
-    with only_driver(tmp_path):
+    with only_driver(folder):
         pass
-    paused, started = load(tmp_path).trials
+    paused, started = load(folder).trials
     assert (paused.status, paused.reason) == ("paused", "waits at rung 1")
     assert started.status == ("running" if end == "finish" else "interrupted")
 
@@ -63,17 +53,10 @@ def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
         {**START, "trial": "0", "time": 400},
         report("0", 4, 440, loss=1.0),
         report("0", 5, 441, loss=1.0),
-        ended("0", 500),
+        {"event": "trial_ended", "trial": "0", "time": 500, "status": "completed", "reason": "r"},
     ]
     known = [Folding(events[:n]).records()[0].epoch_seconds for n in range(1, len(events) + 1)]
     assert known == [None, None, 2, 2, 2, 2, 4, 4, 4, 4, 3, 3]
-
-
-@pytest.mark.parametrize(("mode", "epoch"), [("min", 2), ("max", 4)])
-def test_the_best_report_is_the_best_finite_one_and_the_earlier_of_equals(mode, epoch):
-    losses = [2.0, 1.0, 1.0, 3.0, 3.0, math.nan, math.inf, -math.inf]
-    (record,) = Folding(report("0", i + 1, i, loss=loss) for i, loss in enumerate(losses)).records()
-    assert record.best("loss", mode).epoch == epoch
 
 
 def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):

@@ -7,10 +7,8 @@ import pytest
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
-from tuner.record.events import RETURNED
 from tuner.record.reading import read
-from tuner.record.records import Decision, Report, TrialRecord
-from tuner.record.results import ExperimentRecord, load
+from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
 from tuner.rules.own_length import OwnLength, at_length
@@ -135,60 +133,3 @@ def test_the_grace_period_of_auto_is_a_share_of_the_length(epochs, grace):
     assert at_length(rules, 0) == at_length(rules, 1000) == rules
     many = replace(rules, reduction_factor=1.035)  # 94 rungs from epoch 40 to 1,000; from 1 to 49 there would be 113
     assert len(at_length(many, epochs).rungs()) <= 100
-
-
-def ended(number, trained, status="completed", rung=None):
-    reports = tuple(Report(e, {"loss": 1 + number / 100}, None, e, 100 * number + e) for e in range(1, trained + 1))
-    decisions = () if rung is None else (Decision(rung, rung, 0, 1.0, 0.5, 9, "stop", "why"),)
-    took = {"seconds": 30.0 + 2 * trained, "epoch_seconds": 2.0 if trained > 1 else None}
-    reason = RETURNED if status == "completed" else "r"
-    return TrialRecord(f"{number:05}", {"lr": 0.1 * number}, status, reason, reports, decisions, **took)
-
-
-def saved(*trials, state="finished", **options):
-    experiment = Experiment(**{"space": "x.py", "max_epochs": 16, "name": "e", "results": "/nowhere", **options})
-    verdict = verdict_of(ExperimentRecord(experiment, {}, trials, state))
-    return verdict.epochs_saved, verdict.seconds_saved, verdict.about("saved")
-
-
-def test_only_what_a_rule_stopped_was_saved_against_the_length_of_the_others():
-    stopped = [ended(n, 1, "pruned", rung=1) for n in (5, 6)]
-    epochs, seconds, text = saved(ended(0, 4), ended(1, 4), *stopped)
-    assert (epochs, seconds) == (6, 12.0) and text.startswith("About 6 of 16 epochs (38 %) and 12 s on workers.")
-    assert "lets each of the 2 trials that asha stopped train 4 epochs at the search's median speed." in text
-    # A trial with a speed of its own counts at it: the start of its worker is in neither.
-    slow = replace(ended(7, 2, "pruned", rung=2), epoch_seconds=5.0)
-    epochs, seconds, text = saved(ended(0, 4), ended(1, 4), *stopped, slow)
-    assert (epochs, seconds) == (8, 22.0) and "at its own speed (2 of them at the search's median speed)." in text
-    one = saved(ended(0, 4), slow)
-    assert one[:2] == (2, 10.0) and one[2].endswith("lets the trial that asha stopped train 4 epochs at its own speed.")
-    # No trial reported twice in one attempt: nothing is known of the seconds.
-    unknown = saved(replace(ended(0, 4), epoch_seconds=None), *stopped)
-    assert unknown[:2] == (6, 0.0) and "epochs (50 %). This" in unknown[2]
-    assert unknown[2].endswith("stopped train 4 epochs.")
-    # Every trial diverged: no rule stopped one.
-    nan = (Decision(1, None, None, None, None, 0, "stop", "the training diverged"),)
-    diverged = [replace(ended(n, 1, "pruned"), decisions=nan) for n in range(3)]
-    assert saved(*diverged, ended(3, 4)) == (0, 0.0, "")
-    # No trial has ended by itself yet: how many epochs the stopped ones would have trained is unknown.
-    assert saved(*stopped, ended(0, 3, "running"), state="running") == (0, 0.0, "")
-    # --stop ended some: they say nothing about the length.
-    assert saved(ended(0, 4), *stopped, stop=("loss=0",)) == (0, 0.0, "")
-    # Of trials of unequal length, the longest is a bound.
-    bound = saved(ended(0, 4), ended(1, 9), ended(5, 1, "pruned", rung=1))
-    assert bound[0] == 8 and bound[2].startswith("At most 8 of 22 epochs (36 %)")
-    assert "as long as the longest of the others (9 epochs)" in bound[2]
-
-
-@pytest.mark.parametrize(
-    ("length", "why"),
-    [(0, "compares trials after epoch 40, and they ended after 10 or fewer"), (10, "the others had passed the rungs")],
-)
-def test_a_search_whose_trials_passed_the_rungs_says_why_it_pruned_nothing(length, why):
-    experiment = Experiment(space="x.py", name="e", results="/nowhere", **UNKNOWN)
-    trials = tuple(ended(n, 10) for n in range(3))
-    verdict = verdict_of(ExperimentRecord(experiment, {}, trials, "finished", length=length))
-    assert f"{why}. Give --max-epochs 10." in verdict.about("warning")
-    assert [point.term for point in verdict.points].count("warning") == 1
-    assert verdict.steps[0].command.endswith("--max-epochs 10")
-    assert length or verdict.about("pruned") == "0 of 3 trials: no trial was compared with another."

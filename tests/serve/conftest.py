@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import socket
+import subprocess
+import sys
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -90,36 +92,57 @@ class Jobs:
         self.closed += 1
 
 
-def in_this_process(arguments):
-    """What the check's own process does."""
-    return dataclasses.asdict(experiment_of(arguments))
-
-
 def client_of(app, token=""):
     """A client on loopback, with the token if one is given."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return TestClient(app, base_url=HERE, raise_server_exceptions=False, headers=headers)
 
 
-def begin(results, name="demo", **options):
+def asking(app, path):
+    """Returns a function that gives the JSON which the app answers for what follows `path`."""
+    client = client_of(app)
+
+    def ask(more="", status=200):
+        answer = client.get(path + more)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    return ask
+
+
+@contextlib.contextmanager
+def started(*argv, **options):
+    """A process of Python that serves; with its address. It is killed in the end."""
+    process = subprocess.Popen([sys.executable, *argv], stdout=subprocess.PIPE, text=True, **options)
+    try:
+        yield process, process.stdout.readline().split(" at ")[1].split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def begin(results, name="demo", facts=None, **options):
     """A folder as a search that has begun leaves it; gives its journal."""
     folder = results / name
     folder.mkdir()
     options = {"space": "quadratic", "max_epochs": 27, "reduction_factor": 3, **options}
-    experiment = Experiment(name=name, results=str(results), **options)
-    save_experiment(experiment, folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
+    facts = {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"], **(facts or {})}
+    save_experiment(Experiment(name=name, results=str(results), **options), folder, facts)
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     return journal
 
 
-def train(journal, trial, config, losses, *decisions, status="completed", reason="trained its 4 epochs"):
+def train(journal, trial, config, losses, *decisions, status="completed", reason="trained its 4 epochs", error=""):
     """Writes a whole trial, which reports these losses; a decision has at least its epoch, value, action and reason."""
     journal.write("trial_started", trial, config=config, resources={"CPU": 2}, node="n")
     for epoch, loss in enumerate(losses, 1):
         journal.write("report", trial, epoch=epoch, metrics={"loss": loss, "train_s": 0.5})
     for decision in decisions:
         journal.write("decision", trial, **{"rung": None, "bracket": None, "cutoff": None, "recorded": 0} | decision)
+    if error:
+        journal.write("trial_failed", trial, error=error, kind="user", will_retry=False)
+        status, reason = "failed", error
     journal.write("trial_ended", trial, status=status, reason=reason)
 
 
@@ -141,7 +164,9 @@ def ended(service, name="demo", **options):
 @pytest.fixture
 def service(tmp_path, monkeypatch):
     """The app with its parts; `service.reopened()` is the same folder after a restart."""
-    monkeypatch.setattr("tuner.serve.jobs.searches.checked_options", in_this_process)
+    monkeypatch.setattr(  # as the check's own process does
+        "tuner.serve.jobs.searches.checked_options", lambda arguments: dataclasses.asdict(experiment_of(arguments))
+    )
     results = tmp_path / "results"
     results.mkdir()
     jobs, opened = Jobs(), []

@@ -8,13 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
-import plotly.graph_objects as go
 import psutil
 import pytest
 from tiers import further
 
 from tests.serve import test_hostile
-from tests.serve.conftest import begin, client_of, serving, train
+from tests.serve.conftest import asking, begin, serving, train
 from tests.serve.test_hostile import REPORT, STARTED
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.serve import analysis
@@ -30,18 +29,15 @@ FACTS = {"created": 1000.0, "space": {"params": {}}}
 def results(tmp_path):
     """12 trials of 4 epochs whose loss is x + 1 / epoch; the worse half is pruned at epoch 2; one never reports."""
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
-    journal = begin(tmp_path, NAME, **options, reduction_factor=2)
+    journal = begin(tmp_path, NAME, {**FACTS, "data": {"source": ""}}, **options, reduction_factor=2)
     folder = tmp_path / NAME
-    save_experiment(load_experiment(folder)[0], folder, {**FACTS, "data": {"source": ""}})
     for number in range(12):
         config, pruned = {"x": number / 10, "y": (number * 5) % 13, "act": "<b>relu</b>"}, number >= 6
         losses = [number / 10 + 1 / epoch for epoch in range(1, 3 if pruned else 5)]
         at = {"epoch": 2, "rung": 2, "bracket": 0, "value": losses[1], "cutoff": 0.9, "action": "stop"}
         worse = {"status": "pruned", "reason": "worse"} if pruned else {}
         train(journal, f"{number:05}", config, losses, *([at | {"reason": "worse"}] if pruned else []), **worse)
-    journal.write("trial_started", "00012", config={"x": 1.2, "y": 8, "act": "<b>relu</b>"}, resources={}, node="n")
-    journal.write("trial_failed", "00012", error="boom", kind="user", will_retry=False)
-    journal.write("trial_ended", "00012", status="failed", reason="boom")
+    train(journal, "00012", {"x": 1.2, "y": 8, "act": "<b>relu</b>"}, [], error="boom")
     journal.write("experiment_finished", state="finished", reason="")
     journal.close()
     (folder / "ray" / "00003").mkdir(parents=True)
@@ -51,21 +47,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def ask(results):
-    client = client_of(create_app(results))
-
-    def get(path, status=200):
-        answer = client.get(f"/api/experiments/{NAME}{path}")
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-    return get
-
-
-def test_what_if_nothing_had_been_stopped_says_what_is_not_known(ask):
-    answer = ask("/what-if?scheduler=fifo")
-    outcome = answer["outcome"]
-    assert outcome["stopped"] == {"least": 0, "most": 0} and outcome["stopped_recorded"] == 6
-    go.Figure(answer["figure"])
+    return asking(create_app(results), f"/api/experiments/{NAME}")
 
 
 def test_rules_that_cannot_be_replayed_are_refused_in_the_forms_words(ask):
@@ -108,6 +90,7 @@ def test_one_trial_has_its_decisions_output_and_command(ask):
     assert [log["tail"] for log in trained["logs"]] == ["epoch 1\nepoch 2\n"]
     assert trained["retrain"].endswith("--trial 00003") and "on 2 CPU" in trained["cost"]
     assert failed["row"]["errors"] == ["boom"] and failed["retrain"] == "" and failed["figure"]["data"] == []
+    assert "no trial of that id" in ask("/trials/99999", 404)["error"]
 
 
 @pytest.mark.parametrize(("space", "facts"), [("tiny", {}), ("__main__:space", {"data": {"source": ""}})])
@@ -116,13 +99,9 @@ def test_no_command_trains_a_function_or_a_notebooks_task_again(ask, results, sp
     (results / NAME / "best").mkdir()
     (results / NAME / "best" / "config.json").write_text("{}")
     assert ask("/changes")["summary"]["retrain"].endswith("best/config.json")
+    assert ask("/audit")["result"] is None and ask("/audit")["command"].startswith(f"python -m tuner.audit {NAME} ")
     save_experiment(replace(experiment, space=space), results / NAME, FACTS | facts)
     assert ask("/trials/00003")["retrain"] == ask("/audit")["command"] == ask("/changes")["summary"]["retrain"] == ""
-
-
-def test_an_audit_is_none_until_there_was_one_and_its_command_is_said(ask):
-    assert "no trial of that id" in ask("/trials/99999", 404)["error"]
-    assert ask("/audit")["result"] is None and ask("/audit")["command"].startswith(f"python -m tuner.audit {NAME} ")
 
 
 def test_figures_are_drawn_once_a_record(ask, monkeypatch):

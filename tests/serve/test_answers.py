@@ -24,16 +24,6 @@ def page(rows, **named):
     return json.loads(answers.text_of(Page(len(rows), **named), rows=iter(rows)))
 
 
-def test_what_fits_is_as_it_is():
-    rows = [{"a": 1.5, "b": ["x", None, float("nan")]}]
-    assert page(rows) == {"total": 1, "rows": [{"a": 1.5, "b": ["x", None, "nan"]}], "left_out": 0}
-
-
-def test_a_text_reverses_no_line_of_the_page():
-    rows = ["a\u202eb", "\\u202e", "\\\u2066", "\u2028\u05d0", {"x": "\u2069"}]
-    assert page(rows)["rows"] == ["a\\u202eb", "\\u202e", "\\\\u2066", "\u2028\u05d0", {"x": "\\u2069"}]
-
-
 def test_rows_that_do_not_fit_are_counted(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 1000)
     answer = page(["x" * 90] * 50)
@@ -47,16 +37,19 @@ MILLION = "... (1,000,000 characters)"
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
+        ({"a": 1.5, "b": ["x", None, float("nan")]}, {"a": 1.5, "b": ["x", None, "nan"]}),
+        (["a\u202eb", "\\u202e", "\\\u2066", {"x": "\u2069"}], ["a\\u202eb", "\\u202e", "\\\\u2066", {"x": "\\u2069"}]),
+        ("\u2028\u05d0", "\u2028\u05d0"),
         ({"errors": ["x" * 10**6] * 30}, {"errors": ["x" * 400 + MILLION] * 30}),
         ({"k" * 10**6: [[]] * 10**5}, {"k" * 4000 + MILLION: [[]] * 4000 + ["left out: 96,000 more"]}),
         ({str(n): n for n in range(10**5)}, {str(n): n for n in range(4000)} | {"left out": "96,000 more"}),
         ({"a": "\x00" * 10**6, "lr": 0.5}, {"a": "\x00" * 4000 + MILLION, "lr": 0.5}),
         ("\U0001f600" * 10**6, "\U0001f600" * 4000 + MILLION),
     ],
-    ids=["texts", "name", "numbers", "beside short", "escapes"],
+    ids=["fits", "reverses a line", "reverses none", "texts", "name", "numbers", "beside short", "escapes"],
 )
-def test_a_long_row_is_cut_and_says_so(value, shown):
-    assert page([value])["rows"] == [shown] and len(json.dumps(shown)) < answers.MOST_ROW
+def test_a_row_reverses_no_line_and_a_long_one_is_cut_and_says_so(value, shown):
+    assert page([value]) == {"total": 1, "rows": [shown], "left_out": 0} and len(json.dumps(shown)) < answers.MOST_ROW
 
 
 def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):

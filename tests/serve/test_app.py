@@ -5,8 +5,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
@@ -14,7 +12,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.serve.conftest import TOKEN, begin, client_of, train
+from tests.serve.conftest import TOKEN, begin, client_of, started, train
 from tuner.record.journal import Journal
 from tuner.record.results import Following, load
 from tuner.record.storage.lock import only_driver
@@ -57,10 +55,7 @@ def get(client, path):
 def test_the_list_says_state_counts_and_best(client):
     (row,) = get(client, "")["experiments"]
     assert (row["name"], row["state"], row["started"]) == ("demo", "finished", 1000.0)
-    assert row["counts"] == {
-        "suggested": 0, "running": 0, "paused": 0, "completed": 1, "pruned": 2, "failed": 0, "interrupted": 0
-    }  # fmt: skip
-    assert row["best"]["trial"] == "0" and row["best"]["value"] == 1.0
+    assert (row["counts"]["completed"], row["counts"]["pruned"], row["best"]["value"]) == (1, 2, 1.0)
     assert row["resume"].startswith("python -m tuner.run --resume demo --results ") and row["retrain"] == ""
 
 
@@ -73,13 +68,6 @@ def test_trials_come_in_pages_with_their_reason_and_nan_as_a_string(client):
     for query in ("offset=-1", "limit=0", "limit=10001", "limit=x", "offset=1e99", "offset=nan"):
         answer = client.get(f"/api/experiments/demo/trials?{query}")
         assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
-
-
-def test_close_calls_come_first(client):
-    answer = get(client, "/demo/rungs")
-    assert [d["margin"] for d in answer["decisions"]] == [0.5, None, None, None]
-    (rung,) = answer["rungs"]
-    assert (rung["reached"], rung["continued"], rung["stopped"], rung["cutoff_then"]) == (2, 1, 1, 3.5)
 
 
 def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
@@ -101,9 +89,7 @@ def test_one_without_a_journal_is_shown_as_just_begun_and_one_whose_trials_faile
     (results / "new" / "journal.jsonl").unlink()
     assert get(client, "/new")["lines"] == 0 and get(client, "/new/figures") == {}
     journal = begin(results, "broken")
-    journal.write("trial_started", "0", config={"lr": 0.1}, resources={"CPU": 1}, node="n")
-    journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
-    journal.write("trial_ended", "0", status="failed", reason="boom")
+    train(journal, "0", {"lr": 0.1}, [], error="boom")
     assert get(client, "/broken")["best"] is None and set(get(client, "/broken/figures")) == {"timeline"}
     assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
 
@@ -157,7 +143,7 @@ def test_rows_and_figures_together_stay_below_the_largest_answer(client, monkeyp
     assert "left out" in texts and not all(figure["data"] for figure in figures.values())
 
 
-def test_the_page_loads_nothing_from_elsewhere(client):
+def test_the_page_loads_nothing_from_elsewhere_and_nothing_else_may_run_a_script(client):
     page = client.get("/")
     assert page.status_code == 200 and "//" not in page.text.replace("<!doctype html>", "")
     for path in ("/page.css", "/page.js", "/plotly.min.js"):
@@ -168,6 +154,11 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self' 'unsafe-eval';")
     assert "unsafe-inline" not in policy and "http" not in policy and "*" not in policy
+    for path in ("/api/experiments", "/api/docs", "/page.js", "/nothing"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self';")
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
 
 
 def test_plotlys_script_is_sent_compressed_and_once_a_day(client):
@@ -179,14 +170,6 @@ def test_plotlys_script_is_sent_compressed_and_once_a_day(client):
     assert first.headers["cache-control"] == plain.headers["cache-control"] == "private, max-age=86400"
 
 
-def test_nothing_but_the_page_may_run_a_script(client):
-    for path in ("/api/experiments", "/api/docs", "/page.js", "/nothing"):
-        headers = client.get(path).headers
-        assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self';")
-        assert headers["cross-origin-resource-policy"] == "same-origin"
-        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
-
-
 def test_the_api_is_described(client):
     paths = client.get("/api/openapi.json").json()["paths"]
     writes = {path for path, methods in paths.items() if set(methods) - {"get"}}
@@ -194,11 +177,6 @@ def test_the_api_is_described(client):
     assert writes == {f"/api/experiments{rest}" for rest in actions}
     docs = client.get("/api/docs").text
     assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs
-
-
-def test_the_page_writes_texts_as_texts():
-    code = "".join(path.read_text() for path in SCRIPTS.glob("*.js"))
-    assert not any(way in code for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
 
 
 NAMES = [
@@ -335,17 +313,11 @@ service.main(sys.argv[1:])
 
 
 def test_it_ends_soon_whatever_a_thread_works_on_and_whatever_it_has_in_memory(results):
-    command = [sys.executable, "-c", SLOW, "--results", str(results), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        url = process.stdout.readline().split(" at ")[1].split()[0]
-        with ThreadPoolExecutor(1) as threads:
-            asked = threads.submit(httpx.get, f"{url}slow", trust_env=False, timeout=60)
-            while process.stdout.readline() != "asked\n":
-                pass
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-            assert isinstance(asked.exception(), httpx.HTTPError)
-    finally:
-        process.kill()
-        process.communicate()
+    service = started("-c", SLOW, "--results", str(results), "--port", "0")
+    with service as (process, url), ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(httpx.get, f"{url}slow", trust_env=False, timeout=60)
+        while process.stdout.readline() != "asked\n":
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert isinstance(asked.exception(), httpx.HTTPError)

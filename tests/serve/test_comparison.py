@@ -1,12 +1,10 @@
 """The route that compares experiments: what it reads, refuses, keeps and says."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
-from tests.serve.conftest import client_of
+from tests.serve.conftest import asking, serving
 from tests.views.test_compare import write_search
 from tuner.record.events import line_of
 from tuner.record.reading import NotYet
@@ -31,14 +29,7 @@ def results(tmp_path):
 
 @pytest.fixture
 def ask(results):
-    client = client_of(create_app(results))
-
-    def get(query, status=200):
-        answer = client.get(f"/api/compare?{query}")
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-    return get
+    return asking(create_app(results), "/api/compare?")
 
 
 def names(figure):
@@ -133,28 +124,13 @@ def test_hostile_options_and_ranges_are_cut(ask, results):
     assert max(map(len, texts)) <= 300
 
 
-def test_a_folder_of_plain_ray_is_compared(results, ask):
-    folder = results / "plain" / "train_1"
-    folder.mkdir(parents=True)
-    (results / "plain" / "tuner.pkl").touch()
-    (folder / "params.json").write_text('{"lr": 0.1}')
-    rows = [{"training_iteration": i, "loss": 3 - i, "timestamp": 1000 + i, "time_total_s": i} for i in (1, 2)]
-    (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = ask("name=plain&name=a")
-    row = found["experiments"][0]
-    assert row["error"] == "" and row["best"] == 1 and row["trial"] and row["best_epochs"] == 2
-    assert names(found["figures"]["seconds"]) == ["plain", "a"]
-
-
 def test_a_search_that_waits_to_be_started_is_a_row(service):
     name = service.owner.post("/api/experiments", json={"space": "quadratic", "num_samples": 2}).json()["name"]
     (row,) = service.anyone.get(f"/api/compare?name={name}").json()["experiments"]
     assert row["error"] == "" and row["trials"] == 0 and row["best"] is None
 
 
-def test_the_client_waits_until_all_are_read(viewer, results, monkeypatch):
-    for name in "ab":
-        shutil.copytree(results / name, Path(viewer.results) / name)
+def test_the_client_waits_until_all_are_read(results, monkeypatch):
     real, states = comparison.Comparisons.of, []
 
     def slow(self, name, until):
@@ -164,5 +140,6 @@ def test_the_client_waits_until_all_are_read(viewer, results, monkeypatch):
         return real(self, name, until)
 
     monkeypatch.setattr(comparison.Comparisons, "of", slow)
-    found = Client(viewer.url).compare("a", "b")
+    with serving(create_app(results)) as served:
+        found = Client(served.url).compare("a", "b")
     assert [row["state"] for row in found["experiments"]] == ["finished"] * 2 and len(states) == 6

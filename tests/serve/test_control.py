@@ -35,11 +35,6 @@ def state(service, name):
     return row["state"], row["actions"]
 
 
-def finish(journal, state, reason="", **more):
-    journal.write("experiment_finished", state=state, reason=reason, **more)
-    journal.close()
-
-
 def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service):
     row = service.start(name="a", num_samples=4, searcher="grid", grace_period=2)
     assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
@@ -121,13 +116,6 @@ def test_the_form_shows_the_defaults_that_a_search_gets(service, name):
     assert shown[name] == {each: whole[each] for each in SETTABLE}
 
 
-def test_a_name_is_taken_once(service):
-    service.start(name="a")
-    assert "queued or running" in service.start(409, name="a")["error"]
-    service.begin("b").close()
-    assert "already exists" in service.start(422, name="b")["error"]
-
-
 def test_what_waits_is_in_the_list_and_says_for_what_and_since_when(service):
     service.start(name="a")
     assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
@@ -207,7 +195,9 @@ def test_a_search_waits_for_room_among_all_nodes():
     assert chosen(capped[:1], capped[1:2], [{"CPU": 1}]) == []
 
 
-def test_the_queue_survives_a_restart(service):
+def test_the_queue_survives_a_restart_and_one_service_at_a_time_starts_searches_of_a_folder(service):
+    with pytest.raises(RequestError, match="another tuner.serve"):
+        Searches(service.results, state_folder(service.results), service.jobs, [])
     service.start(name="a")
     service.searches.step()
     service.start(name="b")
@@ -216,11 +206,6 @@ def test_the_queue_survives_a_restart(service):
     service.jobs.job_states = {job: JobState("ended", 0) for job in service.jobs.job_states}
     again.searches.step()
     assert len(service.jobs.submitted) == 2 and state(again, "b")[0] == "starting"
-
-
-def test_one_service_at_a_time_starts_searches_of_a_folder(service):
-    with pytest.raises(RequestError, match="another tuner.serve"):
-        Searches(service.results, state_folder(service.results), service.jobs, [])
 
 
 def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
@@ -280,21 +265,6 @@ def test_stop_takes_a_waiting_search_from_the_queue_and_signals_the_job_of_anoth
     assert state(service, "a") == ("interrupted", ["resume"])
 
 
-def test_resume_extends_and_goes_by_the_command_lines_resume(service):
-    finish(service.begin("a"), "finished")
-    row = service.owner.post(f"{ALL}/a/resume", json={"num_samples": 30, "time_budget": "1h"})
-    assert row.status_code == 202 and row.json()["state"] == "queued"
-    service.searches.step()
-    (arguments,) = service.jobs.submitted.values()
-    assert arguments[:4] == ["--resume=a", "--space=quadratic", "--num-samples=30", "--time-budget=1h"]
-
-
-def test_resume_refuses_what_the_command_line_refuses(service):
-    finish(service.begin("a"), "interrupted")
-    for asked, status in (({"num_samples": 2}, 422), ({"seed": 3}, 422), ({"num_samples": None}, 202)):
-        assert service.owner.post(f"{ALL}/a/resume", json=asked).status_code == status
-
-
 def test_what_cannot_be_extended_says_why(service):
     ended(service)
     row = service.owner.get(f"{ALL}/demo").json()
@@ -312,15 +282,16 @@ def test_what_cannot_be_extended_says_why(service):
     assert refused.status_code == 422 and row["not_resumed"] in refused.json()["error"]
 
 
-def test_latest_is_no_name_of_a_search(service):
+def test_a_name_is_taken_once_and_latest_is_none(service):
     """`--resume=latest` goes on with another one."""
-    answer = service.owner.post(ALL, json={"space": "quadratic", "name": "latest"})
-    assert answer.status_code == 422 and "give another name" in answer.json()["error"]
     for name in ("latest", "newest"):
         service.begin(name).close()
     answer = service.owner.post(f"{ALL}/latest/resume")
     assert answer.status_code == 422 and "rename the folder latest" in answer.json()["error"]
-    assert not service.searches.all()
+    assert "give another name" in service.start(422, name="latest")["error"]
+    assert "already exists" in service.start(422, name="newest")["error"] and not service.searches.all()
+    service.start(name="a")
+    assert "queued or running" in service.start(409, name="a")["error"]
 
 
 def test_what_the_service_cannot_stop_or_resume_says_why(service):
@@ -333,40 +304,35 @@ def test_what_the_service_cannot_stop_or_resume_says_why(service):
     assert "was not started by this service" in refused("stop")
     with only_driver(service.results / "a"):
         assert f"a is run by process {os.getpid()}" in refused("resume")
-    finish(journal, "failed", reason="--metric los: no report has it", refused=True)
+    journal.write("experiment_finished", state="failed", reason="--metric los: no report has it", refused=True)
     assert state(service, "a") == ("failed", [])
     assert refused("resume") == "a was refused: the search would be refused again; start a new one"
+    service.begin("b").write("experiment_finished", state="interrupted", reason="")
+    for asked, status in (({"num_samples": 2}, 422), ({"seed": 3}, 422), ({"num_samples": None}, 202)):
+        assert service.owner.post(f"{ALL}/b/resume", json=asked).status_code == status
 
 
-@pytest.fixture
-def client(service):
-    """The Python client over a real port."""
+def test_the_client_starts_reads_stops_waits_and_raises_in_the_services_words(service):
     with serving(service.app) as served:
-        yield Client(served.url, service.token)
-
-
-def test_the_client_starts_reads_stops_and_waits(service, client):
-    assert client.start("quadratic", name="a", num_samples=3)["state"] == "queued"
-    service.searches.step()
-    journal = service.begin("a", num_samples=3)
-    journal.write("trial_started", "0", config={"x": 1}, resources={}, node="n")
-    assert client.get("a")["state"] == "running" and [row["trial"] for row in client.trials("a")] == ["0"]
-    events = client.events("a")
-    assert [next(events)["event"] for _ in range(2)] == ["experiment_started", "trial_started"]
-    events.close()
-    assert client.stop("a")["state"] == "stopping"
-    with pytest.raises(TimeoutError, match="a is stopping"):
-        client.wait("a", timeout_s=0)
-    service.end_jobs("stopped")
-    assert client.wait("a", 5)["state"] == "interrupted"
-    assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"
-
-
-def test_the_clients_errors_are_the_services_words(client):
-    with pytest.raises(ServiceError, match="no experiment of that name") as caught:
-        client.get("nothing")
-    assert caught.value.status == 404
-    with pytest.raises(ServiceError, match="must be one of"):
-        client.start("nothing")
-    with pytest.raises(ValueError, match="give the service's address"):
-        Client("box:8800")
+        client = Client(served.url, service.token)
+        with pytest.raises(ServiceError, match="no experiment of that name") as caught:
+            client.get("nothing")
+        assert caught.value.status == 404
+        with pytest.raises(ServiceError, match="must be one of"):
+            client.start("nothing")
+        with pytest.raises(ValueError, match="give the service's address"):
+            Client("box:8800")
+        assert client.start("quadratic", name="a", num_samples=3)["state"] == "queued"
+        service.searches.step()
+        journal = service.begin("a", num_samples=3)
+        journal.write("trial_started", "0", config={"x": 1}, resources={}, node="n")
+        assert client.get("a")["state"] == "running" and [row["trial"] for row in client.trials("a")] == ["0"]
+        events = client.events("a")
+        assert [next(events)["event"] for _ in range(2)] == ["experiment_started", "trial_started"]
+        events.close()
+        assert client.stop("a")["state"] == "stopping"
+        with pytest.raises(TimeoutError, match="a is stopping"):
+            client.wait("a", timeout_s=0)
+        service.end_jobs("stopped")
+        assert client.wait("a", 5)["state"] == "interrupted"
+        assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"

@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.serve import conftest
 from tests.serve.conftest import HERE, client_of
 from tuner.record.events import sealed
 from tuner.record.format import FORMAT
 from tuner.record.results import Following
-from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
+from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.record.storage.lock import driver_of
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.reading.results_reader import ResultsReader
-from tuner.spec.experiment import Experiment
 
 VIEWS = ("", "/trials", "/rungs", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
 CONFIG = {"lr": 0.1, "b": 1}
@@ -32,10 +32,9 @@ DECISION = {
 
 def begin(results, name, events=(), facts=None, **options):
     """An experiment with these events, whatever they are."""
+    options = {"space": "tiny", "max_epochs": 4, "reduction_factor": 2, **options}
+    conftest.begin(results, name, {"space": {"params": {}}, **(facts or {})}, **options).close()
     folder = results / name
-    folder.mkdir()
-    experiment = Experiment(**{"name": name, "results": str(results), "space": "tiny", "max_epochs": 4, **options})
-    save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
     first = {"time": 0.5, "event": "experiment_started", "format": FORMAT}
     (folder / "journal.jsonl").write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in (first, *events)))
     return folder
@@ -183,6 +182,8 @@ def test_a_damaged_folder_is_a_row_that_says_so(service, patient):
     for name, kind in names.items():
         assert shown(service, name)["/trials"] == 422, kind
         shutil.rmtree(service.results / name)
+    assert list(rows(service)) == ["good"]
+    for name in names:
         begin(service.results, name, [STARTED, REPORT])  # it is repaired
     good = shown(service, "good")
     assert {good[view] for view in ("", "/trials", "/rungs", "/figures", "/what-if", "/trials/0")} == {200}
@@ -210,17 +211,6 @@ def test_a_folder_that_may_not_be_entered_is_a_row(service, monkeypatch):
         monkeypatch.setattr(module, name, guarded)
     listed = rows(service)
     assert "Permission denied" in listed["bad"]["error"] and listed["good"]["error"] == ""
-
-
-def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
-    reader = ResultsReader(tmp_path)
-    for name in ("good", "gone"):
-        begin(tmp_path, name, [STARTED, REPORT])
-    assert {summary.name for summary in reader.summaries()} == {"good", "gone"}
-    shutil.rmtree(tmp_path / "gone")
-    assert [summary.name for summary in reader.summaries()] == ["good"]
-    begin(tmp_path, "gone", [STARTED, REPORT])
-    assert reader.view("gone").summary.epochs == 1
 
 
 def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path, monkeypatch):

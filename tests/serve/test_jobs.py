@@ -1,17 +1,15 @@
 """Searches as Ray jobs, for real: `python -m tuner.serve` and its client, on the cluster that it starts."""
 
-import json
 import os
-import subprocess
-import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.serve.conftest import TOKEN
+from tests.serve.conftest import TOKEN, started
+from tuner.record.reading import read
 from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client
 from tuner.serve.jobs.ray_jobs import find_cluster
@@ -22,22 +20,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture
 def served(tmp_path):
     """Starts `python -m tuner.serve` over an empty folder; ends it and its cluster if the test fails."""
-    results, started = tmp_path / "results", []
+    results = tmp_path / "results"
     results.mkdir()
+    argv = ["-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
+    with ExitStack() as services:
 
-    def start(token):
-        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-        env |= {"TUNER_TOKEN": token} if token else {}
-        command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-        started.append(process)
-        url = process.stdout.readline().split(" at ")[1].split()[0]
-        return process, Client(url, token or (state_folder(results) / "token").read_text())
+        def start(token):
+            env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+            env |= {"TUNER_TOKEN": token} if token else {}
+            process, url = services.enter_context(started(*argv, env=env))
+            return process, Client(url, token or (state_folder(results) / "token").read_text())
 
-    yield results, start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield results, start
     if cluster := find_cluster(state_folder(results)):
         cluster.end()
 
@@ -49,20 +43,8 @@ def until(true, timeout_s=120):
         time.sleep(0.3)
 
 
-def watched(pid):
-    """The addresses at which a process and all below it listen, and their environments, by what the kernel says."""
-    head = psutil.Process(pid)
-    addresses, environments = set(), {}
-    for process in (head, *head.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess, OSError):  # Ray starts and ends processes all the time
-            addresses |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
-            environments[process.pid] = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace")
-    return addresses, environments
-
-
 def events(folder, kind):
-    lines = (folder / "journal.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["event"] == kind]
+    return [event for event in read(folder / "journal.jsonl") if event["event"] == kind]
 
 
 def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_is_resumed(served):
@@ -74,7 +56,11 @@ def test_a_search_without_the_services_token_outlives_it_stops_as_by_ctrl_c_and_
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
     cluster = find_cluster(state_folder(results))
-    addresses, environments = watched(cluster.pid)
+    head, addresses, environments = psutil.Process(cluster.pid), set(), {}
+    for each in (head, *head.children(recursive=True)):  # what the kernel says of them
+        with suppress(psutil.NoSuchProcess, OSError):  # Ray starts and ends processes all the time
+            addresses |= {c.laddr.ip for c in each.net_connections() if c.status == "LISTEN"}
+            environments[each.pid] = Path(f"/proc/{each.pid}/environ").read_bytes().decode(errors="replace")
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert len(environments) > 5 and not [pid for pid, text in environments.items() if TOKEN in text]
     assert any("RAY_AUTH_TOKEN_PATH" in text for text in environments.values())

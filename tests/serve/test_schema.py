@@ -7,6 +7,8 @@ from fuzzing import TIERS, ends_soon
 from hypothesis import Phase, given
 from hypothesis.errors import Unsatisfiable
 
+from tests.serve.conftest import train
+
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
@@ -18,13 +20,9 @@ def schema(service, monkeypatch):
     # A service that ends would answer no expensive analysis.
     monkeypatch.setattr("tuner.serve.app.event_frames", ends_soon)
     journal = service.begin("demo")
-    journal.write("trial_started", "0", config={"x": 1.5, "act": "relu", "on": True}, resources={"CPU": 1}, node="n")
-    for epoch, value in enumerate([2.0, float("inf"), float("nan")], 1):
-        journal.write("report", "0", epoch=epoch, metrics={"loss": value})
-        rung = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
-        journal.write("decision", "0", epoch=epoch, value=value, action="continue", reason="first", **rung)
-    journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
-    journal.write("trial_ended", "0", status="failed", reason="boom")
+    losses, call = [2.0, float("inf"), float("nan")], {"action": "continue", "reason": "first"}
+    decisions = [call | {"epoch": epoch, "value": value} for epoch, value in enumerate(losses, 1)]
+    train(journal, "0", {"x": 1.5, "act": "relu", "on": True}, losses, *decisions, error="boom")
     journal.close()
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", service.app, headers={"Host": "127.0.0.1"})
     # The usual refusals, and 413: a text that is too long may make the whole body too large.

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.serve.conftest import TOKEN
+from tests.serve.conftest import TOKEN, started
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import digest
 from tuner.serve.__main__ import parse, starter
@@ -93,19 +93,15 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
     (old / "queue" / "x.json").write_text(json.dumps(entry))
     os.close(os.open(old / "token", os.O_CREAT | os.O_WRONLY, 0o600))
     (old / "token").write_text("t" * 43)
-    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
     env = {name: value for name, value in os.environ.items() if name != "TUNER_TOKEN"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    try:
-        lines = [process.stdout.readline() for _ in range(3)]
-        assert not Client(lines[0].split(" at ")[1].split()[0]).experiments()
+    service = started("-m", "tuner.serve", "--results", str(results), "--port=0", stderr=subprocess.PIPE, env=env)
+    with service as (process, url):
+        last = [process.stdout.readline() for _ in range(2)][-1]
+        assert not Client(url).experiments()
         process.send_signal(signal.SIGINT)
-        output = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 0 and not output
+        assert (process.wait(60), process.stderr.read()) == (0, "")
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
-    kept = Path(lines[2].split()[-1])
+    kept = Path(last.split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
 
 
@@ -224,12 +220,9 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
         searches.close()
 
 
-def test_the_token_is_taken_out_of_the_environment_that_child_processes_inherit(monkeypatch):
+def test_no_process_inherits_the_services_token_and_the_head_has_none_but_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("TUNER_TOKEN", TOKEN)
     assert token_from_environment() == TOKEN and "TUNER_TOKEN" not in os.environ
-
-
-def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
     started = {}
 

@@ -175,7 +175,4 @@ def test_a_search_without_values_is_left_out_of_the_figures(tmp_path):
     assert [trace["meta"] for trace in draw_distributions(drawn, "best")["data"]] == ["one"]
     for figure in (draw_progress(drawn[1:], "seconds"), draw_distributions(drawn[1:], "best")):
         assert figure["data"] == [] and figure["layout"]["meta"]["text"]
-
-
-def test_each_experiment_has_a_look_of_its_own():
     assert len({look_of(number) for number in range(compare.MOST_COMPARED)}) == compare.MOST_COMPARED >= 20

@@ -200,7 +200,7 @@ def at_two_rungs(num):
     return record(*trials)
 
 
-def test_a_few_trials_are_dots_with_their_ids():
+def test_a_few_trials_are_dots_with_their_ids_and_many_are_boxes_in_a_small_figure():
     figure = draw_rung_values(at_two_rungs(8))
     go.Figure(figure)
     dots = {trace["name"]: trace for trace in figure["data"] if trace["meta"] in ("continued", "pruned")}
@@ -210,9 +210,6 @@ def test_a_few_trials_are_dots_with_their_ids():
     over_time = [trace for trace in figure["data"] if trace.get("xaxis") == "x2"]
     assert over_time[0]["y"] == [6.0 - n / 8 for n in range(8)] and over_time[0]["x"] == sorted(over_time[0]["x"])
     assert "Rung 1: 4 of 8 trials pruned, cutoff from 6 at first to 5.125 at last." in figure["layout"]["meta"]["text"]
-
-
-def test_many_trials_are_boxes_and_the_figure_stays_small():
     figure = draw_rung_values(at_two_rungs(4000))
     boxes = {trace["name"]: trace for trace in figure["data"] if trace["type"] == "box"}
     assert boxes["pruned"]["median"] == [6.0, 4.0] and boxes["continued"]["median"] == [5.0]

@@ -140,26 +140,23 @@ def test_parallel_axes_follow_what_was_declared():
     assert "<b>" not in json.dumps(figure)
 
 
-class TestConditionalParameters:
-    def test_a_trial_without_a_parameter_is_empty_on_its_axis_and_log_axes_stay(self):
-        axes = {axis.name: axis for axis in parallel_of(branched()).axes}
-        beta, momentum = axes["optimizer/beta"], axes["optimizer/momentum"]
-        assert beta.values[1::2] == [None] * 6 and momentum.values[::2] == [None] * 6
-        assert beta.values[:5:2] == pytest.approx([-1, -3, -2]) and beta.texts == ["0.001", "0.01", "0.1"]
-        assert momentum.texts == [] and momentum.values[1] == pytest.approx(1 / 12)
-        assert axes["optimizer/lr"].texts == ["0.0001", "0.001", "0.01", "0.1"]
-        assert axes["optimizer/warm"].texts == ["None", "on"] and axes["optimizer/warm"].values[1] is None
-
-    def test_a_missing_value_has_its_own_tick(self):
-        whole = branched()
-        dimensions = {each["label"]: each for each in all_figures(whole)["parallel"]["data"][0]["dimensions"]}
-        for name in ("optimizer/beta", "optimizer/momentum", "optimizer/warm"):
-            drawn = dimensions[name]
-            assert drawn["ticktext"][0] == "(none)" and drawn["tickvals"][0] == drawn["range"][0] < drawn["tickvals"][1]
-            assert drawn["values"].count(drawn["tickvals"][0]) == 6
-        assert "(none)" not in dimensions["optimizer/kind"]["ticktext"]
-        traces = all_figures(whole)["slices"]["data"]
-        assert sum(None in each["x"] for each in traces) == 3
+def test_a_trial_without_a_conditional_parameter_is_at_a_tick_of_its_own_and_log_axes_stay():
+    whole = branched()
+    axes = {axis.name: axis for axis in parallel_of(whole).axes}
+    beta, momentum = axes["optimizer/beta"], axes["optimizer/momentum"]
+    assert beta.values[1::2] == [None] * 6 and momentum.values[::2] == [None] * 6
+    assert beta.values[:5:2] == pytest.approx([-1, -3, -2]) and beta.texts == ["0.001", "0.01", "0.1"]
+    assert momentum.texts == [] and momentum.values[1] == pytest.approx(1 / 12)
+    assert axes["optimizer/lr"].texts == ["0.0001", "0.001", "0.01", "0.1"]
+    assert axes["optimizer/warm"].texts == ["None", "on"] and axes["optimizer/warm"].values[1] is None
+    figures = all_figures(whole)
+    dimensions = {each["label"]: each for each in figures["parallel"]["data"][0]["dimensions"]}
+    for name in ("optimizer/beta", "optimizer/momentum", "optimizer/warm"):
+        drawn = dimensions[name]
+        assert drawn["ticktext"][0] == "(none)" and drawn["tickvals"][0] == drawn["range"][0] < drawn["tickvals"][1]
+        assert drawn["values"].count(drawn["tickvals"][0]) == 6
+    assert "(none)" not in dimensions["optimizer/kind"]["ticktext"]
+    assert sum(None in each["x"] for each in figures["slices"]["data"]) == 3
 
 
 def test_names_of_a_nested_setting_are_short_and_few():
@@ -184,21 +181,20 @@ def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
     assert same[0][0] == pytest.approx(1.5)  # two trials at one place are their mean
 
 
-def test_trials_without_a_finite_value_are_left_out_and_the_figure_is_plotlys():
-    trials = [trial(n, [float(n)], a=n, b=-n, same=1) for n in range(5)]
-    figure = draw_contour(record(*trials, trial(5, [math.nan], a=9, b=9, same=1)), "a", "b")
+def test_trials_without_a_finite_value_are_left_out_a_name_is_mended_and_one_value_for_all_is_no_axis():
+    whole = record(
+        *(trial(n, [float(n)], width=n, depth=-n, same=1) for n in range(5)),
+        trial(5, [math.nan], width=9, depth=9, same=1),
+    )
+    figure = draw_contour(whole, "width", "depth")
     go.Figure(figure)
     surface, dots = figure["data"]
     assert dots["x"] == dots["marker"]["color"] == [0, 1, 2, 3, 4]
     assert len(surface["z"]) == len(surface["y"]) and len(surface["z"][0]) == len(surface["x"])
-
-
-def test_a_name_is_mended_and_one_value_for_all_is_no_axis():
-    trials = [trial(n, [float(n)], width=n, depth=n, same=1) for n in range(3)]
     with pytest.raises(RequestError, match="no parameter 'widht'.*did you mean 'width'"):
-        draw_contour(record(*trials), "widht", "depth")
+        draw_contour(whole, "widht", "depth")
     with pytest.raises(RequestError, match="no parameter 'same'"):
-        draw_contour(record(*trials), "width", "same")
+        draw_contour(whole, "width", "same")
 
 
 def test_what_the_value_follows_comes_first_and_noise_is_near_zero():

@@ -11,17 +11,16 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from tiers import further
 from workerless import KEPT, MANAGER, Worker, Workerless, failing, run
 
+from tests.serve.conftest import asking
 from tuner.record.events import sealed
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.search_stats import STATUSES
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
 
-URL = "http://127.0.0.1:8800"
 # --- an independent reader -------------------------------------------------------------------------------------------
 
 
@@ -182,12 +181,6 @@ def slow_down(journal):
     journal.write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in events))
 
 
-def asking(results):
-    """Returns a function of a path below the experiment's, which gives the service's answer."""
-    client = TestClient(create_app(results), base_url=URL)
-    return lambda path="", of="experiments/one": client.get(f"/api/{of}{path}").raise_for_status().json()
-
-
 PLACES = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
 # One pair for each scheduler by default; the others differ by their searcher alone.
 FIRST = [(n, *pair) for n, pair in enumerate(PLACES) if pair[0] in ("random", "bohb")]
@@ -201,7 +194,8 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
     folder, experiment = searched(seed, searcher, scheduler)
     truth = Recomputed(folder, experiment.mode)
     assert len(truth.trials) >= 4
-    ask = asking(folder.parent)
+    app = create_app(folder.parent)
+    ask = asking(app, "/api/experiments/one")
     agree([ask()], [summary_of(truth)])
     agree(ask("/trials")["trials"], [trial_row(truth, *each) for each in truth.trials.items()])
     answer = ask("/rungs")
@@ -209,7 +203,7 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
     check_decisions(truth, answer["decisions"])
     check_what_if(truth, ask, experiment)
     spent = {"worker_s": sum(trial.seconds for trial in truth.trials.values()), "trials": len(truth.trials)}
-    agree(ask("?name=one", of="compare")["experiments"], [{**spent, "epochs": len(truth.events("report"))}])
+    agree(asking(app, "/api/compare?")("name=one")["experiments"], [{**spent, "epochs": len(truth.events("report"))}])
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.record.journal import Journal
+from tests.serve.conftest import begin, train
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import KILLED, ExperimentRecord, load
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.commands import audit_command, extend_command, resume_command
 from tuner.views.compare import compared_of
@@ -50,6 +49,51 @@ def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
     assert verdict.about("saved").startswith("About 56 of 130 epochs (43 %) and 9 min on workers.")
     assert "lets each of the 8 trials that asha stopped train 8 epochs at the search's median" in verdict.about("saved")
     assert verdict_of(searched(stop=("loss=0",))).about("saved").startswith("At most 56 of 130")
+
+
+def saved(*trials, **options):
+    verdict = verdict_of(record(*trials, facts={}, **options))  # of a function
+    return verdict.epochs_saved, verdict.seconds_saved, verdict.about("saved")
+
+
+def returned(number, epochs):
+    """A trial whose function returned."""
+    return trial(number, [1 + number / 100] * epochs, seconds=2.0 * epochs)
+
+
+def test_what_was_saved_follows_the_length_and_the_speed_of_the_trials():
+    whole, stopped = returned(0, 4), [trial(n, [5.0], "pruned", rung=1) for n in (5, 6)]
+    # A trial with a speed of its own counts at it: the start of its worker is in neither.
+    slow = trial(7, [5.0] * 2, "pruned", 10.0, rung=2)
+    epochs, seconds, text = saved(whole, returned(1, 4), *stopped, slow)
+    assert (epochs, seconds) == (8, 22.0) and "at its own speed (2 of them at the search's median speed)." in text
+    epochs, seconds, text = saved(whole, slow)
+    assert (epochs, seconds) == (2, 10.0)
+    assert text.endswith("lets the trial that asha stopped train 4 epochs at its own speed.")
+    # No trial reported twice in one attempt: nothing is known of the seconds.
+    epochs, seconds, text = saved(replace(whole, epoch_seconds=None), *stopped)
+    assert (epochs, seconds) == (6, 0.0) and "epochs (50 %). This" in text and text.endswith("stopped train 4 epochs.")
+    # No trial has ended by itself yet: how many epochs the stopped ones would have trained is unknown.
+    assert saved(*stopped, trial(0, [1.0] * 3, "running"), state="running") == (0, 0.0, "")
+    # --stop ended some: they say nothing about the length.
+    assert saved(whole, *stopped, stop=("loss=0",)) == (0, 0.0, "")
+    # Of trials of unequal length, the longest is a bound.
+    epochs, _, text = saved(whole, returned(1, 9), stopped[0], max_epochs=16)
+    assert epochs == 8 and text.startswith("At most 8 of 22 epochs (36 %)")
+    assert "as long as the longest of the others (9 epochs)" in text
+
+
+@pytest.mark.parametrize(
+    ("length", "why"),
+    [(0, "compares trials after epoch 40, and they ended after 10 or fewer"), (10, "the others had passed the rungs")],
+)
+def test_a_search_whose_trials_passed_the_rungs_says_why_it_pruned_nothing(length, why):
+    rules = {"max_epochs": 1000, "grace_period": 40, "auto_grace": True}
+    verdict = verdict_of(replace(record(*(returned(n, 10) for n in range(3)), facts={}, **rules), length=length))
+    assert f"{why}. Give --max-epochs 10." in verdict.about("warning")
+    assert [point.term for point in verdict.points].count("warning") == 1
+    assert verdict.steps[0].command.endswith("--max-epochs 10")
+    assert length or verdict.about("pruned") == "0 of 3 trials: no trial was compared with another."
 
 
 @pytest.mark.parametrize(("waiting", "said"), [(8, "0 of 10 trials: 8 wait"), (1, "0 of 3 trials: 1 waits")])
@@ -180,20 +224,12 @@ def test_trials_that_all_reported_one_value_are_told():
      ("out of time", {"state": "finished", "reason": "the time budget of 30m is over", "out_of_time": True})],
 )  # fmt: skip
 def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_path, outcome, written):
-    folder = tmp_path / "one"
-    folder.mkdir()
-    save_experiment(Experiment(space="x", name="one", results=str(tmp_path)), folder, {})
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started")
-    journal.write("report", "0", epoch=1, metrics={"loss": 1.0})
-    ended = "completed" if outcome == "out of time" else "failed"
-    journal.write("trial_ended", "0", status=ended, reason="it reports x")
+    journal = begin(tmp_path, "one")
+    train(journal, "0", {}, [1.0], status="completed" if outcome == "out of time" else "failed")
     journal.write("experiment_finished", **{"reason": "--metric: trial 0 reports x", **written})
-    journal.close()
-    read = load(folder)
+    read = load(folder := tmp_path / "one")
     assert outcome_of(read) == outcome and (read.state == "finished") == (outcome == "out of time")
     assert (best_row(read) is None) == (outcome == "refused")
-    journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_resumed")
     journal.close()
     assert load(folder).state == "running" and not load(folder).refused

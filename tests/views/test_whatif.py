@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import pytest
 
 from tuner.record.records import Decision, Report, TrialRecord
@@ -53,15 +54,14 @@ def test_hyperband_is_replayed_with_its_waiting_trials():
     assert "which trials would have started there is unknown" in outcome.notes[0]
 
 
-def test_whole_curves_are_judged_exactly_and_what_is_saved_is_counted():
+def test_whole_curves_are_judged_exactly_what_is_saved_is_counted_and_a_winner_that_starts_slowly_is_lost():
+    nothing = what_if(record([]), "asha", 1, 2)
+    assert nothing.fates == [] and nothing.best == "" and nothing.exact
     outcome = what_if(record([[1.0] * 8, [3.0] * 8, [2.0] * 8]), "asha", 2, 2)
     assert outcome.exact and outcome.epochs == Range(14, 14) and outcome.epochs_recorded == 24
     assert [(f.outcome, f.epochs) for f in outcome.fates] == [("ended", 8), ("stopped", 2), ("stopped", 4)]
     assert (outcome.fates[2].value, outcome.fates[2].cutoff) == (2.0, 1.0)
     assert outcome.best == "00000" and outcome.best_lost is False
-
-
-def test_a_winner_that_starts_slowly_is_lost():
     slow = [9.0, 8.0, 7.0, 0.1, 0.1, 0.1, 0.1, 0.1]
     assert what_if(record([[1.0] * 8, [2.0] * 8, slow]), "asha", 1, 2).best_lost is True
 
@@ -71,17 +71,13 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
     outcome = what_if(recorded, "fifo", 1, 2)
     assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "unknown" in outcome.notes[0]
     assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
-    assert set(drawn(recorded, outcome)) == {
-        "as recorded",
-        "unknown outcome",
-        "best: trial 00000",
-        "end of the record",
-    }
+    names = {"as recorded", "unknown outcome", "best: trial 00000", "end of the record"}
+    assert set(drawn(recorded, outcome)) == names
 
 
 def drawn(recorded, outcome):
     """The points of each trace of the figure, by its name; a curve ends with (None, None)."""
-    traces = draw_whatif(recorded, outcome)["data"]
+    traces = go.Figure(draw_whatif(recorded, outcome)).to_dict()["data"]
     return {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in traces}
 
 
@@ -96,8 +92,3 @@ def test_the_figure_cuts_each_curve_where_it_would_be_stopped():
     }
     alone = record([[1.0] * 8])
     assert drawn(alone, what_if(alone, "fifo", 1, 2)) == {"best: trial 00000": [*((e, 1.0) for e in epochs), *end]}
-
-
-def test_nothing_recorded_is_nothing_replayed():
-    outcome = what_if(record([]), "asha", 1, 2)
-    assert outcome.fates == [] and outcome.best == "" and outcome.exact

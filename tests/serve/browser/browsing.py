@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.serve.conftest import train
-from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
-from tuner.spec.experiment import Experiment
+from tests.serve.conftest import begin, train
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
@@ -24,12 +21,8 @@ PLACE = """([name, trial, nth]) => { const node = document.getElementById(name),
 
 def write_experiment(results, name="demo"):
     """Six trials of four epochs whose settings hold markup; gives the journal."""
-    folder = results / name
-    folder.mkdir()
-    options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
-    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}, "data": {}})
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name=name)
+    facts = {"space": {"params": {}}, "data": {}}
+    journal = begin(results, name, facts, num_samples=9, max_epochs=4, reduction_factor=2)
     add_trials(journal, range(6))
     return journal
 
@@ -66,10 +59,10 @@ def row(page, trial):
     return page.locator(f"#trials tr[data-trial='{trial}']")
 
 
-def saved(page, button):
-    """The name and path of the file that a click on the button saves."""
+def saved(page, button, key="", **how):
+    """The name and path of the file that a click on the button saves, or a key."""
     with page.expect_download() as download:
-        page.click(button)
+        page.press(button, key) if key else page.click(button, **how)
     return download.value.suggested_filename, download.value.path()
 
 

@@ -9,21 +9,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from browsing import DRAWN, add_trials, drawn, expect, opened, place, rows, signed_in, write_experiment
+from browsing import DRAWN, add_trials, expect, place, rows, signed_in
 
-from tests.serve.conftest import train
+from tests.serve.conftest import ended, train
 from tuner.record.results import load
 from tuner.views.report import write_report
 
 pytestmark = pytest.mark.browser
 PAPER_PX = 703  # of A4, 210 mm, without the margins of 12 mm, at 96 pixels per inch
-# Notes the figures that Plotly draws from now on, and how many of them it drew before the next frame.
-COUNT = """async (act) => { const all = window.drawings = [], react = Plotly.react;
-  Plotly.react = (node, ...more) => { all.push(node.id); return react(node, ...more); };
-  (0, eval)(act);
-  await new Promise(requestAnimationFrame);
-  return [...all]; }"""
-HIDE = 'import("/selection.js").then(({ hide }) => hide(["00003"]))'  # the best trial is 00000
 
 
 def test_curves_hover_filter_a_zoom_that_updates_keep_and_a_setting_that_is_text(page, demo):
@@ -122,23 +115,6 @@ def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for
     assert not page.evaluate(DRAWN, "timeline") and not page.evaluate(DRAWN, "slices")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(DRAWN, "slices")
-
-
-@pytest.mark.parametrize("height", [700, 7000])
-def test_hiding_a_trial_draws_only_figures_with_it_and_those_on_the_screen_first(page, viewer, written, height):
-    page.set_viewport_size({"width": 1200, "height": height})
-    opened(page, viewer)
-    expect(page.locator("#timeline-section")).to_be_visible()
-    for figure in ("parallel", "history", "timeline", "curves"):
-        drawn(page, figure)
-    page.evaluate(COUNT, HIDE)
-    page.wait_for_function("() => drawings.includes('curves')")
-    page.wait_for_timeout(300)
-    if height == 700:
-        assert page.evaluate("drawings[0]") == "curves" and "timeline" not in page.evaluate("drawings")
-        page.locator("#timeline").scroll_into_view_if_needed()
-    page.wait_for_function("() => drawings.includes('timeline')")
-    assert "history" not in page.evaluate("drawings") and (height == 700 or "parallel" not in page.evaluate("drawings"))
 
 
 def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_address(page, viewer, demo):
@@ -278,9 +254,7 @@ def test_a_page_elsewhere_cannot_act_nor_a_program_that_got_the_cookie(page, act
 
 
 def test_a_request_is_sent_once_while_it_is_checked(page, acting):
-    journal = write_experiment(acting.results)
-    journal.write("experiment_finished", state="finished", reason="")
-    journal.close()
+    ended(acting)
     sent = []
 
     def slow(route):

@@ -83,7 +83,7 @@ def test_the_legend_hides_an_experiment_a_saved_figure_has_it_and_a_line_leads_t
     expect(page.locator("#trial-name")).to_contain_text(trial)
 
 
-def test_tables_show_what_differs_and_all_on_request(page, searches):
+def test_tables_show_what_differs_figures_have_a_text_and_all_fits_a_narrow_screen(page, searches):
     page.goto(f"{searches.url}{LINK}")
     expect(rows(page, "compare-options")).to_have_text(["max_epochs89", "seed01"])
     expect(page.locator("#compare-parameters-equal")).to_have_text("All have the same parameters.")
@@ -94,12 +94,9 @@ def test_tables_show_what_differs_and_all_on_request(page, searches):
     name, path = saved(page, "[data-table=compare-costs] >> text=JSON")
     costs = [(row["name"], row["trials"]) for row in json.loads(path.read_text())]
     assert name == "compare-compare-costs.json" and costs == [("a", 30), ("b", 30)]
-
-
-def test_each_figure_has_a_text_and_the_page_fits_a_narrow_screen(page, searches):
     page.set_viewport_size({"width": 400, "height": 900})
     page.emulate_media(color_scheme="dark")
-    page.goto(f"{searches.url}{LINK}")
+    page.reload()
     for figure in FIGURES:
         drawn(page, figure, 2)
         expect(page.locator(f"#{figure}-text")).to_contain_text("b")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from browsing import DRAWN, add_trials, drawn, expect, opened, place, row, rows, write_experiment
+from browsing import DRAWN, add_trials, drawn, expect, opened, place, row, rows, saved, write_experiment
 
 from tuner.record.events import event_of, line_of
 
@@ -190,9 +190,7 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
     assert legend == ["trial 00001", "trial 00003"]
     page.fill("#pinned-filter", "value:x")
     expect(beside).to_have_text(["x0.10.3"])
-    with page.expect_download() as saving:
-        page.click("[aria-label^='save pinned as CSV']")
-    assert saving.value.path().read_text() == '"value","00001","00003"\n"x",0.1,0.3\n'
+    assert saved(page, "[aria-label^='save pinned as CSV']")[1].read_text() == '"value","00001","00003"\n"x",0.1,0.3\n'
     page.fill("#pinned-filter", "")
     page.check("#only-differences")
     expect(beside.filter(has_text="status")).to_have_count(0)
@@ -208,13 +206,15 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
     assert page.url == f"{viewer.url}#demo"
 
 
-def test_an_update_keeps_what_is_selected_pinned_and_hidden(page, demo):
+def test_an_update_and_a_reload_keep_what_is_selected_pinned_and_hidden(page, viewer, demo):
+    write_experiment(viewer.results, "other").close()
     click(page, "00001")
-    press(page, "00005", "h")
-    press(page, "00002", "p")
-    add_trials(demo, [6])
+    for trial, key in (("00005", "h"), ("00001", "p"), ("00002", "p")):
+        press(page, trial, key)
+    add_trials(demo, [6, 7])
     expect(row(page, "00006")).to_have_count(1)
-    assert page.evaluate(CHOICE) == {"selected": ["00001"], "pinned": ["00002"], "hidden": ["00005"]}
+    kept = {"selected": ["00001"], "pinned": ["00001", "00002"], "hidden": ["00005"]}
+    assert page.evaluate(CHOICE) == kept
     assert marked(page) == ["00001"] and row(page, "00005").count() == 0
     assert page.evaluate("document.activeElement.dataset.trial") == "00002"
     page.locator("#curves").scroll_into_view_if_needed()
@@ -225,23 +225,17 @@ def test_an_update_keeps_what_is_selected_pinned_and_hidden(page, demo):
     page.evaluate("location.hash = '#'")
     expect(page.locator("#experiments")).to_be_visible()
     assert page.evaluate(CHOICE) == NONE
-
-
-def test_selected_pinned_and_hidden_trials_stay_after_a_reload_and_are_shown_again_by_a_click(page, viewer, demo):
-    write_experiment(viewer.results, "other").close()
-    for trial, key in (("00000", "p"), ("00001", "p"), ("00002", "h"), ("00003", " ")):
-        press(page, trial, key)
+    opened(page, viewer, trials=7)
     page.reload()
-    expect(rows(page, "trials")).to_have_count(5)
-    kept = {"selected": ["00003"], "pinned": ["00000", "00001"], "hidden": ["00002"]}
+    expect(rows(page, "trials")).to_have_count(7)
     assert page.evaluate(CHOICE) == kept
     expect(page.locator("#pinned thead th")).to_have_count(3)
     opened(page, viewer, "#other")
     assert page.evaluate(CHOICE) == NONE
-    opened(page, viewer, trials=5)
+    opened(page, viewer, trials=7)
     assert page.evaluate(CHOICE) == kept
     page.click("#hidden-show")
-    expect(rows(page, "trials")).to_have_count(6)
+    expect(rows(page, "trials")).to_have_count(8)
 
 
 def test_selected_trials_that_figures_do_not_draw_are_loaded(page, viewer, written):
@@ -279,9 +273,8 @@ def test_a_pinned_trial_keeps_its_colour_and_a_saved_image_has_the_selected_tria
     assert "213,94,0" in colors and "28,36,48" not in colors
     assert page.evaluate(COVERED.replace("=== 255", "=== 184"), "pinned_curves") < 1000
     shows_selection(page, "curves")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="save as SVG: figure curves").click()
-    assert 'href="data:image/png' in download.value.path().read_text().partition('class="layer-above"')[2]
+    image = saved(page, "[aria-label='save as SVG: figure curves']")[1].read_text()
+    assert 'href="data:image/png' in image.partition('class="layer-above"')[2]
     press(page, "00002", "ArrowDown")
     cells = row(page, "00003").locator("td")  # the focus is seen on each
     shadows = cells.evaluate_all("all => all.map((each) => getComputedStyle(each).boxShadow)")
