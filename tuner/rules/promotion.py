@@ -13,7 +13,7 @@ class Promotion(Rule):
 
     Each arrival promotes at most one trial, at once. (The paper's algorithm promotes whenever a worker is free.) When
     no setting is left and no trial runs, the best trial of the highest rung is promoted, until one trial has trained
-    all its epochs. Then all paused trials stop. Brackets are those of `Asha`.
+    all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
@@ -55,7 +55,7 @@ class Promotion(Rule):
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         self._withdraw(trial)
         if value is not None:
-            self._completed.add(trial)  # this rule stops only paused trials: the trial ended by itself
+            self._completed.add(trial)  # only a trial that was not stopped by this rule has a value here
         return []
 
     def idle(self) -> Decisions:
@@ -64,7 +64,7 @@ class Promotion(Rule):
         if self._completed:
             decided = [(trial, self._closing(trial, rung)) for trial, rung in self._waiting.items()]
         else:
-            # The best trial of the highest rung; the first of equal ones.
+            # The best trial of the highest rung; of equal trials, the first to wait.
             best, rung = min(self._waiting.items(), key=lambda each: (-each[1].epoch, each[1].value(each[0])))
             last = "no other trial runs, and none has trained to the end"
             reason = f"promoted: is the best of the trials that wait at rung {rung.epoch:g}; {last}"
@@ -100,20 +100,20 @@ class Promotion(Rule):
 
     def _missed(self, trial: int, rung: PromotionRung) -> str:
         if rung.cutoff is not None:
-            why = f"the cutoff is {self._sign * rung.cutoff:.6g} of {trials(len(rung))}"
+            why = f"the cutoff is {self._sign * rung.cutoff:.6g}, from {trials(len(rung))}"
         else:
             why = f"only {'this trial has' if len(rung) == 1 else f'{len(rung)} trials have'} reached it"
         return f"{self._own(trial, rung)}, {why}"
 
 
 class PromotionRung:
-    """A rung of promoting ASHA: smaller values are better, the earlier of equal ones. A method takes O(log n) steps."""
+    """A rung of promoting ASHA. Smaller values are better; of equal ones, the earlier. Methods need O(log n) steps."""
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
         self._of: dict[int, tuple[float, int, int]] = {}  # trial -> (value, order of arrival, trial)
-        self._ranked: list[tuple[float, int, int]] = []  # all of them, the best first
-        self._waiting: list[tuple[float, int, int]] = []  # those of the trials that are not promoted, the best first
+        self._ranked: list[tuple[float, int, int]] = []  # all entries of `_of`, the best first
+        self._waiting: list[tuple[float, int, int]] = []  # entries of trials that are not promoted, best first
 
     @property
     def num_best(self) -> int:
@@ -131,7 +131,7 @@ class PromotionRung:
         return self._of[trial][0]
 
     def arrive(self, trial: int, value: float) -> int | None:
-        """Records a trial's value; returns the trial that is now promoted, because it is among the best 1/factor."""
+        """Records a trial's value; returns the trial that is promoted, being among the best 1/factor now, or None."""
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)

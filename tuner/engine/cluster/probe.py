@@ -101,6 +101,6 @@ def _answer(ref: Any) -> str:
         return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
     except RuntimeEnvSetupError as error:
         why = " ".join(str(error).split())[:200]
-        return f"cannot be given the code ({why}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
+        return f"cannot fetch the code ({why}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
     except RayError as error:
         return f"cannot run a task ({' '.join(str(error).split())[:200]})"
