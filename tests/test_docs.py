@@ -41,10 +41,6 @@ SOURCES = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")
 OPTIONS = {option(field.name) for field in dataclasses.fields(run.Command)}
 
 
-def id_of(page):
-    return page.name
-
-
 def fences(page, *languages):
     """The contents of the page's fenced blocks of these languages."""
     matches = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
@@ -145,7 +141,7 @@ def test_commands_of_ours_are_found():
     assert modules == {f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus")}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=id_of)
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=lambda page: page.name)
 def test_the_space_of_the_page_trains(page, tmp_path):
     code, *parts = fences(page, "python")
     for part in parts:  # parameters of a space
@@ -216,7 +212,7 @@ def test_the_decision_of_the_page_has_the_journals_fields():
     assert json.loads(line).keys() == {"event", "trial", *Decision._fields} - only_of_others
 
 
-@pytest.mark.parametrize("page", PAGES, ids=id_of)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_values_files_and_modules_of_the_page_exist(page):
     """Of inline code, `--strategy ddp` and the like; what stands in a command is parsed."""
     known = OPTIONS | set(re.findall(r"--[a-z][a-z-]+", "\n".join(path.read_text() for path in SOURCES)))

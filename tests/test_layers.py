@@ -1,6 +1,5 @@
 """Imports go one way; what must start fast, or read without Ray, imports neither Ray nor torch with its module."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tuner").rglob("*.py"))
 COMMANDS = ("__main__", "run", "train", "audit", "report", "gpus", "tuning.output.wandb_mirror")
-STARTS = {"init", "shutdown"}
 READ_WITHOUT_RAY = ("spec", "record", "views", "serve")  # rooms
 
 
@@ -34,23 +32,6 @@ for name in {[name for name in modules if not name.endswith("__init__")]}:
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_only_the_driver_starts_ray():
-    assert [name_of(path) for path in FILES if starts_ray(path.read_text())] == ["tuner.tuning.driver"]
-    for text in ("import ray as r\nr.init()", "from ray import init", "import ray\nstart = ray.init"):
-        assert starts_ray(text)
-
-
-def starts_ray(text):
-    """Whether a module uses `ray.init` or `ray.shutdown`, by any name."""
-    nodes = list(ast.walk(ast.parse(text)))
-    aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names = {"ray", *(alias.asname for alias in aliases if alias.name == "ray" and alias.asname)}
-    imported = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "ray"]
-    return any(alias.name in STARTS for node in imported for alias in node.names) or any(
-        isinstance(node, ast.Attribute) and node.attr in STARTS and ast.unparse(node.value) in names for node in nodes
-    )
 
 
 def test_the_listing_of_the_package_shows_its_architecture():

@@ -147,14 +147,15 @@ def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(l
 
 
 def test_a_poisoned_worker_is_replaced(lossy):
-    ran = lossy("poisoned once")
+    ran = lossy("poisoned once", "none", options=["--scheduler", "fifo", "--max-concurrent-trials", "1"])
     (failed,) = ran.failed
     assert (failed["kind"], failed["will_retry"]) == ("cuda", True)
     assert "usually a label or an index out of range" in failed["error"]
-    (trial,) = ran.record.trials
+    trial, other = ran.record.trials
     processes = [report.metrics["process"] for report in trial.reports]
-    assert trial.status == "completed" and ran.trained(3) == 2
+    assert trial.status == other.status == "completed" and ran.trained(3) == 2
     assert len(set(processes[:2])) == len(set(processes[2:])) == 1 and processes[1] != processes[2]
+    assert processes[1] not in {report.metrics["process"] for report in other.reports}
 
 
 def test_what_a_trial_does_itself_is_not_tried_again(lossy):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -23,17 +24,12 @@ from tuner.spec.resources import Resources
 def cluster(monkeypatch):
     """A cluster whose nodes the test sets: `cluster.present`, `cluster.leaving`, `cluster.launchable`."""
 
-    class Cluster:
-        present: list = []
-        leaving: frozenset = frozenset()
-        launchable: list = []
-        agreed = staticmethod(lambda want: None)
-
+    state = SimpleNamespace(present=[], leaving=frozenset(), launchable=[], agreed=lambda want: None)
     monkeypatch.setattr(nodes, "LOOK_S", 0.0)
-    monkeypatch.setattr(nodes, "present", lambda: (Cluster.present, Cluster.leaving))
-    monkeypatch.setattr(nodes, "launchable", lambda: Cluster.launchable)
-    monkeypatch.setattr(nodes, "agreed", lambda want: Cluster.agreed(want))
-    return Cluster
+    monkeypatch.setattr(nodes, "present", lambda: (state.present, state.leaving))
+    monkeypatch.setattr(nodes, "launchable", lambda: state.launchable)
+    monkeypatch.setattr(nodes, "agreed", lambda want: state.agreed(want))
+    return state
 
 
 def test_trials_at_a_time_follow_the_nodes_and_keep_to_the_share_or_stay_on_this_machine(cluster):
@@ -144,19 +140,6 @@ def test_two_drivers_come_to_the_same_division(other):
     while (part := agreed(Want(10, 4))) is not None and time.monotonic() < until:
         time.sleep(0.1)  # Ray notes a driver's end a moment later
     assert part is None
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("ray://127.0.0.1:10001", "start the search on a node: ray job submit"),
-        ("127.0.0.1:1", "nothing answers there"),
-        ("nowhere", "must be auto or host:port"),
-    ],
-)
-def test_an_address_that_cannot_be_one_is_refused(address, message):
-    with pytest.raises(RequestError, match=message):
-        check_head(address)
 
 
 @pytest.mark.parametrize("theirs", [{"ray_version": "2.9.0"}, {"python_version": "3.9.1"}])

@@ -1,18 +1,14 @@
 """Trials in worker processes through the real command: an answer, and nothing left of them, however they end."""
 
 import json
-import signal
-import subprocess
 import time
 
 import psutil
 import pytest
-from killing import COMMAND, SPACES, run_whole
 from tiers import further
 from workerless import in_this_process
 
 from tuner import train
-from tuner.record.results import load
 from tuner.record.texts import formatted
 
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
@@ -91,22 +87,3 @@ def test_one_process_with_several_devices_finds_what_single_finds(search_here, s
 def test_a_function_has_no_strategy(search):
     ran = search("functions.py", *DDP)
     assert ran.code == 2 and "--strategy ddp: needs a Space(task=...)" in ran.err
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_search_that_is_ended_leaves_no_process_and_is_resumed_as_the_unbroken_one(tmp_path, number):
-    space = ["--space", str(SPACES / "tiny.py"), *DDP, "--num-samples", "4", "--max-epochs", "30"]
-    results = ["--results", str(tmp_path)]
-    whole = run_whole(tmp_path, "whole", space)
-    killed = subprocess.Popen([*COMMAND, *space, *results, "--name", "killed"], stdout=subprocess.DEVNULL)
-    journal = tmp_path / "killed" / "journal.jsonl"
-    while not journal.exists() or '"report"' not in journal.read_text():
-        time.sleep(0.1)
-    family = psutil.Process(killed.pid).children(recursive=True)
-    assert sum(is_worker_process(process) for process in family) == 2
-    killed.send_signal(number)
-    killed.wait(60)
-    assert not psutil.wait_procs(family, timeout=90)[1]  # Ray's agents try for 60 s to reach a GCS that is gone
-    subprocess.run([*COMMAND, "--resume", "killed", *results], check=True, capture_output=True)
-    assert curves(load(tmp_path / "killed")) == curves(load(whole))

@@ -6,7 +6,6 @@ real device would do to the control flow:
 * `tensor.device` is the pretended one; an operation on tensors of two devices raises torch's own error.
 * Allocations count against the process's share of the device's memory, beyond which they raise torch.OutOfMemoryError.
   Memory that tensors have freed stays with the process until its cache is emptied.
-* An index out of range poisons the process: every later operation there raises torch.AcceleratorError.
 
 The folder has `devices.json`, and `log.jsonl`: who did what.
 """
@@ -23,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 from tuner.training.devices.accelerator import Accelerator
 
-POISONED = "CUDA error: device-side assert triggered\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
 SEVERAL = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
 MOVES = {"to", "cpu", "cuda", "copy_", "type_as", "new_tensor"}  # take tensors of two devices
 ASKS = {"__get__", "__set__", "untyped_storage", "is_floating_point", "is_complex", "numel", "size", "dim", "__len__"}
@@ -57,7 +55,7 @@ class Devices(Accelerator):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         every = [str(index) for index in range(made["devices"])]
         self.physical = every if visible is None else [index for index in visible.split(",") if index]
-        self.share, self.current, self.poisoned, self.used = 1.0, 0, False, False
+        self.share, self.current, self.used = 1.0, 0, False
         self.storages = {}  # id of a storage -> (weak reference to it, its device's index, its bytes)
         self.allocated, self.reserved, self.peak = [0] * len(self.physical), [0] * len(self.physical), 0
         self.generators_of = [torch.Generator() for _ in self.physical]
@@ -97,7 +95,7 @@ class Devices(Accelerator):
         return self.used
 
     def empty_cache(self):
-        if self.used and not self.poisoned:
+        if self.used:
             self.sweep()
             self.reserved = list(self.allocated)
             self.note("empty_cache", self.current)
@@ -142,7 +140,13 @@ class Devices(Accelerator):
         num_bytes, self.used = storage.nbytes(), True
         if self.allocated[index] + num_bytes > self.reserved[index]:
             self.sweep()
-            self.reserve(index, self.allocated[index] + num_bytes)
+            if (needed := self.allocated[index] + num_bytes) > self.share * self.total:
+                self.note("out of memory", index)
+                raise torch.OutOfMemoryError(
+                    f"CUDA out of memory. GPU {index} has a total capacity of {self.total / MIB:.2f} MiB. "
+                    f"{self.share * self.total / MIB:.2f} MiB allowed; {self.allocated[index] / MIB:.2f} MiB allocated."
+                )
+            self.reserved[index] = max(self.reserved[index], needed)
         self.storages[storage._cdata] = (StorageWeakRef(storage), index, num_bytes)
         self.allocated[index] += num_bytes
         if index == self.current:
@@ -154,15 +158,6 @@ class Devices(Accelerator):
             if storage.expired():
                 self.allocated[index] -= num_bytes
                 del self.storages[key]
-
-    def reserve(self, index, num_bytes):
-        if num_bytes > self.share * self.total:
-            self.note("out of memory", index)
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. GPU {index} has a total capacity of {self.total / MIB:.2f} MiB. "
-                f"{self.share * self.total / MIB:.2f} MiB allowed; {self.allocated[index] / MIB:.2f} MiB is allocated."
-            )
-        self.reserved[index] = max(self.reserved[index], num_bytes)
 
     def note(self, what, index, **more):
         line = {"pid": os.getpid(), "what": what, "device": self.physical[index], "visible": self.physical, **more}
@@ -201,16 +196,7 @@ class Mode(TorchFunctionMode):
             on = None
         elif name not in MOVES | ASKS:
             self.check(name, tensors)
-        if on is not None and name not in ASKS and here.poisoned:
-            raise torch.AcceleratorError(POISONED)
-        try:
-            result = func(*args, **kwargs)
-        except IndexError:
-            if on is None:
-                raise
-            here.poisoned = True
-            here.note("poisoned", on)
-            raise torch.AcceleratorError(POISONED) from None
+        result = func(*args, **kwargs)
         if on is not None:
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor):
@@ -221,8 +207,6 @@ class Mode(TorchFunctionMode):
         """An operation on lists of tensors: the first ones of all lists lie on one device, and so on."""
         here, lists = self.here, [arg for arg in args if isinstance(arg, (list, tuple)) and arg]
         lists = [each for each in lists if isinstance(each[0], torch.Tensor)]
-        if here.poisoned:
-            raise torch.AcceleratorError(POISONED)
         for tensors in zip(*lists, strict=True):
             self.check(name, tensors)
         results = func(*args, **kwargs)
@@ -250,8 +234,6 @@ class Mode(TorchFunctionMode):
             if len(args) > 1 and isinstance(args[1], torch.Tensor):
                 device = args[1].device
         wanted = on if device is None else here.index_of(device) if device.type == "cuda" else None
-        if here.poisoned and (on is not None or wanted is not None):
-            raise torch.AcceleratorError(POISONED)
         moved = torch.Tensor.to(tensor, copy=wanted != on, **more)
         if wanted is not None and moved is not tensor:
             here.put(moved, wanted)

@@ -28,10 +28,6 @@ def trials_of(machine):
     return {trial.id: trial for trial in load(machine.folder / "r" / "test").trials}
 
 
-def events_of(machine):
-    return read(machine.folder / "r" / "test" / "journal.jsonl")
-
-
 def seen(trial):
     """The indices of the GPUs that a trial of `functions.py:visible` saw."""
     (code,) = {int(report.metrics["visible"]) for report in trial.reports}
@@ -92,7 +88,7 @@ def test_a_trial_without_a_gpu_sees_none(machine):
 
 
 def test_failures_stay_with_their_trial(machine, tmp_path):
-    cases = ["fits", "poisons", "beyond", "shrinks", "fits", "fits"]
+    cases = ["fits", "beyond", "shrinks", "fits", "fits"]
     space = tmp_path / "cases.py"
     text, usual = (SPACES / "on_gpus.py").read_text(), 'CASES = ["fits"] * 4'
     assert usual in text
@@ -104,26 +100,17 @@ def test_failures_stay_with_their_trial(machine, tmp_path):
     for trial in trials_of(here).values():
         by_case[cases[trial.config["number"]]].append(trial)
     failed = defaultdict(list)
-    for event in events_of(here):
+    for event in read(here.folder / "r" / "test" / "journal.jsonl"):
         if event["event"] == "trial_failed":
             failed[event["trial"]].append((event["kind"], event["will_retry"]))
-    (beyond,), (poisons,), (shrinks,) = by_case["beyond"], by_case["poisons"], by_case["shrinks"]
-    assert failed == {beyond.id: [("oom", False)], poisons.id: [("cuda", True), ("cuda", False)]}
-    assert beyond.status == poisons.status == "failed"
+    (beyond,), (shrinks,) = by_case["beyond"], by_case["shrinks"]
+    assert failed == {beyond.id: [("oom", False)]} and beyond.status == "failed"
     assert [trial.status for trial in by_case["fits"]] == ["completed"] * 3 and shrinks.status == "completed"
     assert shrinks.reports[-1].metrics["micro_batch_size"] < 1000
     said = here.log
-    poisoned = [line["pid"] for line in said if line["what"] == "poisoned"]
-    assert len(set(poisoned)) == 2  # the retry ran in another process
-    for pid in poisoned:  # and neither process did anything more
-        assert [line["what"] for line in said if line["pid"] == pid][-1] == "poisoned"
     for pid in {line["pid"] for line in said}:
         first = [line for line in said if line["pid"] == pid][0]
         assert (first["what"], first["share"]) == ("limit", 0.5)
-    started = [(event["trial"], event["pid"]) for event in events_of(here) if event["event"] == "trial_started"]
-    assert len(started) == len(cases) + 1
-    for pid in poisoned:  # and no trial was given to either of them later
-        assert [trial for trial, on in started if on == pid][-1] == poisons.id
 
 
 def test_each_worker_of_a_ddp_trial_has_its_own_device_also_in_the_command_that_trains_it_again(machine):

@@ -1,17 +1,14 @@
 """Training on pretended GPUs in this process: placement, shares, memory that runs out."""
 
-import re
-from pathlib import Path
-
 import pretended
 import pytest
 import torch
-from machines import ROOT, training
+from machines import training
 from pretended import MIB
 
 from tuner.engine.controller.failures import kind_of
 from tuner.record.report_keys import USAGE
-from tuner.training.devices import accelerator, nvml
+from tuner.training.devices import nvml
 from tuner.training.devices.accelerator import Accelerator, release
 from tuner.training.devices.usage import NEEDED, Usage
 
@@ -153,13 +150,3 @@ def test_the_generators_of_several_devices_are_there_before_anything_else_has_us
     monkeypatch.setattr(torch.cuda, "init", lambda: monkeypatch.setattr(torch.cuda, "default_generators", made))
     devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 1)]
     assert Accelerator().generators(devices) == list(made) and Accelerator().generators([torch.device("cpu")]) == []
-
-
-def test_only_the_seam_asks_torch_about_gpus():
-    files = [path for path in (ROOT / "tuner").rglob("*.py") if "integrations" not in path.parts]
-    asking = {
-        path.name
-        for path in files
-        if re.search(r"torch\.(cuda|mps|accelerator)\b|nn\.DataParallel\(", path.read_text())
-    }
-    assert asking == {Path(accelerator.__file__).name}

@@ -219,17 +219,9 @@ def decided(folder):
     return [event for event in outcome_of(folder)[0] if event["event"] == "decision"]
 
 
-def unsaved(train):
-    """The method `train` of a worker that saves no checkpoint."""
-
-    def trained(worker):
-        return {**train(worker), "should_checkpoint": False, "checkpoint_dir_name": None}
-
-    return trained
-
-
 def test_trials_without_checkpoints_are_stopped_as_by_asha(whole, monkeypatch, capsys):
-    monkeypatch.setattr(Worker, "train", unsaved(Worker.train))
+    train, unsaved = Worker.train, {"should_checkpoint": False, "checkpoint_dir_name": None}
+    monkeypatch.setattr(Worker, "train", lambda worker: {**train(worker), **unsaved})
     folder, theirs = whole(), whole("asha", scheduler="asha")
     assert outcome_of(folder) == outcome_of(theirs)
     assert kinds(folder).count("scheduler_changed") == 1 and "scheduler_changed" not in kinds(theirs)

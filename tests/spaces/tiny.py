@@ -83,7 +83,6 @@ scarce = dataclasses.replace(
     task=dataclasses.replace(space.task, model=Scarce),
     **SHORT,
 )
-mixed = dataclasses.replace(space, params={**SETTING, "precision": tune.grid_search(["fp32", "bf16", "fp16"])}, **SHORT)
 
 
 class Quarrel(torch.nn.Module):

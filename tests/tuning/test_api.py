@@ -58,7 +58,6 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
         (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, brackets, cpus_per_trial"),
         (tiny.space, {"grace_period": 99}, "grace_period 99 is above max_epochs 8"),
         (tiny.space, {"stop": {"acuracy": 0.9}}, "stop acuracy=0.9: the space reports accuracy, loss"),
-        ("cifra", {}, "no space named 'cifra'; did you mean 'cifar'?"),
         (3, {}, "space is a int: give a Space, a name"),
         (json, {}, "space=json: the module has no space = Space(...)"),
         (None, {}, "search() needs a space, or resume=NAME"),

@@ -137,29 +137,12 @@ def test_a_time_budget_ends_the_search_with_an_answer(search_here):
     assert math.isfinite(ran.record.best()[1].metrics["loss"])
 
 
-@pytest.mark.slow
-def test_a_batch_that_does_not_fit_is_computed_in_parts(search_here):
-    ran = search_here("tiny.py:scarce", "--scheduler", "fifo")
-    assert ran.code == 0
-    by_most = {trial.config["most"]: trial for trial in ran.record.trials}
-    assert {most: trial.reports[-1].metrics["micro_batch_size"] for most, trial in by_most.items()} == {4: 4, 1000: 16}
-
-
 def test_without_shrinking_the_trial_fails_as_out_of_memory(search_here):
     ran = search_here("tiny.py:scarce", "--scheduler", "fifo", "--on-oom", "fail")
     assert ran.code == 0
     assert {trial.config["most"]: trial.status for trial in ran.record.trials} == {4: "failed", 1000: "completed"}
     failed = [event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed"]
     assert [event["kind"] for event in failed] == ["oom"] and "2.00 GiB" in failed[0]["error"]
-
-
-@pytest.mark.slow
-def test_a_space_searches_precision(search_here):
-    ran = search_here("tiny.py:mixed", "--scheduler", "fifo")
-    assert ran.code == 0
-    assert {trial.config["precision"]: trial.status for trial in ran.record.trials} == dict.fromkeys(
-        ["fp32", "bf16", "fp16"], "completed"
-    )
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def command(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
     monkeypatch.setattr(session, "make_folder", start)
+    monkeypatch.chdir(tmp_path)
 
     def ran(text="", *options, space="", **task):
         functions = ", ".join(f"{name}={value}" for name, value in {**TASK, **task}.items())
@@ -65,7 +66,7 @@ def command(tmp_path, monkeypatch, capsys):
         file = tmp_path / f"space{len(list(tmp_path.glob('*.py')))}.py"
         file.write_text(f"{HEAD}{text}\nspace = {space}\n")
         results = tmp_path / "results"
-        words = ["--space", str(file), "--results", str(results), "--name", file.stem, "--wandb", "disabled", *options]
+        words = ["--space", file.name, "--name", file.stem, "--wandb", "disabled", *options]
         try:
             code = run.main(words)
         except Reached:
@@ -201,6 +202,36 @@ def test_a_mistake_is_found_before_the_first_trial(command, name):
     assert all(word in message for word in words), message
     assert not line or ("space0.py, line " in message and f"line {line_of(text, line)})" in message), message
     assert message.count("space0.py") <= 2, "the file's name is printed again and again"
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "message"),
+    [
+        ("params[''] = 1\n", {}, "a parameter has the empty name ''; give it a name"),
+        (
+            "params['lr'] = tune.uniform(float('nan'), 1)\n",
+            {},
+            "write tune.uniform(low, high), or another domain",
+        ),
+        ("def f(): f()\nf()\n", {}, "a function, or a dictionary in params, contains itself"),
+        ("", dict(space="Space(params=params, train=nn.Linear(4, 2))"), "train= is a module: give a function of the"),
+        ("", dict(space="Space(params=params)"), "Space has neither; give exactly one of task= and train="),
+        ("", dict(metrics="{'loss': print}"), "has 'loss', which every task reports itself; rename the metric"),
+        ("", dict(optimizer="torch.optim.SGD"), "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
+        ("", dict(loss="nn.CrossEntropyLoss"), "give an object, not the class: CrossEntropyLoss()"),
+        ("", dict(data="lambda: ['a', 'b']"), "returns a list of 2: str, str; return Splits("),
+        ("", dict(data="lambda: None"), "returns None; return Splits(train="),
+        (
+            "",
+            dict(data="lambda: (np.zeros((9, 4)), np.array(['cat'] * 9))"),
+            "text cannot become a tensor; give numbers",
+        ),
+    ],
+)
+def test_a_dry_run_refuses_a_mistake_in_a_declaration(command, tmp_path, text, task, message):
+    code, _, said = command(text, "--dry-run", **task)
+    assert code == 2 and message in said and str(tmp_path) not in said and len(said) <= 315, said
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_trial_may_have_the_memory_that_this_process_lacks(command):

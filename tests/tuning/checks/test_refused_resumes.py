@@ -23,12 +23,9 @@ def saved(tmp_path, monkeypatch, capsys):
     shutil.copy(SPACES / "tiny.py", tmp_path / "space.py")
     monkeypatch.chdir(tmp_path)
     request = request_of("--space", "space.py", "--name", "mine", "--num-samples", 6)
-    folder = request.experiment.folder
-    folder.mkdir(parents=True)
-    for name in (".lock", ".driver"):
-        (folder / name).touch()
+    session.make_folder(request.experiment)
     session.open_journal(request).close()
-    return folder
+    return request.experiment.folder
 
 
 def test_what_was_saved_can_be_resumed(saved, capsys):

@@ -30,20 +30,15 @@ def trial(number, status="RUNNING", epoch=1, loss=1.0, **config):
     )  # fmt: skip
 
 
-def trained(tracker, trial_id, epochs):
-    """A trial of this session reports so many epochs."""
-    tracker.hear({"event": "trial_started", "trial": trial_id})
-    for epoch in range(1, epochs + 1):
-        tracker.hear({"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
-
-
 def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, reports=(), refused=False):
     """A progress line; `ended` and `running` have the epochs of such trials, and paused trials trained one."""
     tracker = Tracker(Experiment())
     for trial_id, value in reports:
         tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
     for number, epochs in enumerate([*ended, *running, *[1] * paused]):
-        trained(tracker, trial_id := f"trained-{number}", epochs)
+        tracker.hear({"event": "trial_started", "trial": (trial_id := f"trained-{number}")})
+        for epoch in range(1, epochs + 1):
+            tracker.hear({"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
         if number < len(ended):
             tracker.hear({"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
         elif number >= len(ended) + len(running):

@@ -14,8 +14,6 @@ from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 from tuner.errors import RequestError
-from tuner.record.events import BEGINNINGS
-from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import SeededSearcher
@@ -164,19 +162,6 @@ def most_at_a_time(folder):
     return most
 
 
-def bounded(monkeypatch):
-    """Makes a session that trains 400 epochs fail."""
-    counted, reports = Journal.write, 0
-
-    def write(self, event, *args, **fields):
-        nonlocal reports
-        reports = 0 if event in BEGINNINGS else reports + (event == "report")
-        assert reports < 400, "the search does not end"
-        return counted(self, event, *args, **fields)
-
-    monkeypatch.setattr(Journal, "write", write)
-
-
 @pytest.mark.parametrize("rise", [0, 1])
 def test_pbt_ends_on_one_slot_if_values_tie_or_grow_worse(one_ray, tmp_path, monkeypatch, rise):
     """The worst trial copies a state of an earlier epoch, trains there, and is the worst again. Cuts change nothing."""
@@ -190,7 +175,6 @@ def test_pbt_ends_on_one_slot_if_values_tie_or_grow_worse(one_ray, tmp_path, mon
     monkeypatch.setattr(Workerless, "worker", Other)
     monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(*KEPT)
-    bounded(monkeypatch)
     run(tmp_path / "whole", **CHOICES, scheduler="pbt")
     expected = outcome_of(tmp_path / "whole")
     assert set(expected[1]) == {f"{n:05d}" for n in range(9)}

@@ -50,11 +50,6 @@ def stopped(kept, tmp_path):
     return kept, tmp_path / "cut"
 
 
-def latest_checkpoint(folder, trial):
-    """The last that the journal names."""
-    return folder / [r.checkpoint for t in load(folder).trials if t.id == trial for r in t.reports][-1]
-
-
 def truncated(state):
     state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
 
@@ -73,7 +68,8 @@ def half_copied(state):
 @pytest.mark.parametrize("harm", [altered, *further([truncated, half_copied], 2)])
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(search_here, stopped, caplog, harm):
     whole, folder = stopped
-    harm(latest_checkpoint(folder, "00001") / "state.pt")
+    (second,) = [trial for trial in load(folder).trials if trial.id == "00001"]
+    harm(folder / second.reports[-1].checkpoint / "state.pt")
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text

@@ -20,12 +20,12 @@ from tuner.engine.controller.changes import NoAnalysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.format import FORMAT
-from tuner.record.journal import Journal
 from tuner.record.records import Report
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
+from tuner.tuning import session
 from tuner.tuning.answer.best import metrics_in
 from tuner.tuning.checks import request as checking
 from tuner.tuning.resume.trust import code_of
@@ -65,12 +65,8 @@ def begun(tmp_path, name):
     """A search over a space, as it is on disk once it has begun."""
     request = request_of("--space", name, "--name", "mine")
     folder = request.experiment.folder
-    folder.mkdir(parents=True)
-    save_experiment(request.experiment, folder, request.facts)
-    book = Journal(folder / "journal.jsonl")
-    book.write("experiment_started", name="mine")
-    book.close()
-    (folder / "best").mkdir()
+    (folder / "best").mkdir(parents=True)
+    session.open_journal(request).close()
     config = {**CONFIG, "space": name, "space_sha256": request.loaded_space.sha256}
     (folder / "best" / "config.json").write_text(json.dumps(config))
     return folder
