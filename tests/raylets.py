@@ -178,10 +178,6 @@ def places(search: Search) -> dict[str, list[str]]:
     return trials
 
 
-def node_of_first(search: Search) -> str:
-    return str(search.named("trial_started")[0]["node"])
-
-
 def all_killed(bed: Testbed, search: Search) -> None:
     for node in list(bed.nodes):
         bed.kill(node.node_ip_address)
@@ -242,8 +238,8 @@ ADDED, URGENT = "one node at first, one added in the middle", "another one holds
 ONE = "--max-concurrent-trials", "1"
 FAULTS = {
     "nothing": Fault("nothing", lambda bed, search: None, lambda search: len(places(search)) == 3),
-    "killed": Fault(KILLED, lambda bed, search: bed.kill(node_of_first(search)), costs_what_was_not_saved),
-    "drained": Fault(DRAINED, lambda bed, search: bed.drain(node_of_first(search)), leaves_the_drained_node),
+    "killed": Fault(KILLED, lambda bed, search: bed.kill(next(iter(places(search)))), costs_what_was_not_saved),
+    "drained": Fault(DRAINED, lambda bed, search: bed.drain(next(iter(places(search)))), leaves_the_drained_node),
     "all_killed": Fault("all nodes killed, one comes back later", all_killed, lambda s: len(places(s)) == 3, 2),
     "added": Fault(ADDED, lambda bed, search: bed.add(), lambda search: len(places(search)) == 2, 1, 2),
     "second": Fault("another search holds the whole cluster", None, does_not_wait, options=ONE),

@@ -249,15 +249,18 @@ def in_this_process():
     torch.set_num_threads(threads)  # a trial sets its own number
 
 
+def now_and_then(chance, usual, instead):
+    """A method that does something else in about one call of forty."""
+    return lambda *args: (instead if chance.random() < 1 / 40 else usual)(*args)
+
+
 def failing(chance, train):
-    """The method `train` of a worker, except that about one epoch in forty fails, as by an error of the user's code."""
+    """The method `train` of a worker, except that an epoch fails now and then, as by an error of the user's code."""
 
-    def trained(worker):
-        if chance.random() < 1 / 40:
-            raise RayTaskError("train", "a traceback", ValueError("fails")).as_instanceof_cause()
-        return train(worker)
+    def fails(worker):
+        raise RayTaskError("train", "a traceback", ValueError("fails")).as_instanceof_cause()
 
-    return trained
+    return now_and_then(chance, train, fails)
 
 
 # A trial's output would be the test's too: Ray's trainable redirects that of its whole process.

@@ -201,10 +201,13 @@ def private_uses(source):
         elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
             own |= {node.id} if isinstance(node, ast.Name) else {node.attr} if is_own(node) else set()
     near_ray = any(module.split(".")[0] == "ray" or "tuner.engine" in module for module, _ in imported.values())
+    bases = {ast.unparse(base) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases}
+    paths = [":".join(imported[base]) for base in bases & set(imported)]
+    inherited = set(filter(is_private, names_of(path for path in paths if path.startswith(("ray", "tuner")))))
     for node in nodes:
         if is_own(node) or isinstance(node, ast.FunctionDef):
             name = node.attr if is_own(node) else node.name
-            if near_ray and name in RAYS:
+            if name in inherited:
                 uses[name] = node.lineno
         elif isinstance(node, ast.Attribute) and node.attr not in own:
             private = is_private(node.attr) and node.attr not in PYTHONS and (near_ray or node.attr in RAYS)

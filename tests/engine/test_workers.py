@@ -24,16 +24,10 @@ def nothing_left(one_ray):
     left = [None]
     while left and time.monotonic() < until:
         time.sleep(0.2)
-        left = [process for process in ours if process.is_running() and is_worker_process(process)]
+        running = [process for process in psutil.process_iter(["cmdline"]) if process in ours]
+        left = [process for process in running if "WorkerActor" in " ".join(process.info["cmdline"] or [])]
         left += [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
     assert not left
-
-
-def is_worker_process(process):
-    try:
-        return "WorkerActor" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
 
 
 def curves(record):

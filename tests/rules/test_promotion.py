@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 from tiers import further
-from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, outcome_of, resumed, run
+from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, now_and_then, outcome_of, resumed, run
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -120,25 +120,9 @@ def test_the_rule_decides_as_algorithm_2(data):
     assert stopped or suggested == num
 
 
-def diverging(chance, train):
-    """`train` of a worker, except that about one epoch in forty reports NaN."""
-
-    def trained(worker):
-        result = train(worker)
-        return {**result, "loss": math.nan} if chance.random() < 1 / 40 else result
-
-    return trained
-
-
-def lost(chance, answer_of):
-    """`answer_of` of an actor manager, except that one task in forty ends its worker process."""
-
-    def answered(manager, worker, method, args, kwargs):
-        if chance.random() < 1 / 40:
-            raise RayActorError
-        return answer_of(manager, worker, method, args, kwargs)
-
-    return answered
+def lost(manager, worker, method, args, kwargs):
+    """A task that ends its worker process."""
+    raise RayActorError
 
 
 def search(tmp_path, monkeypatch, seed, name="one", **fixed):
@@ -155,9 +139,11 @@ def search(tmp_path, monkeypatch, seed, name="one", **fixed):
     if seed % 4 == 1:
         monkeypatch.setattr(Worker, "train", failing(chance, Worker.train))
     if seed % 4 == 2:
-        monkeypatch.setattr(Workerless, "answer_of", lost(chance, Workerless.answer_of))
+        monkeypatch.setattr(Workerless, "answer_of", now_and_then(chance, Workerless.answer_of, lost))
     if seed % 4 == 3:
-        monkeypatch.setattr(Worker, "train", diverging(chance, Worker.train))
+        train = Worker.train
+        diverging = now_and_then(chance, train, lambda worker: {**train(worker), "loss": math.nan})
+        monkeypatch.setattr(Worker, "train", diverging)
     run(tmp_path / name, concurrent=slots, **choices)
     return choices, tmp_path / name
 

@@ -61,7 +61,6 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
         (3, {}, "space is a int: give a Space, a name"),
         (json, {}, "space=json: the module has no space = Space(...)"),
         (None, {}, "search() needs a space, or resume=NAME"),
-        (None, {"resume": "nothing"}, "no experiment 'nothing': no such folder"),
     ],
 )
 def test_a_mistake_is_one_request_error(space, options, text, here):

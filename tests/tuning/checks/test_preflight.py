@@ -149,11 +149,6 @@ MISTAKES = {
         ["needs a folder: give --data-dir DIR"],
         "return np.load",
     ),
-    "no --data-dir in a text": (
-        "def data(data_dir):\n    return open(f'{data_dir}/x.npy')\n",
-        ["needs a folder: give --data-dir DIR"],
-        "return open",
-    ),
     "an exit of the data function": (
         "def data(data_dir):\n    raise SystemExit('no data')\n",
         ["its data function raises SystemExit: no data"],

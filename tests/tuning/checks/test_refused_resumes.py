@@ -25,6 +25,8 @@ def saved(tmp_path, monkeypatch, capsys):
     request = request_of("--space", "space.py", "--name", "mine", "--num-samples", 6)
     session.make_folder(request.experiment)
     session.open_journal(request).close()
+    for name in (".lock", ".driver"):
+        (request.experiment.folder / name).touch()
     return request.experiment.folder
 
 
