@@ -130,7 +130,7 @@ def in_python() -> Iterator[None]:
 
 
 def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
-    """Returns a search's space and options; reads both from a `tune.Tuner`, whose options yield to `options`."""
+    """Returns a search's space and options; reads both from a `tune.Tuner`; `options` override the Tuner's."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
         raise RequestError(

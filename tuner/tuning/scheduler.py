@@ -294,7 +294,7 @@ class SearchScheduler(TrialScheduler):
 
 
 class PopulationScheduler(SearchScheduler):
-    """Asks Ray's population-based training; seeds its random draws from (seed, trial, epoch)."""
+    """Gets decisions from Ray's population-based training; seeds its draws from (seed, trial, epoch)."""
 
     def __init__(self, experiment: Experiment, *args: Any, space: Space, **options: Any) -> None:
         super().__init__(experiment, *args, **options)

@@ -119,7 +119,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         if journal.lost:
             raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
 
-        # Answer: write `best/`, trials.csv and the report; print the answer before W&B and Ray end, which takes long.
+        # Answer: write `best/`, trials.csv and the report; print the answer before W&B and Ray end, which takes time.
         record, best = save_answer(request, resources)
         mirror.hurry = record.state == "interrupted"
         say(*ending(request, record, best))

@@ -55,7 +55,7 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
-        # Since this session began: its begin, failed trials, first trial's start, ended trials, and number of reports.
+        # This session's begin, failed trials, start of its first trial, ended trials, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.ended, self.num_reports = set[str](), 0

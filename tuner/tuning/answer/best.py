@@ -48,7 +48,7 @@ class BestModel:
         prepare: turns stored inputs into the model's inputs, as in the search: `best.model(best.prepare(inputs))`.
         config: the setting, with the constants of the space and of the data.
         metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
-        checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`, else None.
+        checkpoint, files: the folders `best/checkpoint` and `best/files` of a `Space(train=...)`; None if missing.
     """
 
     model: Any = field(repr=False)

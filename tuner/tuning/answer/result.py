@@ -147,7 +147,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     """Returns what a search prints at its end: the answer, or why there is none, and the next commands."""
     e, state, splits = record.experiment, record.state, request.splits
     lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
-    if state == "failed":  # the lines above already have the error in its reason
+    if state == "failed":  # the reason would only repeat the error in the lines above
         lines += ["the search was stopped, as these trials failed alike and none succeeded"]
         lines += ["correct the cause: --resume then tries these trials again"]
     elif record.reason:
@@ -187,7 +187,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
-    """Returns a line for each of the newest MOST_WAYS kinds of failure: number of trials, epochs, error, traceback."""
+    """Returns a line for each of the newest MOST_WAYS kinds of failure: its trials, epochs, error and traceback."""
     ways: dict[str, list[TrialRecord]] = {}
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":
@@ -205,7 +205,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns a line per kind of memory that grew in most long trials; in a few trials, usually the allocator grows."""
+    """Returns a line per kind of memory that grew in most long trials; in a few, usually only the allocator grew."""
     lines = []
     for name, memory in GROWTH.items():
         most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}

@@ -187,7 +187,7 @@ def _alternatives(value: Any) -> list[Any]:
         is_numeric = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in values)
         return sorted({min(values), max(values)}) if is_numeric else values
     if kind == "sample_from":
-        return [value]  # `variants` calls it
+        return [value]  # `variants` calls its function
     if kind == "normal":
         return [float(value.sampler.mean)]
     return sorted({domains.Range(value).value_at(end) for end in (0.0, 1.0)})

@@ -190,7 +190,7 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
 
 
 def _resumed(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
-    """Checks that a resume changes nothing it must not: first its options, then the space, which it imports."""
+    """Checks that a resume changes only what it may: first the options, then the space, which it imports."""
     before = resumed.experiment
     after = as_before(call.options_over(before), before)
     if after.space == resumed.space:  # both paths lead to the same file
@@ -260,7 +260,7 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
     made = [folder for folder in (results, *results.parents) if not folder.exists()]
-    try:  # tried, because a file system may refuse root what its permissions allow
+    try:  # permissions alone do not tell: a read-only file system refuses even root
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".tuner-{os.getpid()}"
         probe.mkdir()
@@ -269,6 +269,6 @@ def _check_writable(results: Path) -> None:
         what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
         raise RequestError(f"--results {results}: {what}; give another folder") from None
     finally:
-        with contextlib.suppress(OSError):  # another search may already use one
+        with contextlib.suppress(OSError):  # another search may already use a folder
             for folder in made:
                 folder.rmdir()

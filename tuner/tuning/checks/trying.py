@@ -163,7 +163,7 @@ class TracedTask:
         return f"it gets {text}"
 
     def _check_loss(self, loss: str, outputs: Any, value: Tensor) -> None:
-        """Raises CheckFailed if no gradient leads from the loss to the model; sets `blamed` by the first loss."""
+        """Raises CheckFailed if no gradient leads from the loss to the model; blames a non-finite first loss."""
         if not value.requires_grad:
             if isinstance(outputs, Tensor) and not outputs.requires_grad:
                 advice = f"compute them {BY_GRADIENTS}, and leave requires_grad at True in the layers to train"
@@ -227,7 +227,7 @@ def try_setting(
 
 
 def _check_state(training: Training) -> None:
-    """Saves the training's state as in a checkpoint and loads it; empties its tensors first, which may have GB."""
+    """Saves and loads the training's state as in a checkpoint, but with empty tensors: full ones may take GB."""
     state = _pytree.tree_map(lambda each: each.new_empty(0) if torch.is_tensor(each) else each, training.state_dict())
     file = io.BytesIO()
     try:
@@ -256,7 +256,7 @@ def check_lengths(splits: Splits, space: Space) -> None:
 
 
 def nonfinite_row(part: Any) -> int | None:
-    """Returns the first row of Arrays with NaN or infinity in its input or target; else, and for other data, None."""
+    """Returns the first row with NaN or infinity in input or target; None if there is none, or `part` is not Arrays."""
     rows = []
     for values in (part.inputs, part.targets) if isinstance(part, Arrays) else ():
         if values.dtype.kind in "fc" and values.size:
@@ -303,7 +303,7 @@ def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Raises CheckFailed if the model has no output for a class number in the targets; a GPU would only say assert."""
+    """Raises CheckFailed if the model has no output for a class number in the targets; a GPU only reports an assert."""
     num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
     for name, part in splits.parts.items() if num_outputs else ():
         targets = getattr(part, "targets", None)

@@ -185,7 +185,7 @@ def domain(declared: Any) -> str:
 
 
 def per_trial(r: Resources) -> str:
-    """Returns `1 CPU, 0.5 GPU per trial, 2 trials at once`; `2 CPU per trial in 2 workers` means 1 CPU for each."""
+    """Returns `1 CPU, 0.5 GPU per trial, 2 trials at once`; in `2 CPU per trial in 2 workers`, a worker has 1."""
     gpus = f", {r.gpus:g} GPU" if r.gpus else ""
     workers = f" in {r.workers} workers" if r.workers > 1 else ""
     return f"{r.cpus:g} CPU{gpus} per trial{workers}, {counted(r.concurrent, 'trial')} at once"

@@ -48,7 +48,7 @@ def never_fatal() -> Iterator[None]:
 
 
 class ProgressTable(CLIReporter):
-    """Ray's CLIReporter that redraws its table and a progress line, fitted to the terminal, or in a notebook.
+    """A CLIReporter of Ray that redraws its table and a progress line in a terminal, fitted to it, or a notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
@@ -68,7 +68,7 @@ class ProgressTable(CLIReporter):
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
         self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
-        self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the output that shows the table
+        self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the notebook's output with the table
         self._is_shown, self._lines = False, 0
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
@@ -259,7 +259,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Returns how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; if failed, why, or `as trial 00001`."""
+    """Returns how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first to fail alike."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"

@@ -56,7 +56,7 @@ class Replay(ReplayController):
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
         self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the value's epoch
-        self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> checkpoints to register, metrics
+        self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch

@@ -138,7 +138,7 @@ def code_of(
 
 
 def _where_it_was(space: str, experiment: Path) -> str:
-    """Returns the space's name with the absolute path that experiment.json records; RequestError if it is no file."""
+    """Returns the name of the space by its absolute path in experiment.json; RequestError if no file is there."""
     file, attribute = split_path(space)
     try:
         saved, facts = load_experiment(experiment)
