@@ -1,4 +1,4 @@
-"""The dashboard: `python -m tuner.serve --results DIR`. Reads what searches write; starts, stops and resumes them."""
+"""The dashboard: `python -m tuner.serve --results DIR` shows a folder's searches; starts, stops and resumes them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to; created if missing "
                         "(default: results)")  # fmt: skip
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback needs TUNER_TOKEN")
+    parser.add_argument("--host", default="127.0.0.1", help="listening address; one beyond loopback needs TUNER_TOKEN")
     parser.add_argument("--port", type=int, default=8800, help="0 = any free port (default: 8800)")
     group = parser.add_argument_group("searches that the service starts")
-    group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265, whose head has this "
-                       "program and this results folder; empty = this machine")  # fmt: skip
+    group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265; the cluster's head "
+                       "must have this program and results folder; empty = this machine")  # fmt: skip
     group.add_argument("--data-dir", default="", help="the folder of the data sets; empty = each space's default")
-    group.add_argument("--wandb", default="auto", choices=CHOICES["wandb"], help="Weights & Biases (default: auto)")
+    group.add_argument("--wandb", default="auto", choices=CHOICES["wandb"], help="copy trials to W&B (default: auto)")
     return parser.parse_args(argv)
 
 

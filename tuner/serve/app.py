@@ -46,10 +46,10 @@ from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file five times a second
-Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
-Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="first rows to skip")]
+Line = Annotated[int, Field(ge=0, le=10**12, description="send only journal lines after this line number")]
 Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="maximum rows to send")]
 Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
 
@@ -62,9 +62,9 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
-        400: "no JSON", 401: "no token", 403: "sent by another site", 404: "no such experiment", 409: "not now",
-        413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
-        503: "too busy, or searches cannot be started here",
+        400: "the body is no JSON", 401: "no token", 403: "another site sent the request", 404: "no such experiment",
+        409: "not possible in the experiment's current state", 413: "the body is too long",
+        422: "a wrong value, or damaged files", 429: "too many wrong tokens", 503: "too busy, or cannot start searches",
     }.items()
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ CLOCKS: tuple[Clock, ...] = ("epochs", "seconds", "trials")
 STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # error -> state; the first that matches
 Names = Annotated[
     list[Annotated[str, Query(max_length=200)]],
-    Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare, each a `name` of its own"),
+    Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare; repeat `name` for each"),
 ]
 
 
@@ -105,7 +105,7 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
     @app.get("/api/compare", responses={200: {"model": Comparison}})
     def compare(
         name: Names,
-        group: Annotated[int, Query(ge=0, le=MOST_COMPARED, description="of `groups`: which one the figures show")] = 0,
+        group: Annotated[int, Query(ge=0, le=MOST_COMPARED, description="index in `groups`: the group to draw")] = 0,
         values: Values = "",
     ) -> Response:
         """Compares experiments: best value so far, distribution of the values, cost, and differences of their options.

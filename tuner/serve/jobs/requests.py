@@ -64,7 +64,7 @@ Start: type[BaseModel] = _model(
     space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(space_files())})),
 )
 Resume: type[BaseModel] = _model(
-    "Resume", "What to extend in a resumed search; an empty one changes nothing.", ON_RESUME
+    "Resume", "New limits of a resumed search; those left out stay as they are.", ON_RESUME
 )
 
 

@@ -192,8 +192,8 @@ class Searches:
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
-                    f"{name} reads its data from {saved.data_dir}, which only its folder names: start tuner.serve with "
-                    f"--data-dir, or run {command('run', '--resume', name)}"
+                    f"{name} reads its data from {saved.data_dir}, which only its folder names: tuner.serve uses only "
+                    f"its own --data-dir; start it with that folder, or run {command('run', '--resume', name)}"
                 )
             return self._ask(name, resume_arguments(name, saved.space, asked))
 
