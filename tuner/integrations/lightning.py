@@ -101,7 +101,7 @@ class TunerCallback(callbacks.Checkpoint):
         self._restored = state_dict if self._active else {}  # the `on_train_...start` hooks apply it
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Completes a resume: repeats a due step of `ReduceLROnPlateau`; sets optimizer options that pbt changed."""
+        """Completes a resume: does `ReduceLROnPlateau`'s pending step; sets optimizer options that pbt changed."""
         if not self._restored:
             return
         configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]

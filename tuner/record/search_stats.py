@@ -58,10 +58,10 @@ class WorkerSpan(NamedTuple):
 
 
 class RungSummary(NamedTuple):
-    """How many trials reached a rung of a bracket, and how many their last decision there continued, stopped or paused.
+    """How many trials reached a bracket's rung, and how many of them last continued, stopped or paused there.
 
     `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
-    is the cutoff of the decision with the most trials recorded at the rung.
+    is the last cutoff used: that of the decision that saw the most trials.
     """
 
     rung: int

@@ -129,7 +129,7 @@ class Options:
     point: tuple[tuple[str, ...], ...] = ()
     """Try these values first, in one trial: name=value ...; missing parameters are random. Repeat it for each trial."""
     stop: tuple[str, ...] = ()
-    """End a trial when a metric is at or above a value (searched metric: as good as it, by --mode): metric=value."""
+    """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
     """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""

@@ -169,7 +169,7 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
 
 
 def _branch_of(values: list[Any], given: Any, here: str) -> Setting:
-    """Returns the name of the first branch that fits the value of a point, and its values; ValueError if none does."""
+    """Returns the first branch that fits a point's value: its name and the point's values; ValueError if none fits."""
     why = ValueError(f"{here}={given!r}: is none of its choices")
     for number, each in enumerate(values):
         chosen = {f"{here}/{CHOSEN}": _key(number)}

@@ -239,7 +239,7 @@ def _import_file(path: Path) -> ModuleType:
             exec(code, module.__dict__)
             sweeps = sys.modules.get(WITH_SWEEPS)
             if sweeps and not hasattr(module, "space") and any(each is sweeps for each in vars(module).values()):
-                # W&B's scripts declare their sweep under `if __name__ == "__main__":`, so such a file runs twice.
+                # W&B's scripts declare their sweep under `if __name__ == "__main__":`: run the file again as main.
                 exec(code, {**module.__dict__, "__name__": MAIN})
     except Declared as declared:
         module.space = declared.space  # type: ignore[attr-defined]

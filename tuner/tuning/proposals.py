@@ -120,7 +120,7 @@ class Proposals(SearchAlgorithm):
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         logs: tuple[str | None, str | None] = None, None
-        if not self._experiment.address:  # a cluster's node may not reach the folder; Ray stores its logs
+        if not self._experiment.address:  # a cluster's node may lack the folder; Ray stores trials' logs
             # Ray would put relative paths into its temporary folder.
             folder = (self._experiment.folder / "ray" / trial_id).absolute()
             folder.mkdir(parents=True, exist_ok=True)

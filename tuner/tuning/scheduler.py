@@ -87,7 +87,7 @@ class SearchScheduler(TrialScheduler):
         return len([trial for trial in self._promoted.values() if trial.status == Trial.PAUSED])
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
-        """Repeats the decisions that the rule made when only waiting trials were left, if this trial still waits."""
+        """If `trial` still waits, asks the rule again to decide, as it did when only waiting trials were left."""
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 

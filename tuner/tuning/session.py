@@ -78,7 +78,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         from tuner.tuning.checks.request import checked, load_data
         from tuner.tuning.output import console
 
-        # Find the space and check the request, which then names the searcher, the scheduler and a trial's resources.
+        # Find the space and check the request. The checked request names the searcher and the scheduler.
         try:
             request = checked(call, resumed)
             call.begun = request.experiment

@@ -34,7 +34,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     if not _is_file(loaded_space) and loaded_space.module != MAIN:  # else cloudpickle sends their code
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
-    # Paths, because Ray deep-copies this runtime environment together with a job's own, which modules do not allow.
+    # Paths, not modules: Ray deep-copies this runtime environment with a job's own, and cannot copy modules.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 

@@ -1,8 +1,8 @@
 """Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, which starts on demand.
 
 The own cluster runs on this machine, listens on loopback only and has its own token. It outlives the service while a
-search runs there; the next service finds it through the file `cluster.json`. A service ends the process that this file
-names only after it has checked that a service started the process.
+search runs there; the next service finds it through the file `cluster.json`. Before a service ends the
+process that this file names, it checks that a service started that process.
 
 All searches share one cluster. Searches in child processes, each with a Ray of its own, would not share the machine's
 CPUs: on 2 CPUs, two such searches ran 4 trials at once, although one search had a higher priority.

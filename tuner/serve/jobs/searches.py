@@ -283,7 +283,7 @@ class Searches:
                     pause_s = PAUSE_S * 10
                     if time.monotonic() - busy > IDLE_S:
                         self._jobs.close()
-                        busy = float("inf")  # closes the cluster only once, until a search runs again
+                        busy = float("inf")  # does not close the cluster again until a search runs
             except Exception as error:  # an unforeseen error must not stop the thread for the other searches
                 message, pause_s = str(error), AFTER_ERROR_S
                 if not isinstance(error, RequestError):

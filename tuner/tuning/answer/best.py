@@ -198,7 +198,7 @@ def readme(folder: Path, space: str, best: Path) -> str:
         return f"{text}\n"
     load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
     code = "\n".join(["from tuner import load_best\n", load, "print(best.config, best.metrics)", *lines])
-    later = " A file that it wrote again after its best epoch is of the later epoch." if uses[FILES] in lines else ""
+    later = " Files that it overwrote after its best epoch have the later content." if uses[FILES] in lines else ""
     return f"{text} This loads the rest:\n\n```python\n{code}\n```\n{later[1:]}\n".rstrip("\n") + "\n"
 
 

@@ -90,7 +90,7 @@ class TracedConfig(dict[str, Any]):
 
 
 class TracedTask:
-    """Makes `task`, a Task for one setting whose functions raise CheckFailed if they fail or return a wrong value.
+    """Wraps a Task for one setting: functions of `self.task` raise CheckFailed on an error or a wrong value.
 
     `forward` is the file and line of the forward pass; `blamed` is what made the first training loss NaN or infinite.
     """

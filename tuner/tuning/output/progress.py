@@ -48,7 +48,7 @@ def never_fatal() -> Iterator[None]:
 
 
 class ProgressTable(CLIReporter):
-    """A CLIReporter of Ray that redraws its table and a progress line in a terminal, fitted to it, or a notebook.
+    """A CLIReporter that redraws a table and a progress line in a notebook, or in a terminal at its size.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.

@@ -163,7 +163,7 @@ class GridSearcher(SeededSearcher):
 
 
 class RefineSearcher(SeededSearcher):
-    """Proposes points and random settings in the first half; after all its trials have ended, neighbours of the best.
+    """Proposes the given points and random settings; after half of the trials have ended, neighbours of the best.
 
     Nearer neighbours (`domains.neighbours`) come first: one step away, then two. At the same distance, those that
     differ in one parameter come before those that differ in two. After all neighbours, settings are random again.

@@ -39,7 +39,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
-    """Computes the importance of the parameters of `parallel_of`; RequestError for too few trials or parameters."""
+    """Computes each varying parameter's importance; raises RequestError for too few trials or parameters."""
     parallel = parallel_of(record, choice)
     count = len(parallel.trials)
     if count < LEAST_TRIALS or not parallel.axes:

@@ -94,7 +94,7 @@ def figure(
     axis: str = "yaxis",
     **layout: Any,
 ) -> Figure:
-    """Returns a figure that `text` describes, without empty traces; `clip` has title and range of the metric's axis."""
+    """Returns a figure of the non-empty traces; `text` is its description, `clip` the metric axis's title and range."""
     if clip:
         layout = {axis: value_axis(*clip)} | layout
     clipping = {"clipped": {"axis": axis, "title": escaped(clip[0], 60)}} if clip and clip[1] else {}
