@@ -26,7 +26,7 @@ from tuner.record.texts import figures, setting
 from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
-from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of
+from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of, write_model
 from tuner.tuning.resume.trust import HELP, OPTION, code_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
         space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
         say(*code)
         retrain({**config, "space": space}, args.save)
-    except (RequestError, ValueError) as error:
+    except (RequestError, ValueError, OSError) as error:
         return failed(error)
     except InterruptedEarly as error:
         say("", str(error), to=sys.stderr)
@@ -83,8 +83,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     """
     import torch
 
-    if save and not save.parent.is_dir():
-        raise RequestError(f"--save {save}: no such folder {save.parent}")
+    if save and (save.is_dir() or not save.parent.is_dir()):
+        raise RequestError(f"--save {save}: give the path of a file in an existing folder")
+    if save and not config["epoch"]:
+        raise RequestError(f"--save {save}: trial {config['trial']} reported no epoch, so it has no best model")
     best = b""  # the state after the setting's best epoch in the search
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
@@ -96,7 +98,7 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     if best:
         state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
         if save:
-            torch.save(state["model"], save)
+            write_model(state, save)
             say(f"{save}: the model after epoch {config['epoch']}, the best epoch of the search")
         if splits.test is not None:
             test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does

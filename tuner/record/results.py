@@ -13,7 +13,7 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import Report, Session, TrialRecord, kept
-from tuner.record.saved_experiment import BEGUN, FILE, load_experiment, no_experiment
+from tuner.record.saved_experiment import BEGUN, FILE, load_experiment, lost_journal, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
@@ -116,7 +116,7 @@ class Following:
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
         journal = folder / "journal.jsonl"
         if facts.get(BEGUN) and not (journal.exists() and journal.stat().st_size):
-            raise RequestError(f"{journal} is missing or empty: its trials are unknown; restore the file")
+            raise lost_journal(journal)
         folding = self._reading.read_on(until, lambda weight: hold(facts_weight + weight))
         record = ExperimentRecord(experiment, facts, **folding.fields())
         if record.state == "running" and abandoned(folder):  # a killed driver writes no final event

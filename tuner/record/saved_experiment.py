@@ -88,6 +88,11 @@ def _check_facts(facts: dict[str, Any]) -> None:
         raise ValueError("`notice` of `data` is not a text")
 
 
+def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:
+    """The error for the journal of a search that has BEGUN, if the journal has no event that can be read."""
+    return RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
+
+
 def no_experiment(folder: Path) -> str:
     """Returns the error text for a missing experiment: the searched folder, and a similar name or the newest names."""
     parent = folder.parent.absolute()

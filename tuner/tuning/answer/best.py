@@ -194,12 +194,13 @@ def readme(folder: Path, space: str, best: Path) -> str:
         FILES: "print(best.files)  # what the trial wrote by relative paths, as it was when the trial ended",
     }
     text = f"# The best trial of {folder.name}\n\n`{CONFIG}` has its parameters."
-    if not (lines := [line for name, line in uses.items() if (best / name).exists()]):
-        return f"{text}\n"
-    load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
-    code = "\n".join(["from tuner import load_best\n", load, "print(best.config, best.metrics)", *lines])
-    later = " Files that it overwrote after its best epoch have the later content." if uses[FILES] in lines else ""
-    return f"{text} This loads the rest:\n\n```python\n{code}\n```\n{later[1:]}\n".rstrip("\n") + "\n"
+    if loads := [line for name, line in uses.items() if (best / name).exists()]:
+        load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
+        code = "\n".join(["from tuner import load_best\n", load, "print(best.config, best.metrics)", *loads])
+        text += f" This loads the rest:\n\n```python\n{code}\n```"
+    if uses[FILES] in loads:
+        text += "\n\nFiles that it overwrote after its best epoch have the later content."
+    return f"{text}\n"
 
 
 def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:

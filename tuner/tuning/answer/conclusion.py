@@ -96,14 +96,14 @@ def conclude(
         (new / README).write_text(readme(folder, loaded_space.name, new), "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
-    files = folder / "ray" / trial.id / FILES
-    if is_loadable(best) or not (ended or splits is not None):
-        pass
-    elif report.checkpoint:
-        what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
-        logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, _again(record, trial))
-    elif not files.exists():
-        logger.warning("NOTE: %s, the files of the best trial %s, are gone: best/ has none of them", files, trial.id)
+    if (ended or splits is not None) and not is_loadable(best):
+        files = folder / "ray" / trial.id / FILES
+        if report.checkpoint:
+            what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
+            logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, _again(record, trial))
+        elif splits is None and not files.exists():
+            what = f"{files}, the files of the best trial {trial.id}, are gone"
+            logger.warning("NOTE: %s: best/ has none of them", what)
     if splits is None:
         for each in record.trials:
             if each.status in DONE and each.id != trial.id:
@@ -180,10 +180,17 @@ def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
     if not (checkpoint and (checkpoint / STATE).is_file()):
         return None
     state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    write_model(state, new / MODEL)
+    return state
+
+
+def write_model(state: dict[str, Any], path: Path) -> None:
+    """Writes the model of a training's state to a file; OSError if it cannot."""
+    import torch
+
     saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
     torch.save(state["model"], saved)
-    (new / MODEL).write_bytes(saved.getbuffer())
-    return state
+    path.write_bytes(saved.getbuffer())
 
 
 def evaluate(

@@ -19,7 +19,7 @@ from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event
 from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
-from tuner.record.saved_experiment import BEGUN, damaged_experiment
+from tuner.record.saved_experiment import BEGUN, damaged_experiment, lost_journal
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, as_before, choose
@@ -234,9 +234,10 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
-    if not scanned.events and (scanned.damage or begun):
-        what = f"is damaged at {scanned.damage}" if scanned.damage else "is missing or empty"
-        raise RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
+    if not scanned.events and scanned.damage:
+        raise lost_journal(path, f"is damaged at {scanned.damage}")
+    if not scanned.events and begun:
+        raise lost_journal(path)
     return scanned.events
 
 
