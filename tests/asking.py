@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from tuner import run
 from tuner.tuning.checks.request import checked
-from tuner.tuning.resume.trust import load_resumed
+from tuner.tuning.resume.loading import load_resumed
 
 
 def call_of(*words):

@@ -26,7 +26,6 @@ from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
-from tuner.tuning import driver
 from tuner.tuning.assembly import assemble
 from tuner.tuning.checks.request import Request
 from tuner.tuning.session import open_journal
@@ -278,7 +277,7 @@ def run(folder, *, concurrent=1, **choices):
     journal = open_journal(request)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "kill", lambda actor: None)  # no process is there
-        driver.search(assemble(request, journal, resources), journal)
+        assemble(request, journal, resources).run()
     journal.close()
 
 

@@ -26,7 +26,7 @@ from tuner.record.texts import figures, setting
 from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
-from tuner.tuning.answer.conclusion import config_of, evaluate, spec_of, write_model
+from tuner.tuning.answer.writing import config_of, evaluate, spec_of, write_model
 from tuner.tuning.resume.trust import HELP, OPTION, code_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer.best import load_best
-from tuner.tuning.answer.conclusion import config_of
+from tuner.tuning.answer.writing import config_of
 from tuner.tuning.checks.request import Request
 from tuner.tuning.session import open_journal
 

@@ -18,8 +18,7 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
-from tuner.serve.__main__ import listen
-from tuner.serve.access.connections import Connection
+from tuner.serve.__main__ import Connection, listen
 from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import JobState

@@ -19,8 +19,7 @@ from tuner.serve import actions
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
 from tuner.spec.experiment import Experiment
-from tuner.tuning.checks.request import journaled_events
-from tuner.tuning.resume.trust import load_resumed
+from tuner.tuning.resume.loading import journaled_events, load_resumed
 from tuner.tuning.session import SearchCall
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.serve.conftest import serving
-from tuner.serve.access.connections import MOST_PARTS
+from tuner.serve.__main__ import MOST_PARTS
 from tuner.serve.app import create_app
 
 GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

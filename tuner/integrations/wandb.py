@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
@@ -109,7 +108,11 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
     """Creates a W&B sweep; while a space is imported, keeps the sweep's space for `agent`; in a trial, does nothing."""
     if not running() and (path := importing()):
-        _sweeps.append(_space_of(path, sweep))
+        # Every parameter becomes a domain or a constant; the sweep's `method` and `early_terminate` are ignored.
+        metric = sweep.get("metric", {})
+        options = {"metric": metric["name"]} if metric else {}
+        mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
+        _sweeps.append(script_space(path, params_of(sweep["parameters"]), mode=mode, **options))
     elif not running():
         return str(__getattr__("sweep")(sweep, *arguments, **options))
     return "tuner"
@@ -126,14 +129,6 @@ def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: 
         raise Declared(replace(space, num_samples=count) if count else space)
     else:
         __getattr__("agent")(sweep_id, function, *arguments, **options)
-
-
-def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
-    """Returns the search space of a sweep's configuration; ignores the sweep's `method` and `early_terminate`."""
-    metric = sweep.get("metric", {})
-    options = {"metric": metric["name"]} if metric else {}
-    mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
-    return script_space(path, params_of(sweep["parameters"]), mode=mode, **options)
 
 
 def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,15 +90,11 @@ def replayed(
     return WhatIfAnswer(outcome, figure)
 
 
-def smoothed(record: ExperimentRecord, x: str, y: str, values: str) -> FigureAnswer:
-    return FigureAnswer(draw_contour(record, x, y, values))
-
-
-def weighed(record: ExperimentRecord, values: str) -> FigureAnswer:
-    return FigureAnswer(draw_importance(importance_of(record, values)))
-
-
-ANALYSES: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
+ANALYSES: dict[str, Callable[..., Any]] = {
+    "what-if": replayed,
+    "contour": lambda record, x, y, values: FigureAnswer(draw_contour(record, x, y, values)),
+    "importance": lambda record, values: FigureAnswer(draw_importance(importance_of(record, values))),
+}
 
 
 class Analyser:

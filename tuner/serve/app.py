@@ -21,16 +21,7 @@ from tuner.record.reading import NotYet
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
 from tuner.serve.analysis import add_analyses
-from tuner.serve.answers import (
-    MOST_BYTES,
-    BoundedResponse,
-    answer,
-    at_most,
-    figures_text,
-    later,
-    refusal,
-    wrong_field,
-)
+from tuner.serve.answers import MOST_BYTES, BoundedResponse, answer, at_most, figures_text, later, refusal, wrong_field
 from tuner.serve.comparison import add_compare
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.page import add_page

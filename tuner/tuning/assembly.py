@@ -1,4 +1,4 @@
-"""Builds the Ray Tuner of a search from its searcher, scheduler, resources, callbacks and training function."""
+"""Builds the Ray Tuner of a search from searcher, scheduler, resources, callbacks and training function; runs it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.changes import Watch, installed
 from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
+from tuner.engine.local.signals import signals_to
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.journal import Journal
 from tuner.record.records import Folding
@@ -40,11 +41,30 @@ logger = logging.getLogger(__name__)
 
 
 class Assembly(NamedTuple):
-    """A search that is ready to run: call `tuner.fit()` inside `controller`; `stopper` can end it early."""
+    """A search that is ready to run in Ray's controller, which `controller` changes; `stopper` can end it early."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]
     stopper: SearchStopper
+    journal: Journal
+
+    def run(self) -> None:
+        """Runs the search to its end, and journals how it ended; raises the RequestError that stopped it."""
+        stopper, journal = self.stopper, self.journal
+        with signals_to(stopper.interrupt), self.controller:
+            try:
+                self.tuner.fit()
+            except ValueError:
+                if not journal.lost:  # the experiment's folder may be gone: Ray cannot read its snapshot there
+                    raise
+        state = "failed" if stopper.error or stopper.gave_up else "finished"
+        if stopper.interrupted and not stopper.error:
+            state = "interrupted"
+        refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
+        reason = stopper.reason
+        journal.write("experiment_finished", state=state, reason=reason, refused=refused, out_of_time=out_of_time)
+        if stopper.error:
+            raise stopper.error
 
 
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
@@ -98,7 +118,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         ),
     )
     watch = Watch(nodes, here, retries, experiment.trial_timeout_s, stopper.waiting, scheduler.on_failure)
-    return Assembly(tuner, installed(watch), stopper)
+    return Assembly(tuner, installed(watch), stopper, journal)
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:

@@ -1,4 +1,4 @@
-"""Starts Ray and runs a search on it; only this file calls `ray.init` and `Tuner.fit`.
+"""Starts Ray, or joins a cluster; only this file calls `ray.init`.
 
 It does not import Ray Tune or torch at module level: they take a second to load, and are loaded while Ray starts.
 """
@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 import ray
 
@@ -20,39 +19,17 @@ from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
 from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node
-from tuner.engine.local.signals import kept_from_ray, signals_to
+from tuner.engine.local.signals import kept_from_ray
 from tuner.errors import RequestError, say
-from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment, Options
 from tuner.spec.patience import busy, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace
 
-if TYPE_CHECKING:
-    from tuner.tuning.assembly import Assembly
-
 # Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
 ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
 TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
-
-
-def search(assembly: Assembly, journal: Journal) -> None:
-    """Runs an assembled search to its end, and journals how it ended; raises the RequestError that stopped it."""
-    stopper = assembly.stopper
-    with signals_to(stopper.interrupt), assembly.controller:
-        try:
-            assembly.tuner.fit()
-        except ValueError:
-            if not journal.lost:  # the experiment's folder may be gone: Ray cannot read its snapshot there
-                raise
-    state = "failed" if stopper.error or stopper.gave_up else "finished"
-    if stopper.interrupted and not stopper.error:
-        state = "interrupted"
-    refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
-    journal.write("experiment_finished", state=state, reason=stopper.reason, refused=refused, out_of_time=out_of_time)
-    if stopper.error:
-        raise stopper.error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
 
-from tuner.engine.controller.scheduling import new_trial
+from tuner.engine.controller.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
 from tuner.record.journal import Journal

@@ -10,8 +10,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
-from tuner.engine.controller.scheduling import Population, ReplayController
 from tuner.engine.controller.stopper import SearchStopper
+from tuner.engine.controller.trials import Population, ReplayController
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import Journal

@@ -20,7 +20,7 @@ from tuner.spec.experiment import Experiment, Options, Table, is_uri, values_of
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace, mentions_torch
-from tuner.tuning.resume.trust import load_resumed
+from tuner.tuning.resume.loading import load_resumed
 
 if TYPE_CHECKING:
     from tuner.tuning.answer.result import SearchResult
@@ -115,7 +115,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         # Run: Ray asks the searcher for settings, trains them in workers, and asks the scheduler after each report.
         mirror = stack.enter_context(mirrored(experiment, request.wandb_mode))
         with closing(journal):
-            driver.search(assemble(request, journal, resources, call.table), journal)
+            assemble(request, journal, resources, call.table).run()
         if journal.lost:
             raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
 

@@ -21,7 +21,7 @@ from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable
-from tuner.tuning.answer.conclusion import conclude, trials_csv
+from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
 
@@ -124,7 +124,7 @@ def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("tuner.tuning.answer.conclusion.evaluate", interrupted)
+        patched.setattr("tuner.tuning.answer.writing.evaluate", interrupted)
         searched.conclude()
     assert searched.files() == old
     assert searched.conclude().trial == "00001"

@@ -138,7 +138,7 @@ def test_an_experiment_that_changes_before_it_is_locked_is_refused(refused, save
         os.utime(folder / "experiment.json")
         return contextlib.nullcontext()
 
-    monkeypatch.setattr("tuner.tuning.resume.trust.only_driver", changed)
+    monkeypatch.setattr("tuner.tuning.resume.loading.only_driver", changed)
     assert "another process has just changed this experiment" in refused("--resume", "mine")
 
 

@@ -28,7 +28,7 @@ from ray.util import placement_group_table
 
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_task_error
-from tuner.engine.controller.scheduling import SearchTrial
+from tuner.engine.controller.trials import SearchTrial
 from tuner.record.report_keys import WAITS
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
@@ -188,7 +188,6 @@ class Watch(Callback):
     _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # trials started or saved in this step: a move loses no epoch
     _looked: float = 0.0
-
     host: Controller = field(init=False)  # set by the controller's `__init__`
 
     def heard(self, trial: Trial) -> None:

@@ -146,7 +146,7 @@ def checked_options(arguments: list[str]) -> dict[str, Any]:
 def experiment_of(argv: list[str]) -> Experiment:
     from tuner import run  # imported here, because the service needs only `checked_options`
     from tuner.tuning.checks.request import checked
-    from tuner.tuning.resume.trust import load_resumed
+    from tuner.tuning.resume.loading import load_resumed
 
     here = ELSEWHERE not in argv
     argv = [each for each in argv if each != ELSEWHERE]

@@ -35,7 +35,8 @@ class Precision:
         # One context per pass: autocast caches converted parameters, which are stale after an optimizer step.
         with torch.autocast(self.device.type, self.dtype):
             outputs = model(inputs)
-        return _pytree.tree_map_only(Tensor, widened, outputs)
+        halves = torch.bfloat16, torch.float16
+        return _pytree.tree_map_only(Tensor, lambda out: out.float() if out.dtype in halves else out, outputs)
 
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -47,7 +48,3 @@ class Precision:
             optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
         self.scaler.update()
-
-
-def widened(output: Tensor) -> Tensor:
-    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output

@@ -25,7 +25,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
-from tuner.tuning.answer.conclusion import conclude, trials_table
+from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, notes_on_metric, place
 from tuner.views.commands import resume_command, retrain_command, start_again, twice

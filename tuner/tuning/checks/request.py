@@ -17,30 +17,24 @@ from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event
-from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
-from tuner.record.saved_experiment import BEGUN, damaged_experiment, lost_journal
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
-from tuner.spec.auto import SpaceTraits, as_before, choose
+from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import (
-    EXTENDABLE,
     LATEST,
     Experiment,
     Options,
-    fixed_epochs,
     is_uri,
     local_root,
-    option,
-    values_of,
 )
-from tuner.spec.facts import facts_of, space_facts
+from tuner.spec.facts import facts_of
 from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.tuning.output.wandb_mirror import wandb_mode
-from tuner.tuning.resume.trust import Resumed
+from tuner.tuning.resume.loading import Resumed, continued
 from tuner.tuning.scheduler import EPOCH
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
@@ -82,8 +76,7 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     """Loads the space and checks the request; a trial must fit on this machine if it runs `here`."""
     history: list[Event] = []
     if resumed:
-        experiment, loaded_space, facts = _resumed(call, resumed)
-        history = journaled_events(experiment.folder, begun=bool(facts.get(BEGUN)))
+        experiment, loaded_space, facts, history = continued(call, resumed)
     else:
         loaded_space = call.space or find_space(call.given["space"])
         experiment, why = _new(call.options_over(loaded_space.options), loaded_space)
@@ -187,58 +180,6 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
             f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
     return experiment, why
-
-
-def _resumed(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any]]:
-    """Checks that a resume changes only what it may: first the options, then the space, which it imports."""
-    before = resumed.experiment
-    after = as_before(call.options_over(before), before)
-    if after.space == resumed.space:  # both paths lead to the same file
-        after = replace(after, space=before.space)
-    changed = {n: (was, now) for n, was in values_of(before).items() if was != (now := getattr(after, n))}
-    if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in changed.items() if n not in EXTENDABLE]:
-        raise _other_search(before, f"{'; '.join(refused)}; leave these out, or")
-    for name, (was, now) in changed.items():
-        if name in ("num_samples", "max_epochs") and now < was:
-            given = f"--resume {before.name}: {option(name)} {now}"
-            raise RequestError(f"{given} is below the previous {was}; give a larger number, or leave it out")
-        if name == "max_epochs" and (why := fixed_epochs(after.scheduler, was)):
-            raise _other_search(before, f"{option(name)} {now}: {why}; leave it out, or")
-    loaded_space = call.space or find_space(resumed.space)
-    facts, space = space_facts(loaded_space), loaded_space.space
-    try:
-        recorded = resumed.facts["space"]
-        old, new = recorded["params"] | recorded.get("constants", {}), facts["params"] | facts["constants"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged_experiment(after.folder, error) from None
-    if names := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
-        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
-        raise _other_search(before, f"the space has changed: {listed};")
-    words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]
-    if words[1:3] == ["-m", "tuner.run"] and recorded.get("sha256") != facts["sha256"]:
-        for name in ("metric", "mode"):  # a call of tuner.search may have given another metric or mode
-            was, now = getattr(before, name), getattr(space, name)
-            if was != now and option(name) not in words:
-                raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
-    return after, loaded_space, {**resumed.facts, "space": facts}
-
-
-def _other_search(before: Experiment, what: str) -> RequestError:
-    return RequestError(f"--resume {before.name}: {what} start anew with --name")
-
-
-def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the journal's events; raises a RequestError if a search that has `begun` has lost all of them."""
-    path = folder / "journal.jsonl"
-    scanned = scan(path) if path.exists() else Scan([], 0, "")
-    if scanned.events and scanned.damage:
-        before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
-        logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
-    if not scanned.events and scanned.damage:
-        raise lost_journal(path, f"is damaged at {scanned.damage}")
-    if not scanned.events and begun:
-        raise lost_journal(path)
-    return scanned.events
 
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:

@@ -18,12 +18,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
-from tuner.engine.controller.scheduling import (
-    ReplayController,
-    count_checkpoints_from,
-    note_checkpoint,
-    set_last_result,
-)
+from tuner.engine.controller.trials import ReplayController, count_checkpoints_from, note_checkpoint, set_last_result
 from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event

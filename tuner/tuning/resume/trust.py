@@ -1,4 +1,4 @@
-"""Loads the experiment that `--resume` names, and decides whether tuner may run the code that its folder names.
+"""Decides whether tuner may run the code that an experiment's folder names, and write through the folder's links.
 
 A folder is only data, which may come from anywhere; docs/security.md has the rules. Root may own a folder, because root
 can change this program anyway. No check protects from a folder that the user has unpacked: its author chose both the
@@ -12,85 +12,21 @@ import os
 import pwd
 import sysconfig
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tuner.errors import RequestError, say
-from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
+from tuner.errors import RequestError
+from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
-from tuner.record.storage.lock import only_driver
-from tuner.record.storage.object_store import ObjectStore
 from tuner.record.storage.trial_files import RUNNING
-from tuner.spec.experiment import LATEST, Experiment, is_uri, local_root
 from tuner.spec.spaces import file_of, is_path, split_path
 
 if TYPE_CHECKING:
-    from tuner.tuning.session import SearchCall
+    pass
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
 CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
-
-
-class Resumed(NamedTuple):
-    """An experiment to resume, the facts of experiment.json besides its options, and the name that loads its space."""
-
-    experiment: Experiment
-    facts: dict[str, Any]
-    space: str
-
-
-def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
-    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
-
-    A dry run locks no folder. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
-    or its code, a link or its cluster is not trusted.
-    """
-    name, results = call.resume, call.given.get("results", "results")
-    place, named = local_root(results), call.given.get("space", "")
-    if is_uri(results):
-        store = ObjectStore(results)
-        names = store.names()
-        name = names[-1] if name == LATEST and names else name
-        if name in names:
-            store.bring(name, place / name)
-    elif name == LATEST:
-        name = latest_experiment(place)
-    folder = place / name
-    written = _written(folder)
-    experiment, facts = load_experiment(folder)
-    try:
-        sha256 = facts["space"]["sha256"]
-    except (KeyError, TypeError) as error:
-        raise damaged_experiment(folder, error) from None
-    space = experiment.space
-    if call.space is None:
-        if named and _is_its_file(named, space, facts):
-            space = named
-        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named))
-    else:
-        same = call.space.sha256 == sha256
-        code = [] if same else [f"NOTE: the code of {call.space.name} has changed since the search"]
-    if not call.trust:
-        refuse_links(folder)
-        if "address" not in call.given and experiment.address not in ("", "auto"):
-            cluster = experiment.address
-            raise RequestError(
-                f"{folder / FILE} names the cluster {cluster}; to join it, give --address {cluster} or {OPTION}"
-            )
-    if not call.dry_run:
-        stack.enter_context(only_driver(folder))
-        if _written(folder) != written:
-            raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
-    say(*code)
-    return Resumed(replace(experiment, results=results, name=name), facts, space)
-
-
-def _written(folder: Path) -> int:
-    """Returns when experiment.json was written, in nanoseconds; 0 without one."""
-    return (folder / FILE).lstat().st_mtime_ns if os.path.lexists(folder / FILE) else 0
 
 
 def code_of(
@@ -142,7 +78,7 @@ def _where_it_was(space: str, experiment: Path) -> str:
     file, attribute = split_path(space)
     try:
         saved, facts = load_experiment(experiment)
-        path = _recorded_path(facts) if saved.space == space else ""
+        path = recorded_path(facts) if saved.space == space else ""
     except RequestError:
         path = ""
     if not os.path.isfile(path):
@@ -154,13 +90,7 @@ def _where_it_was(space: str, experiment: Path) -> str:
     return f"{path}:{attribute}" if attribute else path
 
 
-def _is_its_file(given: str, space: str, facts: dict[str, Any]) -> bool:
-    """Whether `given` is a path to the file that an experiment's facts record for its `space`."""
-    is_same = is_path(given) and split_path(given)[1] == split_path(space)[1]
-    return is_same and bool(path := _recorded_path(facts)) and file_of(given) == Path(path).resolve()
-
-
-def _recorded_path(facts: dict[str, Any]) -> str:
+def recorded_path(facts: dict[str, Any]) -> str:
     """Returns the absolute path of the space's .py file that experiment.json records; empty if it records none."""
     try:
         path = facts["space"]["path"]

@@ -1,0 +1,151 @@
+"""Loads the experiment that `--resume` names, from its folder: its options, its space and its journal's events."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tuner.errors import RequestError, say
+from tuner.record.events import Event
+from tuner.record.reading import Scan, scan
+from tuner.record.saved_experiment import (
+    BEGUN,
+    COPY,
+    FILE,
+    damaged_experiment,
+    latest_experiment,
+    load_experiment,
+    lost_journal,
+)
+from tuner.record.storage.lock import only_driver
+from tuner.record.storage.object_store import ObjectStore
+from tuner.spec.auto import as_before
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, option, values_of
+from tuner.spec.facts import space_facts
+from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
+from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_links
+
+if TYPE_CHECKING:
+    from tuner.tuning.session import SearchCall
+
+logger = logging.getLogger(__name__)
+
+
+class Resumed(NamedTuple):
+    """An experiment to resume, the facts of experiment.json besides its options, and the name that loads its space."""
+
+    experiment: Experiment
+    facts: dict[str, Any]
+    space: str
+
+
+def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
+    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
+
+    A dry run locks no folder. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
+    or its code, a link or its cluster is not trusted.
+    """
+    name, results = call.resume, call.given.get("results", "results")
+    place, named = local_root(results), call.given.get("space", "")
+    if is_uri(results):
+        store = ObjectStore(results)
+        names = store.names()
+        name = names[-1] if name == LATEST and names else name
+        if name in names:
+            store.bring(name, place / name)
+    elif name == LATEST:
+        name = latest_experiment(place)
+    folder = place / name
+    written = _written(folder)
+    experiment, facts = load_experiment(folder)
+    try:
+        sha256 = facts["space"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise damaged_experiment(folder, error) from None
+    space = experiment.space
+    if call.space is None:
+        own_file = Path(recorded_path(facts)).resolve()
+        if is_path(named) and split_path(named)[1] == split_path(space)[1] and file_of(named) == own_file:
+            space = named  # another path to the same file
+        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named))
+    else:
+        same = call.space.sha256 == sha256
+        code = [] if same else [f"NOTE: the code of {call.space.name} has changed since the search"]
+    if not call.trust:
+        refuse_links(folder)
+        if "address" not in call.given and experiment.address not in ("", "auto"):
+            cluster = experiment.address
+            raise RequestError(
+                f"{folder / FILE} names the cluster {cluster}; to join it, give --address {cluster} or {OPTION}"
+            )
+    if not call.dry_run:
+        stack.enter_context(only_driver(folder))
+        if _written(folder) != written:
+            raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
+    say(*code)
+    return Resumed(replace(experiment, results=results, name=name), facts, space)
+
+
+def _written(folder: Path) -> int:
+    """Returns when experiment.json was written, in nanoseconds; 0 without one."""
+    return (folder / FILE).lstat().st_mtime_ns if os.path.lexists(folder / FILE) else 0
+
+
+def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
+    """Checks that a resume changes only what it may: first the options, then the space, which it imports.
+
+    Returns the experiment with its new options, its space and facts, and the journal's events.
+    """
+    before = resumed.experiment
+    after = as_before(call.options_over(before), before)
+    if after.space == resumed.space:  # both paths lead to the same file
+        after = replace(after, space=before.space)
+    changed = {n: (was, now) for n, was in values_of(before).items() if was != (now := getattr(after, n))}
+    if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in changed.items() if n not in EXTENDABLE]:
+        raise _other_search(before, f"{'; '.join(refused)}; leave these out, or")
+    for name, (was, now) in changed.items():
+        if name in ("num_samples", "max_epochs") and now < was:
+            given = f"--resume {before.name}: {option(name)} {now}"
+            raise RequestError(f"{given} is below the previous {was}; give a larger number, or leave it out")
+        if name == "max_epochs" and (why := fixed_epochs(after.scheduler, was)):
+            raise _other_search(before, f"{option(name)} {now}: {why}; leave it out, or")
+    loaded_space = call.space or find_space(resumed.space)
+    facts, space = space_facts(loaded_space), loaded_space.space
+    try:
+        recorded = resumed.facts["space"]
+        old, new = recorded["params"] | recorded.get("constants", {}), facts["params"] | facts["constants"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged_experiment(after.folder, error) from None
+    if names := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
+        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
+        raise _other_search(before, f"the space has changed: {listed};")
+    words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]
+    if words[1:3] == ["-m", "tuner.run"] and recorded.get("sha256") != facts["sha256"]:
+        for name in ("metric", "mode"):  # a call of tuner.search may have given another metric or mode
+            was, now = getattr(before, name), getattr(space, name)
+            if was != now and option(name) not in words:
+                raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
+    history = journaled_events(after.folder, begun=bool(resumed.facts.get(BEGUN)))
+    return after, loaded_space, {**resumed.facts, "space": facts}, history
+
+
+def _other_search(before: Experiment, what: str) -> RequestError:
+    return RequestError(f"--resume {before.name}: {what} start anew with --name")
+
+
+def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
+    """Returns the journal's events; raises a RequestError if a search that has `begun` has lost all of them."""
+    path = folder / "journal.jsonl"
+    scanned = scan(path) if path.exists() else Scan([], 0, "")
+    if scanned.events and scanned.damage:
+        before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
+        logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
+    if not scanned.events and scanned.damage:
+        raise lost_journal(path, f"is damaged at {scanned.damage}")
+    if not scanned.events and begun:
+        raise lost_journal(path)
+    return scanned.events
