@@ -98,7 +98,7 @@ def _typed(text: str, classes: list[type]) -> Any:
 
 
 def call_of(argv: list[str], given: dict[str, Any]) -> SearchCall:
-    """Returns the request for a search; raises RequestError if an option has a wrong value, or no space is named."""
+    """Returns the request for a search; RequestError for a wrong value, or without a space or a search to resume."""
     command = Command(**given)
     if not (command.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
     def unknown(self, word: str, otherwise: str = " of this command") -> str:
         """Returns the error text for a word that is no known option; it names the nearest option if one is near."""
         if not word.startswith("-"):
-            return f"{word}: no option before it takes this word; write a value with spaces in quotes"
+            return f"{word}: belongs to no option; write a value with spaces in quotes"
         hint = nearest(word, self._option_string_actions) if len(word) > len("--lr") else ""
         return f"{word}: is no option{hint or otherwise} (see --help)"
 

@@ -1,4 +1,4 @@
-"""The rungs of asha and asha-promotion for trials that end by themselves, before max_epochs."""
+"""The rule of asha and asha-promotion: chooses between the two, and fits the rungs to trials that end by themselves."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OwnLength(Rule):
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._experiment, self._brackets, self._length = experiment, brackets, 0
-        self._is_chosen = experiment.scheduler == "asha"  # whether asha can no longer replace asha-promotion
+        self._is_chosen = experiment.scheduler == "asha"  # whether asha or asha-promotion is chosen for good
         # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None for `ended`.
         self._calls: list[tuple[int, int, float | None, bool | None]] = []
         self._rule = self._new_rule()

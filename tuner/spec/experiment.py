@@ -121,7 +121,7 @@ class Options:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward and backward pass. A searched parameter named `precision` takes precedence."""
     on_oom: Literal["shrink", "fail"] = "shrink"
-    """If GPU or CPU memory runs out, shrink computes a batch in parts, halved until they fit; fail ends the trial."""
+    """If GPU or CPU memory runs out: shrink = compute a batch in parts, halved until they fit; fail = end the trial."""
     max_concurrent_trials: int = 0
     """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
     priority: int = 0

@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns the value of a variable, argument or key, with constants replaced by the parameter of its name."""
+        """Returns the value given to a variable, argument or key; a parameter of that name replaces constants in it."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value

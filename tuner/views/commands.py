@@ -62,7 +62,7 @@ def num_audited(record: ExperimentRecord) -> int:
 
 
 def start_again(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command that starts a new search over the same space with `options`; empty if it cannot name it."""
+    """Returns the command for a new search over the same space with `options`; empty if none can name the space."""
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""

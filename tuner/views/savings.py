@@ -119,8 +119,8 @@ def _without_rungs(record: ExperimentRecord) -> str:
     if len(record.trials) <= first:
         return f"{begin}its first bracket prunes none and has room for {counted(first, 'trial')}."
     return (
-        f"{begin}all trials were in its first bracket, which prunes none and has room for {first}, because no more ran "
-        f"at once. {ADVICE.format(more=first + 1)}"
+        f"{begin}at most {first} trials ran at once, so all were in its first bracket, which has room for {first} and "
+        f"prunes none. {ADVICE.format(more=first + 1)}"
     )
 
 

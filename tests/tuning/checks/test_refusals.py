@@ -71,7 +71,7 @@ REQUESTS = [
     (["--space", "search_spaces.cifar:other"], "has no other = Space(...)"),
     (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "has no mutable parameters"),
     (["--space", "search_spaces.cifar", "--data-dir", "TMP/empty"], "empty"),
-    (["--space", "my", "space.py"], "space.py: no option before it takes this word; write a value with spaces in"),
+    (["--space", "my", "space.py"], "space.py: belongs to no option; write a value with spaces in"),
     (["--space", TINY, "--batch-size", "32"], "is no option; values of parameters belong in the params"),
     (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
     (["--space", TINY, "--num-samples", "4", "--num-samples", "5"], "--num-samples is given twice, with 4 and with 5"),

@@ -131,7 +131,7 @@ class Controller(TuneController):
         self._room = room
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Hides repeated epochs, and WAITS (no room for a checkpoint), from the scheduler, searcher and journal."""
+        """Hides from scheduler, searcher and journal: repeated epochs, and WAITS (a checkpoint cannot be saved)."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])

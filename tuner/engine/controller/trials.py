@@ -51,7 +51,7 @@ def new_trial(
     return trial
 
 
-def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
+def register_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
     """Registers a checkpoint with Ray as the trial's latest one; the index of the next checkpoint does not change."""
     index = trial.storage.current_checkpoint_index
     trial.on_checkpoint(_TrainingResult(checkpoint, metrics))

@@ -79,7 +79,8 @@ def in_a_program() -> Iterator[None]:
 
 
 hosts: list[set[psutil.Process]] = []  # child processes at the start of each open `in_a_program`; empty in a command
-SIGNALLED, LEFT = "signalled", "left"  # tell `_deadline`'s thread: a signal arrived; the outermost block ended
+# Messages to the thread of `_deadline`: a signal has arrived, or the outermost block has ended.
+SIGNALLED, LEFT = "signalled", "left"
 deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
 
 

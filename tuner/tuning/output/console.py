@@ -138,8 +138,8 @@ def schedule(e: Experiment, space: Space) -> str:
         # A function's or script's trials may end by themselves; their length then places the rungs.
         until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
-        best = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
-        return f"{e.scheduler}: {best}; a trial trains at most {most}{_brackets(e)}"
+        how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
+        return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(e)}"
     return {
         "fifo": f"fifo: {trains}",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",

@@ -46,8 +46,9 @@ class Resumed(NamedTuple):
 def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
     """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
 
-    A dry run locks no folder. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere,
-    or its code, a link or its cluster is not trusted.
+    `latest` is the experiment whose journal was written to last. The lock ends with the process, also if it is killed;
+    a dry run takes none. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere, or if
+    it names code that has changed, lies in the folder of results or is another user's, and nobody trusts that code.
     """
     name, results = call.resume, call.given.get("results", "results")
     place, named = local_root(results), call.given.get("space", "")
@@ -68,8 +69,8 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
         raise damaged_experiment(folder, error) from None
     space = experiment.space
     if call.space is None:
-        own_file = Path(recorded_path(facts)).resolve()
-        if is_path(named) and split_path(named)[1] == split_path(space)[1] and file_of(named) == own_file:
+        is_same = is_path(named) and split_path(named)[1] == split_path(space)[1]
+        if is_same and file_of(named) == Path(recorded_path(facts)).resolve():
             space = named  # another path to the same file
         space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named))
     else:
@@ -96,7 +97,9 @@ def _written(folder: Path) -> int:
 
 
 def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
-    """Checks that a resume changes only what it may: first the options, then the space, which it imports.
+    """Checks that a resume changes only options in EXTENDABLE (the length only upwards), and nothing in the space.
+
+    `checked` calls this. If the space's file has changed, its metric and mode must be the same, too.
 
     Returns the experiment with its new options, its space and facts, and the journal's events.
     """
@@ -138,7 +141,7 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the journal's events; raises a RequestError if a search that has `begun` has lost all of them."""
+    """Returns the events before the first damaged line; RequestError if a search that has `begun` has lost all."""
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:

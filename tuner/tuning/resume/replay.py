@@ -18,7 +18,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
-from tuner.engine.controller.trials import ReplayController, count_checkpoints_from, note_checkpoint, set_last_result
+from tuner.engine.controller.trials import (
+    ReplayController,
+    count_checkpoints_from,
+    register_checkpoint,
+    set_last_result,
+)
 from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
@@ -61,7 +66,10 @@ class Replay(ReplayController):
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Replays the history; returns all trials in the order in which Ray had them before."""
+        """Replays the history; returns all trials in the order in which Ray had them before.
+
+        The journal gets no event twice: only a decision or an end that a crash cut off after the last report is added.
+        """
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._journal.repeated = None
         try:
@@ -137,9 +145,10 @@ class Replay(ReplayController):
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
+        """Reports to scheduler and searcher again; the trial's status follows the recorded action, not the repeated."""
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
-        self._note_checkpoint(trial, event)
+        self._remember_checkpoint(trial, event)
         if self._experiment.scheduler == "pbt":  # pbt copies checkpoints between trials, in a replay, too
             self._register_checkpoints(trial)
         result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
@@ -233,8 +242,8 @@ class Replay(ReplayController):
         self.trials[trial_id].set_status(Trial.PENDING)
         self._scheduler.on_trial_add(self, self.trials[trial_id])
 
-    def _note_checkpoint(self, trial: Trial, report: Event) -> None:
-        """Notes the checkpoint that a journaled report names, for `_register_checkpoints`."""
+    def _remember_checkpoint(self, trial: Trial, report: Event) -> None:
+        """Keeps the checkpoint that a journaled report names, for `_register_checkpoints`."""
         value = report["metrics"].get(self._experiment.metric)
         value = sign_of(self._experiment.mode) * value if isinstance(value, (int, float)) else math.nan
         best, at = self._best.get(trial.trial_id, (math.inf, 0))
@@ -255,14 +264,14 @@ class Replay(ReplayController):
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
     def _register_checkpoints(self, trial: Trial) -> None:
-        """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
+        """Registers undamaged checkpoints with Ray; the trial continues from the last, without one from epoch 1."""
         for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
                 continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
             if why := damage(path):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
-            note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
+            register_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:

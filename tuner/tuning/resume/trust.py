@@ -38,7 +38,8 @@ def code_of(
     experiment.json records. Raises a RequestError if the code must not run, or if no file is at either path.
 
     Args:
-        folder, files: the experiment's folder or its `best/`; in it, the file that names the space, and its copy.
+        folder: the experiment's folder or its `best/`.
+        files: names in the folder: the file that names the space, then a copy of that file, if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
     """

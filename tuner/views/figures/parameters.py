@@ -24,7 +24,7 @@ MOST_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
 MANY = 300  # with more trials than this, marks of full size cover each other
-MOST_AT = 6  # how many axes the text about the plots names
+MOST_AT = 6  # maximum axes named in the text about the plots
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 CELLS = 40  # cells of a contour's grid, along each axis
 NEAR = 0.08  # standard deviation of the smoothing kernel, as a share of the axis
@@ -68,7 +68,7 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value (of many, every n-th and the winner) and the axes that vary among them."""
+    """Returns the trials with a finite value, and the axes that vary; of many trials, every n-th and the winner."""
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
@@ -185,7 +185,7 @@ def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None
 
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
-    """Returns the mean over a trial's reports of each metric of usage or speed that its last report has."""
+    """Returns metric -> mean over a trial's reports, for the usage and speed metrics that the last report has."""
     last = trial.reports[-1].metrics if trial.reports else {}
     names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
     columns: dict[str, list[float]] = {name: [] for name in names}
