@@ -57,6 +57,14 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 
 
+def test_a_trial_whose_function_had_returned_is_completed_though_the_crash_cut_off_its_end(tmp_path):
+    search = again(tmp_path, [begun(), *started(0), *started(1), report(1, 2), report(0, 2) | {"final": True}])
+    assert statuses(search) == {0: "TERMINATED", 1: "PENDING"}
+    assert [(e["trial"], e["status"]) for e in read(search.path) if e["event"] == "trial_ended"] == [
+        ("00000", "completed")
+    ]
+
+
 def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path, capsys):
     history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), stop(1, 1)]
     history += [ended(0, "interrupted"), ended(1, "interrupted")]

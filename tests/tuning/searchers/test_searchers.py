@@ -14,7 +14,7 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES
-from tuner.tuning.searchers.forest import Forest, ForestSearcher
+from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.sampling import shuffled
 
@@ -156,6 +156,20 @@ def test_the_trees_are_those_of_scikit_learns_forest():
     lazy = Forest(known, scores, 5, [1] * 60)
     for number in (31, 0, 7, 31):
         assert (lazy.tree(number).predict(known) == whole.estimators_[number].tree_.predict(known)).all()
+
+
+@pytest.mark.parametrize(
+    ("domain", "values", "expected"),
+    [
+        (tune.uniform(2, 6), [2, 3, 6], [[0], [0.25], [1]]),
+        (tune.loguniform(1e-4, 1e-2), [1e-4, 1e-3, 1e-2], [[0], [0.5], [1]]),
+        (tune.choice([64, 4, 16]), [4, 16, 64], [[0], [0.5], [1]]),
+        (tune.choice(["a", "b"]), ["a", "b"], [[1, 0], [0, 1]]),
+        (tune.randn(10, 2), [-3, 12], [[-3], [12]]),
+    ],
+)
+def test_the_forest_gets_a_range_from_0_to_1_and_a_choice_of_numbers_by_rank(domain, values, expected):
+    assert features({"x": domain}, {"x": values}) == pytest.approx(np.array(expected))
 
 
 def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
