@@ -220,6 +220,13 @@ def test_the_packages_that_run_before_a_module_are_named(tmp_path, monkeypatch, 
     assert line == "code: " + ", ".join(str(tmp_path / name) for name in files)
 
 
+def test_a_module_that_is_not_found_is_refused_before_the_packages_around_it_are_imported(place):
+    with pytest.raises(RequestError, match="names the module gone.space, which is not found"):
+        code_of(place, ["experiment.json"], "gone.space", "")
+    assert code_of(place, ["experiment.json"], "gone.space", "", named_now=True) == ("gone.space", [])
+    assert code_of(place, ["experiment.json"], "gone", "") == ("gone", [])
+
+
 @pytest.fixture
 def elsewhere(place, tmp_path, monkeypatch):
     """Another working folder, in which the same `results` are seen; the space's relative path is not there."""
