@@ -2,6 +2,7 @@
 
 import copy
 import random
+import time
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ def test_the_same_seed_gives_the_same_bits(batch_size):
     assert [figures(second.run_epoch()) for _ in range(3)] == reports
     assert same(weights(first), weights(second))
     assert figures(training({"batch_size": batch_size}, seed=1).run_epoch()) != reports[0]
+
+
+def test_a_report_has_the_seconds_of_its_epoch():
+    trial, began = training(), time.perf_counter()
+    report = trial.run_epoch()
+    assert 0 < report["train_s"] and 0 < report["validate_s"]
+    assert report["train_s"] + report["validate_s"] <= time.perf_counter() - began
+    assert report["images_per_s"] == pytest.approx(NUM_EXAMPLES / report["train_s"])
 
 
 @pytest.mark.parametrize("fused", [False, True])
