@@ -158,6 +158,14 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
     assert output.count("\x1b") == 3 and output.count("\r") == 2 and not set("\x07\x9b\u202e") & set(output)
 
 
+def test_a_log_says_why_trials_wait(capsys):
+    e = Experiment()
+    progress.ProgressTable(e, 1, Tracker(e), SearchStopper(), lambda *_: "1 trial waits for a node", {}).report(
+        [], False
+    )
+    assert capsys.readouterr().out.splitlines() == ["1 trial waits for a node", "0/1 done | 0 s"]
+
+
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     tracker = Tracker(Experiment())
     table = progress.ProgressTable(Experiment(), 3, tracker, SearchStopper(), lambda *_: "", {})

@@ -104,7 +104,7 @@ class ProgressTable(CLIReporter):
         statuses = Counter(self._statuses(trials))
         line = progress_line(statuses, self._tracker, self._experiment, self._num_settings, self._stopper, done)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
-        texts = filter(None, [*more, self._waiting(num_pending, num_running), line])
+        texts = list(filter(None, [*more, self._waiting(num_pending, num_running), line]))
         block = [*table, *(part for text in texts for part in fitted(printable(text), width))]
         if self._cell:
             display: Any = importlib.import_module("IPython.display").display
@@ -116,7 +116,7 @@ class ProgressTable(CLIReporter):
             print(up + "\n".join(coloured(block) if has_colours(sys.stdout) else block), flush=True)
         else:
             print("".join(f"{row}\n" for row in table), end="")
-            say(*more, line)
+            say(*texts)
         # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
