@@ -90,7 +90,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         searcher,
         experiment,
         journal,
-        concurrent=(lambda: num_settings) if pbt else (lambda: nodes.concurrent() - scheduler.num_promoted()),
+        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
+        num_promoted=scheduler.num_promoted,
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
     )

@@ -38,11 +38,12 @@ class Proposals(SearchAlgorithm):
         journal: Journal,
         *,
         concurrent: Callable[[], int],  # how many trials may run at once; paused trials do not count
+        num_promoted: Callable[[], int],  # how many promoted trials wait for a worker; they run before new trials
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
-        self._concurrent, self._keep, self._replayed = concurrent, keep, replayed
+        self._concurrent, self._num_promoted, self._keep, self._replayed = concurrent, num_promoted, keep, replayed
         self._alive: dict[str, Trial] = {}
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
@@ -62,13 +63,13 @@ class Proposals(SearchAlgorithm):
         return 0 if self.searcher.exhausted else self.total_samples - self.searcher.num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
-        busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
+        free = self._concurrent() - sum(trial.status != Trial.PAUSED for trial in self._alive.values())
         for place, trial in enumerate(self._recorded):
             if trial.is_finished():
                 return self._recorded.pop(place)
-            if trial.status == Trial.PAUSED or not busy:
+            if trial.status == Trial.PAUSED or free > 0:
                 return self._live(self._recorded.pop(place))
-        if busy or self.is_exhausted():
+        if free <= self._num_promoted() or self.is_exhausted():
             return None
         trial_id = f"{self.searcher.num_proposed:05d}"
         setting = self.searcher.suggest(trial_id)
