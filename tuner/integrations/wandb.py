@@ -110,9 +110,9 @@ def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
     if not running() and (path := importing()):
         # Every parameter becomes a domain or a constant; the sweep's `method` and `early_terminate` are ignored.
         metric = sweep.get("metric", {})
-        options = {"metric": metric["name"]} if metric else {}
+        named = {"metric": metric["name"]} if metric else {}
         mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
-        _sweeps.append(script_space(path, params_of(sweep["parameters"]), mode=mode, **options))
+        _sweeps.append(script_space(path, params_of(sweep["parameters"]), mode=mode, **named))
     elif not running():
         return str(__getattr__("sweep")(sweep, *arguments, **options))
     return "tuner"

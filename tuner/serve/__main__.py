@@ -154,9 +154,9 @@ class Connection(H11Protocol):
     """An HTTP connection that is closed if a request's head takes too long, or if it is idle among many connections.
 
     A client has `timeout_keep_alive` seconds for a request's head; uvicorn itself stops that timer at the first byte.
-    TCP_USER_TIMEOUT (`listen`) ends the connections of clients that read nothing.
     Above half of `limit_concurrency` connections, a new connection closes the oldest one whose client does not wait for
     a response. If all clients wait, uvicorn answers 503 at its own limit, which also counts tasks that still run.
+    TCP_USER_TIMEOUT, which `listen` sets, ends the connections of clients that read nothing.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

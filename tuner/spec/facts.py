@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import platform
 import subprocess
 import time
@@ -42,6 +41,8 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Package -> version, for Python and those packages of PACKAGES that are installed."""
+    import importlib.metadata  # takes 10 ms, and `--help` imports this module
+
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

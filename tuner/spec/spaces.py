@@ -23,7 +23,7 @@ from tuner.training.task import Task
 
 MOST_MESSAGE = 160  # maximum characters of a user's error that an error text quotes
 
-WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports tuner's W&B may declare its space as a sweep
+WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports this integration may declare its space as a W&B sweep
 FINITE = "; write tune.uniform(low, high), or another domain, with finite numbers"
 ADVICE = {  # words of an import's error -> what to do
     "recursion depth": "; a function, or a dictionary in params, contains itself",

@@ -28,7 +28,7 @@ class Single:
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
     weight = 1.0  # the weight of the loss on this process's part of the current batch
-    repeated = 1  # how many processes train on the same examples, because a batch has fewer than there are processes
+    repeated = 1  # how many processes train on the same examples: above 1 if a batch has fewer examples than processes
 
     def __init__(
         self, task: Task, config: Config, devices: list[torch.device], rank: int = 0, num_workers: int = 1

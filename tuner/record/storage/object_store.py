@@ -28,9 +28,8 @@ JOURNAL = "journal.jsonl"
 # These are not uploaded: the files that lock the experiment on this machine, and the unfinished copies of `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
-MOST_PARTS = (
-    8  # maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory
-)
+# Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
+MOST_PARTS = 8
 
 
 class ObjectStore:

@@ -21,13 +21,7 @@ from tuner.record.report_keys import USAGE
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
-from tuner.spec.experiment import (
-    LATEST,
-    Experiment,
-    Options,
-    is_uri,
-    local_root,
-)
+from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
 from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints

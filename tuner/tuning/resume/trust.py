@@ -13,16 +13,13 @@ import pwd
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
 from tuner.record.storage.trial_files import RUNNING
 from tuner.spec.spaces import file_of, is_path, split_path
-
-if TYPE_CHECKING:
-    pass
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
