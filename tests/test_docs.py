@@ -24,8 +24,9 @@ from tuner.serve.actions import Archive, NewName, Note
 from tuner.serve.app import create_app
 from tuner.serve.jobs.requests import Resume, Start
 from tuner.space import Space
-from tuner.spec.experiment import CHOICES, Experiment, option
+from tuner.spec.experiment import CHOICES, Experiment
 from tuner.spec.facts import facts_of
+from tuner.spec.option_values import option
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, say
-from tuner.spec.experiment import BEST_RULE, Options, Table, allowed_in, option, values_of
+from tuner.spec.experiment import BEST_RULE, Options, Table, values_of
+from tuner.spec.option_values import allowed_in, option
 from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.session import SearchCall, run_search

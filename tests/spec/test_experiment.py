@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 import os
 import tempfile
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import latest_experiment, load_experiment, save_experiment
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment, option
+from tuner.record.format import FIELD, FORMAT
+from tuner.record.saved_experiment import digest, latest_experiment, load_experiment, save_experiment
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.spec.option_values import option
 
 WRONG = [
     ("num_samples", 0), ("num_samples", 10**299), ("num_samples", "10"), ("num_samples", 1.5), ("num_samples", True),
@@ -164,3 +167,14 @@ def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp
     assert "experiment.json is damaged" in caplog.text and "its copy .experiment.json.copy is used" in caplog.text
     path.unlink()
     assert load_experiment(tmp_path)[0] == saved
+
+
+def test_an_experiment_that_is_older_than_an_option_has_its_default_and_an_unknown_option_is_refused(tmp_path):
+    def options(**changed):
+        document = {FIELD: FORMAT, "options": {"metric": "accuracy", "mode": "max"} | changed}
+        (tmp_path / "experiment.json").write_text(json.dumps({**document, "sha256": digest(document)}))
+        return load_experiment(tmp_path)[0]
+
+    assert options() == Experiment(metric="accuracy", mode="max")
+    with pytest.raises(RequestError, match="not those of a search"):
+        options(warp=9)

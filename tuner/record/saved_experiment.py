@@ -70,7 +70,8 @@ def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
         raise ValueError("its content does not match its sha256")
     del document[FIELD]
     options = document.pop("options")
-    if set(options) != {field.name for field in dataclasses.fields(Experiment)}:
+    # An experiment of this format that is older than an option lacks it, and has the option's default.
+    if not set(options) <= {field.name for field in dataclasses.fields(Experiment)}:
         raise ValueError("`options` are not those of a search")
     _check_facts(document)
     return Experiment(**options), document

@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import math
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError
 from tuner.spec.domains import literal, nested
+from tuner.spec.option_values import allowed_in, check_value, option, tuples
 
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
@@ -65,17 +65,7 @@ BOUNDS = {
     "priority": (-100, 100),
 }
 MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
-MOST_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_NUMBER = 1e6  # maximum number of CPUs, and of GPUs, of a trial; maximum reduction factor
-MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
-KINDS = {  # class of an option's value -> how an error text names it
-    int: "a whole number",
-    float: "a number",
-    str: f"a text of {MOST_CHARS} characters at most",
-    bool: "yes or no",
-    tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
-}
-TIMES = ("time_budget", "trial_timeout")
 BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` that are no fields of `Options`
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
@@ -155,9 +145,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("point", "stop"):
-            object.__setattr__(self, name, _tuples(getattr(self, name)))  # JSON has lists, but no tuples
+            object.__setattr__(self, name, tuples(getattr(self, name)))  # JSON has lists, but no tuples
         for field in dataclasses.fields(self):
-            self._check_value(field.name)
+            check_value(self, field.name)
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if value != AUTO and not least <= value <= most:
@@ -202,26 +192,6 @@ class Options:
     def folder(self) -> Path:
         """`<results>/<name>`, or its working copy on this machine if the results are in an object store."""
         return local_root(self.results) / self.name
-
-    def _check_value(self, name: str) -> None:
-        """Checks the class, length and choice of an option's value, because a value from a file may be anything."""
-        allowed, value = allowed_in(type(self))[name], getattr(self, name)  # type: ignore[arg-type]
-        choices = [each for each in allowed if isinstance(each, str)]
-        is_huge = isinstance(value, int) and abs(value) >= 10**18  # Python refuses to print more than 4300 digits
-        fits = not is_huge and (type(value) in allowed or (float in allowed and type(value) is int))
-        if isinstance(value, str):
-            fits = value in choices or (fits and len(value) <= MOST_CHARS)
-        elif isinstance(value, tuple):
-            fits = fits and _are_words(value, depth=2 if name == "point" else 1)
-        if fits:
-            return
-        short = isinstance(value, (str, float, int, type(None))) and not is_huge
-        shown = (repr if str in allowed else str)(value)[:50] if short else f"({type(value).__name__})"
-        texts = ["a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each] for each in allowed if each in KINDS]
-        if choices:
-            listed = ", ".join(choices) + (nearest(value, choices) if isinstance(value, str) else "")
-            texts += [f"one of {listed}" if len(choices) > 1 else listed]
-        raise RequestError(f"{option(name)} {shown}: must be {' or '.join(texts)}")
 
     def _check_resources(self) -> None:
         workers = self.workers_per_trial
@@ -329,25 +299,10 @@ def values_of(options: Options) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
-
-
-def _are_words(value: Any, depth: int) -> bool:
-    if depth == 0:
-        return isinstance(value, str) and len(value) <= MOST_CHARS
-    return isinstance(value, tuple) and len(value) <= MOST_WORDS and all(_are_words(each, depth - 1) for each in value)
-
-
 def fixed_epochs(scheduler: str, max_epochs: int) -> str:
     """Returns why a resume cannot change --max-epochs; an empty text if it can."""
     built = f"the brackets of --scheduler {scheduler} were built for {max_epochs} epochs"
     return built if scheduler in ("hyperband", "bohb") else ""
-
-
-def option(field: str) -> str:
-    """The command-line option of a field: `--num-samples` for `num_samples`."""
-    return "--" + field.replace("_", "-")
 
 
 def with_fields(text: str) -> str:
@@ -376,17 +331,6 @@ def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int =
     """
     num = int(math.log(max_epochs / grace_period) / math.log(factor) - bracket + 1)
     return [grace_period * factor ** (k + bracket) for k in range(num)]
-
-
-@functools.cache
-def allowed_in(options: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """Returns, for each field of `Options` or a subclass, its allowed classes and texts, such as `(float, "auto")`."""
-    return {name: _allowed(kind) for name, kind in get_type_hints(options).items()}
-
-
-def _allowed(kind: Any) -> tuple[Any, ...]:
-    parts = () if get_origin(kind) is tuple else get_args(kind)
-    return tuple(each for part in parts for each in _allowed(part)) or (get_origin(kind) or kind,)
 
 
 CHOICES = {

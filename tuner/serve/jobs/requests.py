@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from tuner.errors import RequestError, failed, nearest
 from tuner.record.texts import command
 from tuner.serve.answers import Refused
-from tuner.spec.experiment import LATEST, Experiment, Options, option
+from tuner.spec.experiment import LATEST, Experiment, Options
+from tuner.spec.option_values import option
 from tuner.spec.space import Space
 from tuner.spec.spaces import parsed, space_files
 

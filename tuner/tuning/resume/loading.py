@@ -24,8 +24,9 @@ from tuner.record.saved_experiment import (
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec.auto import as_before
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, option, values_of
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, values_of
 from tuner.spec.facts import space_facts
+from tuner.spec.option_values import option
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
 from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_links
 
