@@ -98,7 +98,7 @@ def test_every_option_is_withheld_or_reaches_the_command_line(service):
              "scheduler": "asha-promotion", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
              "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
              "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1, "priority": -3,
-             "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
+             "confirm": 2, "confirm_seeds": 4, "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
     assert set(chosen) == set(SETTABLE), "say here what a new option is given"
     service.start(**chosen)
     options = service.searches.get("all").options

@@ -102,3 +102,14 @@ def steer(config):
 
 STEERING = {f"name{CLEAR}": tune.choice([f"value{CLEAR}"]), "fails": tune.grid_search([False, True])}
 steering = Space(params=STEERING, train=steer, max_epochs=1, num_samples=1)
+
+
+def report_noisy(config):
+    """As noisy as its seed says: the only part of a value that another trial of the same setting changes."""
+    noise = (config["seed"] % 1000) / 1000
+    for epoch in (1, 2):
+        tune.report({"loss": config["x"] + noise / epoch})
+
+
+noisy = Space(params=X, train=report_noisy, max_epochs=2, num_samples=4, seeded=True)
+unseeded = Space(params=X, train=report_twice, max_epochs=2, num_samples=3)

@@ -90,6 +90,7 @@ class TrialRecord:
         spans: start and end of each time span on a worker, in unix seconds.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
         repeated: earlier reports of epochs that a restart trained again.
+        confirms, seed: the trial whose setting this one trains again, and its own seed; empty and 0 in the search.
     """
 
     id: str
@@ -108,6 +109,8 @@ class TrialRecord:
     repeated: tuple[Report, ...] = ()
     epoch_seconds: float | None = None
     pid: int | None = None
+    confirms: str = ""
+    seed: int = 0
 
     @property
     def last_epoch(self) -> int:
@@ -259,6 +262,8 @@ class _Building:
             self.fields.update(status=event["status"], reason=event["reason"], pid=None)
         if "config" in event:
             self.fields["config"] = event["config"]
+        if kind == "trial_suggested" and "confirms" in event:
+            self.fields.update(confirms=event["confirms"], seed=event.get("seed", 0))
         if kind in _TIMED and not math.isnan(self.since):
             if kind == "report" and self.has_reported:
                 self.between, self.gaps = self.between + time - self.since, self.gaps + 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
+from tuner.record.confirm import Confirmation, confirmation
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import Report, Session, TrialRecord, kept
@@ -19,7 +20,9 @@ from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
 from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
+from tuner.spec.parameters import merged
 from tuner.spec.spaces import is_in_main
+from tuner.training.task import trial_seed
 
 END = "interrupted"  # the state of a killed search, and of its trials that were running
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
@@ -58,6 +61,20 @@ class ExperimentRecord:
     def stats(self) -> SearchStats:
         return SearchStats(self.experiment, self.trials, refused=self.refused)
 
+    @cached_property
+    def confirmation(self) -> Confirmation:
+        return confirmation(self.experiment, self.stats)
+
+    @cached_property
+    def contenders(self) -> SearchStats:
+        """The trials among which the best is the answer: those that confirmed the winner, else those of the search."""
+        if not any(self.stats.by_trial(getattr, "confirms")):
+            return self.stats
+        settings, done = self.confirmation
+        winners = set(settings[0].trials) if done and settings[0].mean is not None else set()
+        chosen = (trial for trial in self.trials if trial.id in winners or not (winners or trial.confirms))
+        return SearchStats(self.experiment, tuple(chosen), refused=self.refused)
+
     @property
     def rules(self) -> Experiment:
         """The experiment with its rule's present rungs: they move if trials end by themselves before max_epochs."""
@@ -68,6 +85,11 @@ class ExperimentRecord:
         """The space's constants, which trials' configs in the journal lack."""
         return dict(self.facts.get("space", {}).get("constants", {}))
 
+    def config_of(self, trial: TrialRecord) -> dict[str, Any]:
+        """Returns the whole config of a trial: its parameters, the space's constants, and its seed if it gets one."""
+        seed = {"seed": trial_seed(self.experiment.seed, trial.id)} if self.facts.get("space", {}).get("seeded") else {}
+        return merged(self.constants, trial.config) | seed
+
     @property
     def retrainable(self) -> bool:
         """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""
@@ -77,12 +99,12 @@ class ExperimentRecord:
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
         """The best trial by `experiment.BEST_RULE` and its best report; if possible, one whose checkpoint is left."""
-        return self.stats.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
+        return self.contenders.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @property
     def best_journaled(self) -> tuple[TrialRecord, Report] | None:
         """The best trial and report as the journal has them: what `best` returns while all checkpoints exist."""
-        return self.stats.best_saved(None) or self.stats.best()
+        return self.contenders.best_saved(None) or self.contenders.best()
 
 
 def load(folder: Path) -> ExperimentRecord:

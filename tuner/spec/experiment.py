@@ -40,7 +40,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
-    | {"trial_timeout", "max_failures", "priority"}
+    | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds"}
 )
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
@@ -61,6 +61,8 @@ BOUNDS = {
     "workers_per_trial": (1, 10_000),
     "max_failures": (0, 1_000_000),
     "max_concurrent_trials": (0, 1_000_000),
+    "confirm": (0, 1000),
+    "confirm_seeds": (2, 1000),
     "seed": (0, 2**32 - 1),
     "priority": (-100, 100),
 }
@@ -122,6 +124,10 @@ class Options:
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
     """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
+    confirm: int = 0
+    """After the search's trials, train this many of its best settings again with other seeds; the best mean wins."""
+    confirm_seeds: int = 3
+    """Number of other seeds with which --confirm trains each setting, to the last epoch and without pruning."""
     trial_timeout: str = ""
     """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
     max_failures: int = 2

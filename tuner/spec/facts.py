@@ -36,6 +36,7 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
         "params": parameters.describe(space.declared),
         "constants": space.constants,
         "mutable": list(space.mutable),
+        **({"seeded": True} if space.seeded else {}),
     }
 
 

@@ -22,6 +22,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
     "mutable": ((Sequence, Mapping), 'a list of parameters, such as ["lr"], or a dict, name -> domain'),
     "callbacks": ((Sequence,), "a list of tune.Callback objects"),
+    "seeded": ((bool,), "True or False"),
 }
 
 
@@ -47,6 +48,8 @@ class Space:
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
             the domains of their changed values. With a dict, `params` may have a constant, which is the first value.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
+        seeded: whether `train` gets the trial's own seed as `config["seed"]`, for all that it draws at random. So
+            `--confirm` can train a setting again with other seeds. A `task` is always seeded.
 
     Raises:
         ValueError: a parameter or field is wrong; the text says which, and what is allowed.
@@ -67,6 +70,7 @@ class Space:
     points: Sequence[Mapping[str, Any]] = ()
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
+    seeded: bool = False
 
     @in_one_line()
     def __post_init__(self) -> None:
@@ -77,6 +81,9 @@ class Space:
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, str) and name != "metric"):
                 raise ValueError(f"{name}={value!r}{place_of(value)}: must be {allowed}")
+        if self.seeded and (self.task or "seed" in self.params):
+            why = "a Task is always seeded" if self.task else "params has a parameter of this name"
+            raise ValueError(f'seeded=True adds config["seed"] for train=, but {why}; leave out one of the two')
         if not isinstance(self.params, Mapping):
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:

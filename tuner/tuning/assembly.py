@@ -21,7 +21,9 @@ from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.local.signals import signals_to
 from tuner.engine.workers.trainable import trainable_of
+from tuner.record.confirm import to_repeat
 from tuner.record.journal import Journal
+from tuner.record.reading import scan
 from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
@@ -33,7 +35,7 @@ from tuner.tuning.checks.request import Request
 from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduler import PopulationScheduler, SearchScheduler
+from tuner.tuning.scheduler import PopulationScheduler, SearchScheduler, confirms
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
 
@@ -94,13 +96,16 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         num_promoted=scheduler.num_promoted,
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
+        to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
     )
     files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
     # limits it: to one more than the number of trials that may run at once.
     all_may_wait = pbt or not here
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(
+        proposals.total_samples if all_may_wait else resources.concurrent + 1
+    )
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
@@ -113,7 +118,13 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             stop=stopper,
             callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
-                experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
+                experiment,
+                lambda: proposals.total_samples,
+                tracker,
+                stopper,
+                nodes.notice,
+                loaded_space.space.declared,
+                table,
             ),
             verbose=1,
         ),
@@ -128,7 +139,7 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
     spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
     folder, logs = experiment.folder.absolute() / "ray", experiment.wandb != "disabled"
-    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, folder, logs)
+    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, folder, logs, space.seeded)
     probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, setup=setup)
@@ -156,7 +167,7 @@ class JournalCallback(Callback):
         self._journal.write("trial_started", trial.trial_id, config=trial.config, resources=resources, **where)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        if self._files:
+        if self._files and not confirms(trial):  # any of these may win
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)

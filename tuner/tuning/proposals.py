@@ -1,4 +1,4 @@
-"""Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once."""
+"""Turns the searcher's settings, then those to confirm, into numbered, journaled Ray trials; limits how many run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
 
-from tuner.engine.controller.trials import new_trial
+from tuner.engine.controller.trials import SearchTrial, new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
+from tuner.training.task import trial_seed
 from tuner.tuning.searchers.sampling import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
@@ -29,7 +30,7 @@ CLOSE = 1e-9  # maximum relative difference between a proposed and a recorded va
 
 
 class Proposals(SearchAlgorithm):
-    """Asks the searcher for settings and gives Ray one trial for each setting."""
+    """Gives Ray one trial for each setting of the searcher; when these have ended, the trials of `--confirm`."""
 
     def __init__(
         self,
@@ -41,10 +42,15 @@ class Proposals(SearchAlgorithm):
         num_promoted: Callable[[], int],  # how many promoted trials wait for a worker; they run before new trials
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
+        to_repeat: Callable[[], list[str]],  # returns the trials to train again, once the searcher's trials have ended
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
-        self._concurrent, self._num_promoted, self._keep, self._replayed = concurrent, num_promoted, keep, replayed
+        self._concurrent, self._num_promoted, self._keep = concurrent, num_promoted, keep
+        self._replayed, self._to_repeat = replayed, to_repeat
         self._alive: dict[str, Trial] = {}
+        self._settings: dict[str, dict[str, Any]] = {}  # of all trials
+        self._repeats = set[str]()  # trials of `--confirm`
+        self._left: list[str] | None = None if experiment.confirm else []  # to repeat; None = not chosen yet
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
@@ -54,13 +60,17 @@ class Proposals(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
-        return self.searcher.num_settings
+        """How many trials the search will have, at most while the settings to confirm are not chosen."""
+        searched, made = self.searcher.num_settings, len(self._repeats)
+        planned = min(self._experiment.confirm, searched) * self._experiment.confirm_seeds
+        return searched + (max(made, planned) if self._left is None else made + len(self._left))
 
     @property
     def num_left(self) -> int:
         """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
-        recorded = sum(not trial.is_finished() for trial in self._recorded)
-        return 0 if self.searcher.exhausted else self.total_samples - self.searcher.num_proposed + recorded
+        recorded = sum(not trial.is_finished() for trial in self._recorded) + len(self._left or ())
+        left = self.searcher.num_settings - self.searcher.num_proposed
+        return (0 if self.searcher.exhausted else left) + recorded
 
     def next_trial(self) -> Trial | None:
         free = self._concurrent() - sum(trial.status != Trial.PAUSED for trial in self._alive.values())
@@ -69,9 +79,11 @@ class Proposals(SearchAlgorithm):
                 return self._recorded.pop(place)
             if trial.status == Trial.PAUSED or free > 0:
                 return self._live(self._recorded.pop(place))
-        if free <= self._num_promoted() or self.is_exhausted():
+        if free <= self._num_promoted():
             return None
-        trial_id = f"{self.searcher.num_proposed:05d}"
+        trial_id = f"{self.searcher.num_proposed + len(self._repeats):05d}"
+        if self.is_exhausted():
+            return self._next_repeat(trial_id)
         setting = self.searcher.suggest(trial_id)
         if setting is None:
             return None
@@ -79,22 +91,26 @@ class Proposals(SearchAlgorithm):
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self.searcher.report(trial_id, result)
+        if trial_id not in self._repeats:
+            self.searcher.report(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
-        self.searcher.complete(trial_id, result, error)
+        if trial_id not in self._repeats:
+            self.searcher.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
         """Whether no trial will need a worker any more: none is new, none is paused. Ray then ends its idle workers."""
-        return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
+        paused = any(trial.status == Trial.PAUSED for trial in self._alive.values())
+        return self.is_exhausted() and self._left == [] and not paused
 
     def is_exhausted(self) -> bool:
-        """Whether Ray has received all trials of this search."""
-        return not self._recorded and (self.searcher.exhausted or self.searcher.num_proposed >= self.total_samples)
+        """Whether Ray has received all trials of this search, apart from those of `--confirm`."""
+        all_proposed = self.searcher.num_proposed >= self.searcher.num_settings
+        return not self._recorded and (self.searcher.exhausted or all_proposed)
 
     def set_finished(self) -> None:
-        self.searcher.exhausted = True
+        self.searcher.exhausted, self._left = True, []
         self._recorded.clear()
 
     def has_checkpoint(self, dirpath: str) -> bool:
@@ -119,7 +135,27 @@ class Proposals(SearchAlgorithm):
             )
         return self._trial(trial_id, setting)
 
-    def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
+    def repeat(self, trial_id: str, setting: dict[str, Any], original: str) -> Trial:
+        """Makes a trial of `--confirm`, which trains the setting of the trial `original` again."""
+        self._repeats.add(trial_id)
+        trial = self._trial(trial_id, self._settings.get(original, setting))
+        trial.confirms = original
+        return trial
+
+    def _next_repeat(self, trial_id: str) -> Trial | None:
+        if self._left is None:
+            if self._alive.keys() - self._repeats:
+                return None  # their reports may change which settings are the best
+            self._left = self._to_repeat()
+        if not self._left:
+            return None
+        original = self._left.pop(0)
+        setting, seed = self._settings[original], trial_seed(self._experiment.seed, trial_id)
+        self._journal.write("trial_suggested", trial_id, config=setting, confirms=original, seed=seed)
+        return self._live(self.repeat(trial_id, setting, original))
+
+    def _trial(self, trial_id: str, setting: dict[str, Any]) -> SearchTrial:
+        self._settings[trial_id] = setting
         logs: tuple[str | None, str | None] = None, None
         if not self._experiment.address:  # a cluster's node may lack the folder; Ray stores trials' logs
             # Ray would put relative paths into its temporary folder.

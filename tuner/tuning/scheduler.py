@@ -109,7 +109,8 @@ class SearchScheduler(TrialScheduler):
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
         if not (self._is_known(trial) or trial.is_finished()):
             self._move(trial, self._active)
-            self._add(tune_controller, trial)
+            if not confirms(trial):
+                self._add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Does nothing: `on_failure` gets the failure."""
@@ -132,13 +133,14 @@ class SearchScheduler(TrialScheduler):
         if self._is_known(trial):  # false for a trial that the rule has stopped while the trial waited
             self._move(trial, None)
             value = finite(plain(result.get(self.metric)))
-            self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
+            if not confirms(trial):
+                self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped also ends trials early, so their length tells nothing.
-        elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not self._stopper.reason:
+        elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not (self._stopper.reason or confirms(trial)):
             self.learn_length(tune_controller, trial.trial_id, epochs)
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
@@ -170,7 +172,7 @@ class SearchScheduler(TrialScheduler):
         result[self.metric] = value
         if saved is not None:
             self._saved.add(trial_id)
-        return self._ask(tune_controller, trial, result)
+        return RAY_ACTIONS["continue"] if confirms(trial) else self._ask(tune_controller, trial, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         while self.run_first and self.run_first[0].status != Trial.PENDING:
@@ -291,6 +293,11 @@ class SearchScheduler(TrialScheduler):
             del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
         self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **copied)
+
+
+def confirms(trial: Trial) -> bool:
+    """Whether a trial is one of `--confirm`: the rule does not know it, and never stops it."""
+    return bool(getattr(trial, "confirms", ""))
 
 
 class PopulationScheduler(SearchScheduler):

@@ -47,11 +47,13 @@ class TrialSetup:
     mode: str
     folder: Path  # absolute; has the trials' folders
     wandb: bool  # False if no function may log to W&B by itself (`--wandb disabled`)
+    seeded: bool = False  # whether the function gets the trial's seed as config["seed"]
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
-        return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
+        own = {"seed": seed} if self.seeded else {}
+        return replace(self.spec, config=merged(self.spec.constants, config) | own, seed=seed)
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialSetup) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
+from tuner.record.confirm import repeated
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
@@ -11,6 +13,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 from tuner.views.audit_record import prunable
 
+MOST_CONFIRMED = 3  # maximum number of settings that the offered command confirms
 MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit command trains
 
 
@@ -54,6 +57,15 @@ def audit_command(record: ExperimentRecord) -> str:
     if not record.retrainable or record.state == "running" or not number:
         return ""
     return command("audit", f"{shlex.quote(e.name)} --trials {number} --results {shlex.quote(e.results)}")
+
+
+def confirm_command(record: ExperimentRecord) -> str:
+    """Returns the command that confirms the best settings; empty if the search did, has one setting, or goes on."""
+    e = record.experiment
+    if e.confirm or e.scheduler == "pbt" or record.state != "finished" or record.refused or not record.best():
+        return ""
+    number = len(repeated(replace(e, confirm=MOST_CONFIRMED), record.stats))
+    return resume_command(record, f"--confirm {number}") if number > 1 else ""
 
 
 def num_audited(record: ExperimentRecord) -> int:

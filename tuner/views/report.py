@@ -31,7 +31,9 @@ TITLES = {  # the same titles as on the page
 HEADINGS = {  # column -> its heading, for the columns whose name is not the heading
     "stopped": "pruned", "waiting": "paused", "best": "best value",
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
-    "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
+    "best_probability": "probability of the best mean", "single": "value in the search", "low": "95 % from",
+    "high": "95 % to", "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)",
+    "saved": "epochs saved",
 }  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
@@ -124,6 +126,8 @@ def _verdict(record: ExperimentRecord) -> str:
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
     parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
+        _table("Confirmed settings", "trial mean low high best_probability single luck epochs config",
+               record.confirmation.settings),
         parts["curves"], parts["rung_values"], parts["lineage"],
         _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
                "would_pass_now", rung_rows(record)),

@@ -14,6 +14,7 @@ from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.spaces import is_path
 from tuner.views import commands
 from tuner.views.audit_record import result_of
+from tuner.views.certainty import certainty
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
@@ -94,6 +95,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
+        Point("how sure?", certainty(record)),
     ]
     known = [point for point in points if point.text]
     steps = _steps(record, outcome, option, audited=is_audited)
@@ -242,13 +244,14 @@ def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool
         return [Step("Correct the code; then try the failed trials again:", changed)]
     if outcome in ("interrupted", "killed"):
         return [Step("Go on where it stopped:", commands.resume_command(record))]
-    kinds = commands.audit_command, commands.retrain_command, commands.extend_command
-    audit, retrain, extend = (kind(record) for kind in kinds)
+    kinds = commands.audit_command, commands.confirm_command, commands.retrain_command, commands.extend_command
+    audit, confirm, retrain, extend = (kind(record) for kind in kinds)
     has_diverged = diverged(record)
     steps = [
         (option, "Search with rules that prune here:", commands.start_again(record, option)),
         (record.out_of_time, "Give it twice the time:", extend),
         (audit and not audited, "Find out whether good trials were pruned:", audit),
+        (confirm, "Find out how much of the best values is luck:", confirm),
         (retrain, "Train the best setting again:", retrain),
         (has_diverged, other, commands.start_again(record)),
         (not has_diverged and not record.out_of_time, "Try as many trials again:", extend),
@@ -264,7 +267,8 @@ def _sentence(text: str) -> str:
 def ending_lines(record: ExperimentRecord) -> list[str]:
     """Returns the verdict in a few lines, as the command prints it at the end of a search."""
     verdict = verdict_of(record)
-    starts = {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
+    starts = {} if record.confirmation.settings else {"how sure?": "how sure    "}
+    starts |= {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
     lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
-    audit = commands.audit_command(record)
-    return lines + ([f"audit       {audit}"] if audit else [])
+    next_steps = {"audit": commands.audit_command(record), "confirm": commands.confirm_command(record)}
+    return lines + [f"{name:12}{command}" for name, command in next_steps.items() if command]

@@ -80,6 +80,8 @@ def what_if(
         rules, brackets = record.experiment, record.experiment.brackets
     runs = [_Simulation(record, rules, brackets, beyond, same).fates() for beyond in ("missing", "best", "worst")]
     best, last = (winner[0].id, winner[1].epoch) if (winner := record.best()) else ("", 0)
+    if winner and winner[0].confirms:  # no rule judged the winner itself, but the trial whose setting it repeats
+        best, last = winner[0].confirms, own.max_epochs
     lost = {any(f.trial == best and f.outcome == "stopped" and f.epochs < last for f in run) for run in runs}
     epochs = [sum(fate.epochs for fate in run) for run in runs]
     stopped = [sum(fate.outcome == "stopped" for fate in run) for run in runs]
@@ -257,8 +259,8 @@ class _Simulation:
         self._leaving: set[int] = set()  # ended trials that the rule still counts, until their event `trial_ended`
 
     def fates(self) -> list[Fate]:
-        indices = range(len(self._trials))
-        added = deque(sorted((trial.order, index) for index, trial in enumerate(self._trials)))
+        indices = [index for index, trial in enumerate(self._trials) if not trial.confirms]
+        added = deque(sorted((self._trials[index].order, index) for index in indices))
         for arrival in sorted(arrival for index in indices for arrival in self._arrivals(index)):
             while added and added[0][0] <= arrival.order:
                 self._rule.added(added.popleft()[1])
@@ -266,7 +268,7 @@ class _Simulation:
             self._take()
         if self._record.state == "finished" and self._rules.scheduler == "asha-promotion":
             self._close()
-        return [self._fate(index) for index in indices]
+        return [self._fate(index) for index in range(len(self._trials))]
 
     def _take(self) -> None:
         """Passes the queued arrivals to the rule; an arrival of a paused trial is kept until the trial resumes."""
@@ -355,7 +357,7 @@ class _Simulation:
 
     def _fate(self, index: int) -> Fate:
         trial, last, stopped = self._trials[index], self._last.get(index), self._ended.get(index)
-        epochs = last.epoch if last else 0
+        epochs = last.epoch if last else trial.last_epoch if trial.confirms else 0
         if last and stopped:
             return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
         ended = index in self._ended or last is None or trial.status in ("completed", "failed")

@@ -67,7 +67,7 @@ def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_no
     for event, number in (("trial_suggested", 0), ("trial_suggested", 1), ("trial_started", 1)):
         tracker.hear({"event": event, "trial": f"{number:05}"})
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
-    table = progress.ProgressTable(Experiment(), 10, tracker, SearchStopper(), lambda *_: "", PARAMS)
+    table = progress.ProgressTable(Experiment(), lambda: 10, tracker, SearchStopper(), lambda *_: "", PARAMS)
     table.report([trial(0, "TERMINATED", 0), trial(1, "TERMINATED", 0)], done=True)
     assert "0/10 done; 1 interrupted, 1 suggested" in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def table_of(monkeypatch, capsys, width, *, in_place=True, done=False, table="fi
             tracker.hear({"event": "trial_started", "trial": each.trial_id})
         for metrics in ({"loss": 0.75, "accuracy": 0.75}, each.last_result):
             tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
-    shown = progress.ProgressTable(Experiment(), 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
+    shown = progress.ProgressTable(Experiment(), lambda: 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
     shown.report(TRIALS, done)
     return capsys.readouterr().out.removeprefix("\r\x1b[J").splitlines()
 
@@ -150,7 +150,7 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
     e, waits = Experiment(), lambda *_: "wait\x1b[2J"
-    shown = progress.ProgressTable(e, 1, Tracker(e), SearchStopper(), waits, PARAMS)
+    shown = progress.ProgressTable(e, lambda: 1, Tracker(e), SearchStopper(), waits, PARAMS)
     shown._in_place = True
     for _ in range(2):
         shown.report([trial(0, lr="e\x9b[2J\r")], False)
@@ -166,7 +166,7 @@ def test_a_log_says_why_trials_wait(capsys):
 
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     tracker = Tracker(Experiment())
-    table = progress.ProgressTable(Experiment(), 3, tracker, SearchStopper(), lambda *_: "", {})
+    table = progress.ProgressTable(Experiment(), lambda: 3, tracker, SearchStopper(), lambda *_: "", {})
     tracker.hear({"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
     lost = {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "error": "its worker was killed"}
     tracker.hear({**lost, "will_retry": True, "from_epoch": 2})

@@ -54,6 +54,24 @@ def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
         assert outcome_of(folder) == expected, f"cut after {at} events"
 
 
+@pytest.mark.parametrize("scheduler", ["asha-promotion", *further(["asha", "hyperband"], 2)])
+def test_a_cut_of_the_confirmation_changes_nothing(whole, monkeypatch, scheduler):
+    monkeypatch.setattr(*KEPT)
+    choices = {"searcher": "hyperopt", "scheduler": scheduler, "confirm": 2, "confirm_seeds": 2}
+    folder = whole(**choices)
+    events, expected = read(folder / "journal.jsonl"), outcome_of(folder)
+    repeats = [event for event in events if event.get("confirms")]
+    assert [event["trial"] for event in repeats] == ["00009", "00010", "00011", "00012"]
+    first, second = (event["confirms"] for event in repeats[:2])
+    assert [event["confirms"] for event in repeats] == [first, second] * 2 and first != second
+    assert len({event["seed"] for event in repeats}) == 4
+    whole_curves = Counter(event["trial"] for event in events if event["event"] == "report")
+    assert all(whole_curves[event["trial"]] == CHOICES["max_epochs"] for event in repeats)
+    for at in range(events.index(repeats[0]) - 2, len(events), 3):
+        folder = resumed(folder, at, **choices)
+        assert outcome_of(folder) == expected, f"cut after {at} events"
+
+
 @pytest.fixture
 def other_processor(monkeypatch):
     """`other_processor(error)` makes every number that a searcher proposes larger by this share."""

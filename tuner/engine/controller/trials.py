@@ -16,6 +16,8 @@ from ray.tune.schedulers import PopulationBasedTraining
 class SearchTrial(Trial):
     """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
+    confirms = ""  # the trial whose setting it trains again (`--confirm`)
+
     def set_retry(self, will_retry: bool) -> None:
         """Makes Ray retry the trial after the current failure, or not: -1 allows any number of failures, 0 none."""
         self.max_failures, self.run_metadata.num_failures = -1 if will_retry else 0, 1

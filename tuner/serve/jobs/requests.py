@@ -33,9 +33,10 @@ SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
     "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
-    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
+    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed",
+    "confirm", "confirm_seeds", "name", "tensorboard",
 )  # fmt: skip
-ON_RESUME = ("num_samples", "max_epochs", "time_budget")
+ON_RESUME = ("num_samples", "max_epochs", "time_budget", "confirm", "confirm_seeds")
 MOST_CHARS = 200  # maximum characters of a text option in a request
 ELSEWHERE = "--elsewhere"
 CHECK_S = 120.0  # seconds for the check of one request

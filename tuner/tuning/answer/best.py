@@ -22,7 +22,6 @@ from tuner.record.storage.files import json_in, open_in
 from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
-from tuner.spec.parameters import merged
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
@@ -90,7 +89,7 @@ class BestTrial:
 
 
 def best_trial(record: ExperimentRecord, trial: TrialRecord, report: Report) -> BestTrial:
-    best, config = record.experiment.folder / "best", merged(record.constants, trial.config)
+    best, config = record.experiment.folder / "best", record.config_of(trial)
     saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
     test = saved["test"] if saved else None
     return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)

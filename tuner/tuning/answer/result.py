@@ -16,6 +16,7 @@ from tuner.engine.controller.failures import likeness
 from tuner.errors import RequestError, blamed
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import with_cells
+from tuner.record.confirm import ConfirmedSetting
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
@@ -28,6 +29,7 @@ from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
 from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, notes_on_metric, place
+from tuner.views.certainty import confirmed_lines
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
@@ -78,6 +80,11 @@ class SearchResult:
         columns, *rows = trials_table(self._record)
         pandas: Any = importlib.import_module("pandas")
         return pandas.DataFrame(rows, columns=columns)
+
+    @property
+    def confirmed(self) -> tuple[ConfirmedSetting, ...]:
+        """The settings that `confirm` trained again with other seeds, the best mean first; empty without `confirm`."""
+        return self._record.confirmation.settings
 
     @property
     def errors(self) -> list[str]:
@@ -164,6 +171,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
             lines += ["test        not yet: the test set is used once, after the search has ended"]
         else:
             lines += [f"test        none: {'best/ has no model' if splits.test else 'the data has no test part'}"]
+        lines += confirmed_lines(record)
         if splits and splits.notice:
             lines += [banner(splits.notice)]
     elif state == "interrupted":

@@ -10,7 +10,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
-from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
@@ -48,6 +47,7 @@ logger = logging.getLogger(__name__)
 # A spreadsheet runs a text that starts with one of these as a formula, so trials.csv puts a `'` before it, also in the
 # header. A text that starts with `'` gets a second one, so that a program can remove one `'` from each such text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
+JUDGED = ("mean", "low", "high", "best_probability", "luck")  # of a ConfirmedSetting, in the row of its `trial`
 # If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
@@ -93,6 +93,8 @@ def conclude(
                 _keep(held, MODEL, new)
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
         metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
+        if settings := record.confirmation.settings:
+            metrics["confirmed"] = {"done": record.confirmation.done, "settings": [asdict(each) for each in settings]}
         (new / README).write_text(readme(folder, loaded_space.name, new), "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
@@ -115,7 +117,7 @@ def config_of(
     record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
     """Returns the content of best/config.json, to train this setting again; `best/` has the model after `epoch`."""
-    experiment, config = record.experiment, merged(record.constants, trial.config)
+    experiment, config = record.experiment, record.config_of(trial)
     head = {FIELD: FORMAT, "config": config, "trial": trial.id, "epoch": epoch}
     head |= {"metric": experiment.metric, "mode": experiment.mode, "space_sha256": sha256}
     options = {name: getattr(experiment, field) for name, field in OPTIONS.items()}
@@ -138,7 +140,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     first, saved = record.best_journaled, SavedCheckpoints(folder)
     if first is None:
         return None
-    winner = record.stats.best_saved(saved)
+    winner = record.contenders.best_saved(saved)
     if winner and first[1].checkpoint not in saved:
         what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
         logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, _again(record, first[0]))
@@ -151,7 +153,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
         logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
-        winner = record.stats.best_saved(saved)
+        winner = record.contenders.best_saved(saved)
     return *first, None
 
 
@@ -227,7 +229,9 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
-    yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)]
+    confirmed = {each.trial: each for each in record.confirmation.settings}
+    more = ["confirms", "seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
+    yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names), *more]
     for trial in record.trials:
         best, last = trial.best(metric, mode), trial.reports[-1] if trial.reports else None
         rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
@@ -236,4 +240,6 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
             *(trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None),
             *(rung, trial.reason, error, *map(config.get, params)),
             *(report.metrics.get(name) if report else None for report in (best, last) for name in names),
+            *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),
+            *(getattr(confirmed.get(trial.id), name, None) for name in more[2:]),
         ]

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from tuner.spec.space import Space
     from tuner.tuning.checks.request import Request
 
+NO_SEED = (
+    "the function gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of "
+    "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
+)
+
 
 def plan(request: Request) -> list[str]:
     """Returns the lines of a search's plan, which `--dry-run` prints."""
@@ -34,6 +39,7 @@ def plan(request: Request) -> list[str]:
         f"scheduler   {schedule(e, space)}",
         f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial){budget}",
         f"resources   {per_trial(r) if r else f'those of the cluster at {e.address}'}",
+        *([f"confirm     {confirming(e)}"] if e.confirm else []),
         *notes(request),
         f"seed        {e.seed}",
         f"data        {source}",
@@ -61,6 +67,8 @@ def notes(request: Request) -> list[str]:
             "the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
             "stops trials by the rule of asha"
         ]
+    if e.confirm and space.train and not space.seeded:
+        texts += [f"--confirm {e.confirm}: {NO_SEED}"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 
@@ -89,7 +97,8 @@ def heading(request: Request) -> list[str]:
     """Returns the lines that a search prints at its start."""
     e, r, splits, history = request.experiment, request.resources, request.splits, request.history
     resources = f"; {per_trial(r)}" if r else ""
-    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}", *notes(request)]
+    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
+    lines += [f"confirm: {confirming(e)}"] * (e.confirm > 0) + notes(request)
     if splits:
         sizes = ", ".join(f"{len(part):,} {name}" for name, part in splits.parts.items())
         lines += [f"data: {splits.source or 'from the space'} ({sizes})"]
@@ -99,6 +108,11 @@ def heading(request: Request) -> list[str]:
     if history:
         lines += [f"NOTE: {event['reason']}" for event in history if event["event"] == "scheduler_changed"][:1]
     return lines
+
+
+def confirming(e: Experiment) -> str:
+    most = f"at most {e.confirm * e.confirm_seeds * e.max_epochs} more epochs"
+    return f"the best {counted(e.confirm, 'setting')} again, each with {e.confirm_seeds} other seeds ({most})"
 
 
 def place(e: Experiment) -> str:

@@ -57,7 +57,7 @@ class ProgressTable(CLIReporter):
     def __init__(
         self,
         experiment: Experiment,
-        num_settings: int,
+        num_trials: Callable[[], int],
         tracker: Tracker,
         stopper: SearchStopper,
         waiting: Callable[[int, int], str],
@@ -65,7 +65,7 @@ class ProgressTable(CLIReporter):
         table: Table = "fit",
     ) -> None:
         super().__init__()
-        self._experiment, self._num_settings, self._table = experiment, num_settings, table
+        self._experiment, self._num_trials, self._table = experiment, num_trials, table
         self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
         self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the notebook's output with the table
@@ -102,7 +102,7 @@ class ProgressTable(CLIReporter):
         columns, more = self._columns(trials, done) if with_table else ([], [])
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
-        line = progress_line(statuses, self._tracker, self._experiment, self._num_settings, self._stopper, done)
+        line = progress_line(statuses, self._tracker, self._experiment, self._num_trials(), self._stopper, done)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         texts = list(filter(None, [*more, self._waiting(num_pending, num_running), line]))
         block = [*table, *(part for text in texts for part in fitted(printable(text), width))]

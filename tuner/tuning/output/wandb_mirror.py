@@ -109,7 +109,9 @@ class Mirror:
     def handle(self, event: Event) -> None:
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
-            self._configs[trial] = event["config"]
+            self._configs[trial] = event["config"] | self._configs.get(trial, {})
+        elif kind == "trial_suggested" and "confirms" in event:
+            self._configs[trial] = {"confirms": event["confirms"], "seed": event["seed"]}
         elif kind == "report":
             self._run(trial).log(event["metrics"], step=event["epoch"])
         elif kind == "decision" and event["action"] != "continue" and trial in self._runs:

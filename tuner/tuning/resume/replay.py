@@ -134,7 +134,9 @@ class Replay(ReplayController):
     _on_experiment_started = _on_experiment_resumed
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
-        trial = self._proposals.again(event["trial"], event["config"])
+        recorded = event["trial"], event["config"]
+        original = event.get("confirms")
+        trial = self._proposals.repeat(*recorded, original) if original else self._proposals.again(*recorded)
         self.trials[trial.trial_id] = trial
         self._scheduler.on_trial_add(self, trial)
 

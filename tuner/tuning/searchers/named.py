@@ -92,6 +92,11 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             f"--scheduler pbt changes parameters while a trial trains, but space {experiment.space!r} has no mutable "
             f'parameters; add for example mutable=("lr",) to it, or use another scheduler'
         )
+    if experiment.confirm and experiment.scheduler == "pbt":
+        raise RequestError(
+            f"--confirm {experiment.confirm}: --scheduler pbt changes settings while trials train, so none of them can "
+            f"be trained again; leave out --confirm, or use another scheduler"
+        )
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
             raise RequestError(
