@@ -19,7 +19,8 @@ OPTIONS = {
     "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
     "--point", "--stop", "--perturbation-interval",
-    "--confirm", "--confirm-seeds", "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table",
+    "--confirm", "--confirm-seeds",
+    "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table",
 }  # fmt: skip
 PROGRAM = """
 import runpy, sys
