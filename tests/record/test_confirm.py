@@ -46,7 +46,7 @@ def test_the_values_of_the_search_do_not_enter_a_mean():
     assert (one.mean, two.mean) == (pytest.approx(0.4), pytest.approx(0.5))
     assert (one.single, one.luck, two.single, two.luck) == (0.2, pytest.approx(0.2), 0.1, pytest.approx(0.4))
     assert one.best_probability + two.best_probability == pytest.approx(1) and one.best_probability > 0.5
-    assert not confirmed(*SEARCH, *repeats[:3]).done
+    assert not confirmed(*SEARCH, *repeats[:3]).done and confirmed(*SEARCH) == ((), False)
     assert not confirmed(*SEARCH, *repeats[:3], trial(7, [0.5], x=1, confirms="00001", status="running")).done
 
 

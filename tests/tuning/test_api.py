@@ -55,7 +55,7 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
         (tiny.space, {"num_sample": 3}, "search() has no option 'num_sample'; did you mean 'num_samples'?"),
         (tiny.space, {"params": {}}, "search() has no option 'params': it is part of the space: search(Space(params="),
         (failing, {"metric": "loss"}, "search(failing, ...): give a space, as search(Space("),
-        (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, brackets, cpus_per_trial"),
+        (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, brackets, confirm, confirm_seeds"),
         (tiny.space, {"grace_period": 99}, "grace_period 99 is above max_epochs 8"),
         (tiny.space, {"stop": {"acuracy": 0.9}}, "stop acuracy=0.9: the space reports accuracy, loss"),
         (3, {}, "space is a int: give a Space, a name"),

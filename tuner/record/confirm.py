@@ -160,17 +160,20 @@ def to_repeat(experiment: Experiment, trials: Sequence[TrialRecord]) -> list[str
 
 
 class Confirmation(NamedTuple):
-    """The settings that train or trained again, the best mean first; `done` if each has all its seeds."""
+    """The settings that train or trained again, the best mean first; `done` if each has trained with all seeds.
+
+    Without such trainings there are no settings, and it is not done.
+    """
 
     settings: tuple[ConfirmedSetting, ...]
     done: bool
 
 
 def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
-    if not experiment.confirm:
+    chosen = repeated(experiment, stats) if experiment.confirm else []
+    if not any(each.repeats for each in chosen):
         return Confirmation((), done=False)
     metric, mode = experiment.metric, experiment.mode
-    chosen = repeated(experiment, stats)
     values = [tuple(value_of(trial, metric, mode) for trial in each.repeats) for each in chosen]
     whole = [each for each in values if each and None not in each] or values
     judged = (tuple(value for value in each if value is not None) for each in whole)
@@ -192,7 +195,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     settings.sort(key=lambda each: (each.mean is None, None in each.values, sign_of(mode) * (each.mean or 0)))
     seeds = experiment.confirm_seeds
     done = all(len(each.repeats) >= seeds and all(t.status in ENDED for t in each.repeats) for each in chosen)
-    return Confirmation(tuple(settings), bool(chosen) and done)
+    return Confirmation(tuple(settings), done)
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str) -> float | None:

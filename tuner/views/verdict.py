@@ -267,7 +267,7 @@ def _sentence(text: str) -> str:
 def ending_lines(record: ExperimentRecord) -> list[str]:
     """Returns the verdict in a few lines, as the command prints it at the end of a search."""
     verdict = verdict_of(record)
-    starts = {} if record.confirmation.settings else {"how sure?": "how sure    "}
+    starts = {} if record.confirmation.done else {"how sure?": "how sure    "}  # else `confirmed_lines` say it
     starts |= {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
     lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
     next_steps = {"audit": commands.audit_command(record), "confirm": commands.confirm_command(record)}

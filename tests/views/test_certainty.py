@@ -1,0 +1,72 @@
+"""How sure an answer is, in words: the best two settings beside their wobble, and confirmed settings."""
+
+import pytest
+
+from tuner.record.records import Report, TrialRecord
+from tuner.record.results import ExperimentRecord
+from tuner.spec.experiment import Experiment
+from tuner.views.certainty import certainty, confirmed_lines
+from tuner.views.commands import confirm_command
+
+
+def trial(number, values, confirms="", status="completed"):
+    reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
+    x = int(confirms or number)
+    return TrialRecord(f"{number:05}", {"x": x}, status, "", reports, confirms=confirms, seed=number)
+
+
+def record(*trials, state="finished", **options):
+    experiment = Experiment(**{"space": "x", "max_epochs": 8, "name": "e", "results": "/nowhere", **options})
+    return ExperimentRecord(experiment, {}, trials, state)
+
+
+STEADY = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]  # no wobble: it falls by the same step
+
+
+def test_the_best_two_settings_are_compared_with_the_wobble_of_their_curves():
+    steps = [value + 0.03 * (-1) ** n for n, value in enumerate(STEADY)]
+    calm, wild = (
+        record(trial(0, STEADY), trial(1, [v + 0.1 for v in STEADY])),
+        record(trial(0, STEADY), trial(1, steps)),
+    )
+    text = certainty(calm)
+    assert text.startswith(
+        "The best two settings, of trials 00000 and 00001, are 0.1 apart in loss, each with one seed"
+    )
+    assert text.endswith("which is less than that distance.")
+    assert certainty(wild).endswith("so chance may have decided which is better.")
+    short = certainty(record(trial(0, STEADY[:4]), trial(1, STEADY[:3])))
+    assert short.endswith("their curves are too short to show how much chance moves them.")
+    assert (
+        certainty(record(trial(0, STEADY)))
+        == certainty(record(trial(0, STEADY), trial(1, STEADY), state="running"))
+        == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "number"), [({}, 3), ({"confirm": 2}, 0), ({"scheduler": "pbt"}, 0), ({"state": "interrupted"}, 0)]
+)
+def test_the_command_that_confirms_is_offered_once_the_search_has_ended(options, number):
+    searched = record(*(trial(n, [n, 0.1 * n]) for n in range(5)), **options)
+    command = confirm_command(searched)
+    assert command.endswith(f"--resume e --results /nowhere --confirm {number}") if number else command == ""
+
+
+def test_what_is_confirmed_and_what_is_left_is_said():
+    searched = trial(0, [0.2, 0.3]), trial(1, [0.1])
+    done = trial(2, [0.4], "00000"), trial(3, [0.6], "00001"), trial(4, [0.42], "00000"), trial(5, [0.64], "00001")
+    options = {"confirm": 2, "confirm_seeds": 2, "max_epochs": 2}
+    whole = record(*searched, *done, **options)
+    text, (first, second) = certainty(whole), confirmed_lines(whole)
+    assert text.startswith("The setting of trial 00000 has the mean loss 0.41 over 2 other seeds, with 95 % confidence")
+    assert "probability the best mean of the 2 confirmed settings. The search found 0.2: 0.21 of it was luck." in text
+    assert first.startswith("confirmed   trial 00000: mean 0.41, ") and first.endswith("0.21 of it was luck")
+    assert second.startswith(f"{'':12}trial 00001: mean 0.62, ")
+    assert whole.best()[0].id == "00002"  # the better training of the winner
+    part = record(*searched, *done[:3], state="interrupted", **options)
+    assert certainty(part) == "Not confirmed: 3 of at most 4 trainings with other seeds have a value; --resume goes on."
+    assert part.best()[0].id == "00001"
+    failed = record(*searched, *(trial(n, [], f"0000{n % 2}", "failed") for n in range(2, 6)), **options)
+    assert certainty(failed) == "Not confirmed: no training with another seed has a finite value."
+    assert failed.best()[0].id == "00001"
