@@ -10,10 +10,10 @@ from ray.tune import schedulers
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
+from tuner.engine.controller.trials import population_of
 from tuner.engine.moved import MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.tuning.scheduler import population_of
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 STOPPER, CHANGING = tune.stopper.MaximumIterationStopper(3), schedulers.ResourceChangingScheduler()

@@ -30,7 +30,7 @@ class Journal:
     Attributes:
         blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
-        listener: called with each event before it is written, also when the journal is lost.
+        listeners: called with each event before it is written, also when the journal is lost.
         repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 
@@ -38,7 +38,7 @@ class Journal:
         self._path = path
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
-        self.listener: Callable[[Event], None] | None = None
+        self.listeners: list[Callable[[Event], None]] = []
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
         # These flags create a missing file, and wait for no pipe and follow no link.
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
@@ -69,8 +69,8 @@ class Journal:
         line: Event = {"time": round(time.time(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial
-        if self.listener:
-            self.listener({**line, **fields})
+        for listener in self.listeners:
+            listener({**line, **fields})
         if self._size == 0:
             line[FIELD] = FORMAT
         # The order of keys is fixed: `tail -f` shows time, event and trial first.

@@ -20,6 +20,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
+def duration(seconds: float) -> str:
+    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"
+
+
 def formatted(value: Any) -> str:
     """Formats a float with five significant digits, as the page does (0.12346, 1e+300), and other values by `str`."""
     return f"{float(f'{value:.5g}'):.15g}" if isinstance(value, float) else str(value)

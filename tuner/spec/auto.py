@@ -69,8 +69,8 @@ def _meaning(name: str) -> str:
 
 def _num_trials(options: Options, traits: SpaceTraits) -> int:
     if options.searcher == "grid":
-        return min(options.num_samples, traits.grid_size or options.num_samples)
-    return options.num_samples * (traits.grid_points if options.searcher in (AUTO, "random") else 1)
+        return min(options.most_samples, traits.grid_size or options.most_samples)
+    return options.most_samples * (traits.grid_points if options.searcher in (AUTO, "random") else 1)
 
 
 def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, str]:
@@ -88,7 +88,10 @@ def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, st
         return "asha", f", because {_meaning('asha-promotion')} needs {FEWEST_TO_PROMOTE} trials or more"
     if not traits.saves_checkpoints:
         return "asha", ", because the trials save no checkpoints, from which asha-promotion continues them"
-    return "asha-promotion", f", because there are {FEWEST_TO_PROMOTE} trials or more and they save checkpoints"
+    number = (
+        f"there are {FEWEST_TO_PROMOTE} trials or more" if options.num_samples else "only a budget limits the trials"
+    )
+    return "asha-promotion", f", because {number} and they save checkpoints"
 
 
 def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -> tuple[SearcherName, str]:
@@ -100,9 +103,9 @@ def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -
         return "random", f", because forest was not measured with {scheduler}"
     if "forest" not in traits.searchers:
         return "random", ", because forest cannot propose every parameter of this space"
-    if options.num_samples < FEWEST_TO_LEARN:
+    if options.most_samples < FEWEST_TO_LEARN:
         return "random", f", because {_meaning('forest')} needs --num-samples {FEWEST_TO_LEARN} or more"
-    return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more"
+    return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more" if options.num_samples else ""
 
 
 def as_before(options: Options, earlier: Experiment) -> Experiment:

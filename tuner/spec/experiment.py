@@ -36,12 +36,14 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
+BUDGETS = ("time_budget", "gpu_hours", "cpu_hours", "epoch_budget")  # what may end a search before its last trial
 # Options that --resume may change: the search's length, cluster, folders, resources, limits, priority and W&B log.
 EXTENDABLE = frozenset(
-    {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
+    {"num_samples", "max_epochs", "max_concurrent_trials", "results", "address", "data_dir", *BUDGETS}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds"}
 )
+MOST_SAMPLES = 1_000_000  # maximum number of trials, also if only a budget ends the search
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
@@ -53,13 +55,16 @@ NAMES = {  # option -> the pattern that its value must match, and what the error
 MOST_EPOCHS = 1_000_000
 MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; a rung costs memory, and time per report
 BOUNDS = {
-    "num_samples": (1, 1_000_000),
+    "num_samples": (0, MOST_SAMPLES),
     "max_epochs": (1, MOST_EPOCHS),
     "grace_period": (1, MOST_EPOCHS),
     "brackets": (1, MOST_RUNGS),
     "perturbation_interval": (0, MOST_EPOCHS),
     "workers_per_trial": (1, 10_000),
     "max_failures": (0, 1_000_000),
+    "gpu_hours": (0, 1_000_000_000),
+    "cpu_hours": (0, 1_000_000_000),
+    "epoch_budget": (0, 1_000_000_000),
     "max_concurrent_trials": (0, 1_000_000),
     "confirm": (0, 1000),
     "confirm_seeds": (2, 1000),
@@ -82,7 +87,8 @@ class Options:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of trials, 1 or more. grid may have fewer; random runs this many for each point of tune.grid_search."""
+    """Number of trials; 0 = as many as a budget pays for, the default with a budget. grid may have fewer; random runs
+    this many for each point of tune.grid_search."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int | Auto = AUTO
@@ -123,7 +129,14 @@ class Options:
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
-    """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
+    """Time of the search, over all its sessions: 90s, 30m, 2h. Its last part finishes the best trials. Empty = no
+    limit."""
+    gpu_hours: float = 0.0
+    """GPU-hours of all trials: the GPUs of a trial times its hours on them, over all sessions. 0 = no limit."""
+    cpu_hours: float = 0.0
+    """CPU-hours of all trials: the CPUs of a trial times its hours on them, over all sessions. 0 = no limit."""
+    epoch_budget: int = 0
+    """Epochs (reports) of all trials together, over all sessions. 0 = no limit."""
     confirm: int = 0
     """After the search's trials, train this many of its best settings again with other seeds; the best mean wins."""
     confirm_seeds: int = 3
@@ -158,6 +171,9 @@ class Options:
             value = getattr(self, name)
             if value != AUTO and not least <= value <= most:
                 raise RequestError(f"{option(name)} {value}: must be {least:,} or more, at most {most:,}")
+        if not (self.num_samples or self.budgets):
+            given = ", ".join(map(option, BUDGETS))
+            raise RequestError(f"--num-samples 0: must be 1 or more; or give what ends the search ({given})")
         factor = self.reduction_factor
         if factor != AUTO and not 1 < factor <= MOST_NUMBER:
             raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
@@ -174,6 +190,17 @@ class Options:
     @property
     def time_budget_s(self) -> float | None:
         return self._seconds("time_budget")
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """The budgets that limit the search, by option: seconds, hours of GPUs or CPUs, epochs."""
+        amounts = self.time_budget_s, self.gpu_hours, self.cpu_hours, self.epoch_budget
+        return {name: amount for name, amount in zip(BUDGETS, amounts, strict=True) if amount}
+
+    @property
+    def most_samples(self) -> int:
+        """The maximum number of trials; without --num-samples only a budget limits it."""
+        return self.num_samples or MOST_SAMPLES
 
     @property
     def trial_timeout_s(self) -> float | None:
@@ -277,6 +304,14 @@ class Experiment(Options):
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
+        if not self.num_samples and (self.searcher == "refine" or self.scheduler == "pbt"):
+            which = "--searcher refine" if self.searcher == "refine" else "--scheduler pbt"
+            raise RequestError(f"--num-samples 0: {which} needs the number of trials; give 1 or more")
+        if self.confirm and not self.num_samples:
+            given = (
+                f"--confirm {self.confirm}: begins after the search's trials, and without --num-samples only a budget"
+            )
+            raise RequestError(f"{given} ends these; give --num-samples, too")
         factor = self.reduction_factor
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # no list: it could be huge

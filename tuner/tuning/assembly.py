@@ -31,6 +31,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, metric_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
+from tuner.tuning.budget import Budget
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
@@ -72,11 +73,10 @@ class Assembly(NamedTuple):
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
     """Builds a new search, or the rest of a resumed one; `table` says how to print its trials. Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
-    budget_s = experiment.time_budget_s  # None = no limit
-    left_s = None if budget_s is None else max(0.0, budget_s - Folding(history).took_s)
-    stopper = SearchStopper(experiment.time_budget, left_s)
+    budget = Budget(experiment, resources, history)
+    stopper = SearchStopper(budget.over)
     tracker = Tracker(experiment, history)
-    journal.listener = tracker.hear
+    journal.listeners = [tracker.hear, budget.hear]
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
@@ -85,7 +85,9 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)
     scheduler = (
-        PopulationScheduler(*common, space=loaded_space.space) if pbt else SearchScheduler(*common, nodes.concurrent)
+        PopulationScheduler(*common, space=loaded_space.space)
+        if pbt
+        else SearchScheduler(*common, nodes.concurrent, budget)
     )
     keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
@@ -97,6 +99,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
+        may_start=(lambda: True) if pbt else scheduler.may_start,
+        is_over=lambda: bool(stopper.reason),
     )
     files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
     retries = Retries(experiment.max_failures, history, here=here)
@@ -125,6 +129,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
                 nodes.notice,
                 loaded_space.space.declared,
                 table,
+                budget,
             ),
             verbose=1,
         ),

@@ -43,10 +43,12 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
         to_repeat: Callable[[], list[str]],  # returns the trials to train again, once the searcher's trials have ended
+        may_start: Callable[[], bool] = lambda: True,  # whether a free worker gets a new setting, not a paused trial
+        is_over: Callable[[], bool] = lambda: False,  # whether something has ended the search
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
-        self._concurrent, self._num_promoted, self._keep = concurrent, num_promoted, keep
-        self._replayed, self._to_repeat = replayed, to_repeat
+        self._concurrent, self._num_promoted, self._may_start = concurrent, num_promoted, may_start
+        self._is_over, self._keep, self._replayed, self._to_repeat = is_over, keep, replayed, to_repeat
         self._alive: dict[str, Trial] = {}
         self._settings: dict[str, dict[str, Any]] = {}  # of all trials
         self._repeats = set[str]()  # trials of `--confirm`
@@ -79,7 +81,7 @@ class Proposals(SearchAlgorithm):
                 return self._recorded.pop(place)
             if trial.status == Trial.PAUSED or free > 0:
                 return self._live(self._recorded.pop(place))
-        if free <= self._num_promoted():
+        if free <= self._num_promoted() or not self._may_start() or self._is_over():
             return None
         trial_id = f"{self.searcher.num_proposed + len(self._repeats):05d}"
         if self.is_exhausted():
@@ -102,11 +104,11 @@ class Proposals(SearchAlgorithm):
     def is_finished(self) -> bool:
         """Whether no trial will need a worker any more: none is new, none is paused. Ray then ends its idle workers."""
         paused = any(trial.status == Trial.PAUSED for trial in self._alive.values())
-        return self.is_exhausted() and self._left == [] and not paused
+        return self.is_exhausted() and (self._left == [] or self._is_over()) and not paused
 
     def is_exhausted(self) -> bool:
         """Whether Ray has received all trials of this search, apart from those of `--confirm`."""
-        all_proposed = self.searcher.num_proposed >= self.searcher.num_settings
+        all_proposed = self.searcher.num_proposed >= self.searcher.num_settings or self._is_over()
         return not self._recorded and (self.searcher.exhausted or all_proposed)
 
     def set_finished(self) -> None:

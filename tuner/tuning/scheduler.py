@@ -11,7 +11,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.engine.controller.trials import Population, ReplayController
+from tuner.engine.controller.trials import ReplayController, population_of
 from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import Journal
@@ -20,9 +20,10 @@ from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
-from tuner.spec import domains
 from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources
 from tuner.spec.space import Space
+from tuner.tuning.budget import Budget
 from tuner.tuning.searchers.sampling import seeded
 
 EPOCH = "training_iteration"
@@ -62,6 +63,7 @@ class SearchScheduler(TrialScheduler):
         metric_option: str = "",  # the option or argument that chose the metric, for error texts
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,  # how many trials may run at once; None = Ray's limit
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self.set_search_properties(experiment.metric, experiment.mode)
@@ -70,6 +72,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
+        self._budget = budget or Budget(experiment, Resources(1, 0, 1))
         self.any_usable = resumed  # whether a report of any session had the metric and --stop's metrics
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
@@ -80,11 +83,60 @@ class SearchScheduler(TrialScheduler):
         self._waiting: dict[str, Trial] = {}
         self._promoted: dict[str, Trial] = {}
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
+        self.repeats = False  # whether the decision on the present report is recorded
         self.run_first: list[Trial] = []  # trials that ran when the resumed search stopped; they run before all others
 
     def num_promoted(self) -> int:
         """Returns how many promoted trials wait for a worker; they take precedence over new trials."""
-        return len([trial for trial in self._promoted.values() if trial.status == Trial.PAUSED])
+        return len(self._ready())
+
+    def _ready(self) -> list[str]:
+        """Returns the promoted trials that wait for a worker, without those that the budget does not let go on."""
+        paused = [trial_id for trial_id, trial in self._promoted.items() if trial.status == Trial.PAUSED]
+        finishing = self._budget.finishing
+        return [t for t in paused if t in finishing] or [t for t in paused if t not in finishing and not self._held(t)]
+
+    def may_start(self) -> bool:
+        """Whether a free worker gets a new setting; ends the search if its budget pays for nothing more."""
+        if not self._budget.limits:
+            return True
+        finish, may_start = self._plan()
+        groups = self._active, self._promoted, self._waiting
+        is_idle = all(trial.status == Trial.PAUSED for group in groups for trial in group.values())
+        if is_idle and not (finish or may_start or self._ready()):
+            self._stopper.use_up(self._budget.used_up())
+        return may_start
+
+    def _plan(self) -> tuple[str, bool]:
+        return self._budget.plan(*self._paused_and_busy(), self._rule.in_force)
+
+    def _paused_and_busy(self, without: str = "") -> tuple[list[str], list[str]]:
+        """Returns the paused trials, and those that have a worker or will get one, both without one trial."""
+        with_worker = [(t, each) for group in (self._active, self._promoted) for t, each in group.items()]
+        waiting = [t for t, each in [*with_worker, *self._waiting.items()] if each.status == Trial.PAUSED]
+        busy = [t for t, each in with_worker if each.status != Trial.PAUSED]
+        return [t for t in waiting if t != without], [t for t in busy if t != without]
+
+    def _held(self, trial_id: str) -> str:
+        """Says why the budget does not let a trial go on at a rung; empty if it does, or if a replay knows it."""
+        rules = self._rule.in_force
+        if self.repeats or not self._budget.limits or rules.scheduler != "asha-promotion":
+            return ""
+        return self._budget.held(trial_id, *self._paused_and_busy(without=trial_id), rules)
+
+    def finish(self, tune_controller: Any, trial: Trial) -> None:
+        """Lets a paused trial train to its last epoch, whatever the rule says of it."""
+        trial_id = trial.trial_id
+        self._budget.finishing.add(trial_id)
+        self._move(trial, self._promoted)
+        self._journal_decision(trial_id, RuleDecision("continue", self._budget.why_finish()), budget=True)
+        self._apply(tune_controller, self._rule.ended(int(trial_id), 0, None))
+        if self._name == "bohb":
+            tune_controller.search_alg.searcher.library.on_unpause(trial_id)
+
+    def hold(self, tune_controller: Any, trial: Trial) -> None:
+        """Lets a trial wait that the rule has promoted, until the budget lets it go on."""
+        self._move(trial, self._promoted)
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
         """If `trial` still waits, asks the rule again to decide, as it did when only waiting trials were left."""
@@ -179,7 +231,11 @@ class SearchScheduler(TrialScheduler):
             del self.run_first[0]
         if self.run_first and self.run_first[0].trial_id in self._queue:
             return self.run_first[0]
-        all_wait = self._waiting and not (self._active or self._promoted) and tune_controller.search_alg.is_exhausted()
+        if self._budget.limits and self._concurrent and self._num_busy() + self.num_promoted() < self._concurrent():
+            if best := self._plan()[0]:
+                self.finish(tune_controller, self._waiting.get(best) or self._promoted[best])
+        others = self._active or self._promoted or self._stopper.reason
+        all_wait = self._waiting and not others and tune_controller.search_alg.is_exhausted()
         if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none still saves
             self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
@@ -188,10 +244,12 @@ class SearchScheduler(TrialScheduler):
         if chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Without this limit, Ray would resume as many paused trials as the CPUs allow.
-        busy = [trial for trial in self._queue.values() if trial.status in (Trial.PENDING, Trial.RUNNING)]
-        if len(busy) < self._concurrent():
+        if self._num_busy() < self._concurrent():
             return chosen
-        return next((trial for trial in busy if trial.status == Trial.PENDING), None)
+        return next((trial for trial in self._queue.values() if trial.status == Trial.PENDING), None)
+
+    def _num_busy(self) -> int:
+        return sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
 
     def _add(self, tune_controller: Any, trial: Trial) -> None:
         self._rule.added(int(trial.trial_id))
@@ -199,7 +257,10 @@ class SearchScheduler(TrialScheduler):
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decides on a report with a finite value, and on trials that waited for this report; returns Ray's action."""
         trial_id, scheduler, saved = trial.trial_id, self._rule.in_force.scheduler, trial.trial_id in self._saved
-        decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
+        if trial_id in self._budget.finishing:
+            decision, others = RuleDecision(), Decisions()
+        else:
+            decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
         if self._rule.in_force.scheduler != scheduler:
             self._journal.write("scheduler_changed", scheduler=self._rule.in_force.scheduler, reason=STOPS)
         self._move(trial, self._waiting if decision.action == "pause" else self._active)
@@ -207,6 +268,10 @@ class SearchScheduler(TrialScheduler):
             return self._refuse_pause(trial_id, decision)
         if decision.action == "stop":
             self._stop(trial_id, decision)
+        elif decision.action == "continue" and decision.rung is not None and saved and (why := self._held(trial_id)):
+            decision = decision._replace(action="pause", reason=why)
+            self._journal_decision(trial_id, decision, budget=True)
+            self.hold(tune_controller, trial)
         elif decision.reason:
             self._journal_decision(trial_id, decision)
         self._apply(tune_controller, others)
@@ -219,9 +284,10 @@ class SearchScheduler(TrialScheduler):
 
     def _choose(self, tune_controller: Any) -> Trial | None:
         """Returns a promoted trial, else a pending one, else None."""
-        ready = (trial for trial in self._promoted.values() if trial.status in (Trial.PAUSED, Trial.PENDING))
+        ready = self._ready()
+        promoted = (t for t in self._promoted.values() if t.status == Trial.PENDING or t.trial_id in ready)
         pending = (trial for trial in self._active.values() if trial.status == Trial.PENDING)
-        return next(ready, None) or next(pending, None)
+        return next(promoted, None) or next(pending, None)
 
     def _apply(self, tune_controller: Any, decided: Decisions) -> None:
         """Stops or promotes waiting trials as decided; `choose_trial_to_run` returns the promoted ones."""
@@ -286,13 +352,13 @@ class SearchScheduler(TrialScheduler):
         self.ends[trial_id] = TrialEnd(status, decision.reason)
         return RAY_ACTIONS["stop"]
 
-    def _journal_decision(self, trial_id: str, decision: RuleDecision, **copied: str) -> None:
+    def _journal_decision(self, trial_id: str, decision: RuleDecision, **more: Any) -> None:
         epoch, value = self._last[trial_id]
         fields = decision._asdict()
         if decision.compared is None:
             del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
-        self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **copied)
+        self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **more)
 
 
 def confirms(trial: Trial) -> bool:
@@ -333,25 +399,6 @@ class PopulationScheduler(SearchScheduler):
 
     def _choose(self, tune_controller: Any) -> Trial | None:
         return cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
-
-
-def population_of(experiment: Experiment, space: Space) -> Population:
-    """Returns Ray's scheduler with the parameters that the space declares as mutable."""
-    mutations = dict(space.mutations)
-    for name, domain in space.mutations.items():
-        if (kind := domains.kind(domain)) == "sample_from":
-            mutations[name] = domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
-        elif kind in ("choice", "grid_search"):
-            # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
-            mutations[name] = domains.values_of(domain)
-    population = Population(
-        perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
-        hyperparam_mutations=mutations,
-        log_config=False,  # the journal has the changes; a replay would write them to Ray's own file again
-        time_attr=EPOCH,
-    )
-    population.set_search_properties(experiment.metric, experiment.mode)
-    return population
 
 
 def _short(value: Any) -> str:

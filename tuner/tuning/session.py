@@ -16,7 +16,7 @@ from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore, Uploader
-from tuner.spec.experiment import Experiment, Options, Table, is_uri, values_of
+from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, values_of
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace, mentions_torch
@@ -42,8 +42,15 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options in place of its own; adds --point and --stop to a space's own."""
+        """Returns `default` with the caller's options in place of its own; adds --point and --stop to a space's own.
+
+        A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
+        settings (refine) or the population (pbt) needs one.
+        """
         added = () if isinstance(default, Experiment) else ("point", "stop")
+        needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
+        if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
+            self.given.setdefault("num_samples", 0)
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
         return Options(**{**values_of(default), **self.given, **more})
 

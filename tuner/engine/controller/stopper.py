@@ -1,10 +1,11 @@
-"""Ends a whole search early: after a time budget, a wrong request, a signal or repeated failures."""
+"""Ends a whole search early: after its budget, a wrong request, a signal or repeated failures."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,14 @@ TELL_S = 60.0  # minimum seconds between two lines on standard error that say wh
 
 
 class SearchStopper(Stopper):
-    """Ends the search as soon as it has a reason to; `left_s` seconds remain of the user's `budget` ("30m")."""
+    """Ends the search as soon as it has a reason to; `over` says which budget is spent, '' if none is."""
 
-    def __init__(self, budget: str = "", left_s: float | None = None) -> None:
+    def __init__(self, over: Callable[[], str] = str) -> None:
         self.reason = ""
         self.interrupted = self.gave_up = self.out_of_time = False
         self.error: RequestError | None = None
         self._printed_at = -math.inf
-        self._budget = budget
-        self._deadline = None if left_s is None else time.monotonic() + left_s
+        self._over = over
 
     def refuse(self, error: RequestError) -> None:
         """Stops the search because the request is wrong; the driver then raises the error."""
@@ -39,9 +39,10 @@ class SearchStopper(Stopper):
         """Stops the search because its first failures are alike; after a correction, `--resume` continues it."""
         self.reason, self.gave_up = self.reason or reason, True
 
-    def left_s(self) -> float | None:
-        """Returns how many seconds of the budget remain; None = no limit."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+    def use_up(self, reason: str) -> None:
+        """Stops the search because its budget is spent."""
+        if not self.reason:
+            self.reason, self.out_of_time = reason, True
 
     def blocked(self, error: OSError, path: Path) -> bool:
         """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal)."""
@@ -60,6 +61,6 @@ class SearchStopper(Stopper):
         return False
 
     def stop_all(self) -> bool:
-        if not self.reason and self._deadline is not None and time.monotonic() >= self._deadline:
-            self.reason, self.out_of_time = f"the time budget of {self._budget} is over", True
+        if not self.reason and (spent := self._over()):
+            self.use_up(spent)
         return bool(self.reason)

@@ -10,7 +10,12 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import PopulationBasedTraining
+
+from tuner.spec import domains
+from tuner.spec.experiment import Experiment
+from tuner.spec.space import Space
 
 
 class SearchTrial(Trial):
@@ -109,3 +114,22 @@ class Population(PopulationBasedTraining):
                 return
             self._set_back[trial.trial_id] = epoch
         super()._exploit(tune_controller, trial, trial_to_clone)
+
+
+def population_of(experiment: Experiment, space: Space) -> Population:
+    """Returns Ray's scheduler with the parameters that the space declares as mutable."""
+    mutations = dict(space.mutations)
+    for name, domain in space.mutations.items():
+        if (kind := domains.kind(domain)) == "sample_from":
+            mutations[name] = domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
+        elif kind in ("choice", "grid_search"):
+            # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
+            mutations[name] = domains.values_of(domain)
+    population = Population(
+        perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
+        hyperparam_mutations=mutations,
+        log_config=False,  # the journal has the changes; a replay would write them to Ray's own file again
+        time_attr=TRAINING_ITERATION,
+    )
+    population.set_search_properties(experiment.metric, experiment.mode)
+    return population

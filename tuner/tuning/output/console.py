@@ -125,7 +125,7 @@ def settings(request: Request) -> str:
     e, space = request.experiment, request.loaded_space.space
     given = f"; the first {len(e.point)} from the given points" if e.point else ""
     if e.searcher == "grid":
-        grid = GridSearcher(e, space, e.num_samples)
+        grid = GridSearcher(e, space, e.most_samples)
         if grid.num_settings == grid.size:
             return f"all of a grid of {grid.size}{given}"
         part = f"{grid.num_settings}, drawn by the seed, of a grid of {grid.size}"
@@ -133,6 +133,8 @@ def settings(request: Request) -> str:
     if e.searcher == "refine":
         half = num_random(first_num_samples(e, request.history))
         return f"{half} random, then {e.num_samples - half} neighbours of the best one{given}"
+    if not e.num_samples:
+        return f"as many as the budget pays for, by {e.searcher}{given}"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
     is_random = e.searcher == "forest" and e.num_samples <= NUM_RANDOM

@@ -23,9 +23,10 @@ from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
-from tuner.record.texts import flat, formatted
+from tuner.record.texts import duration, flat, formatted
 from tuner.spec import parameters
-from tuner.spec.experiment import Experiment, Table
+from tuner.spec.experiment import MOST_SAMPLES, Experiment, Table
+from tuner.tuning.budget import Budget
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
@@ -63,9 +64,10 @@ class ProgressTable(CLIReporter):
         waiting: Callable[[int, int], str],
         params: parameters.Params,
         table: Table = "fit",
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
-        self._experiment, self._num_trials, self._table = experiment, num_trials, table
+        self._experiment, self._num_trials, self._table, self._budget = experiment, num_trials, table, budget
         self._tracker, self._stopper, self._waiting = tracker, stopper, waiting
         self._in_place = is_steerable(sys.stdout)
         self._cell = uuid.uuid4().hex if in_notebook() else ""  # the id of the notebook's output with the table
@@ -102,7 +104,8 @@ class ProgressTable(CLIReporter):
         columns, more = self._columns(trials, done) if with_table else ([], [])
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
-        line = progress_line(statuses, self._tracker, self._experiment, self._num_trials(), self._stopper, done)
+        common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
+        line = progress_line(statuses, *common, self._budget.left_s if self._budget else None)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         texts = list(filter(None, [*more, self._waiting(num_pending, num_running), line]))
         block = [*table, *(part for text in texts for part in fitted(printable(text), width))]
@@ -218,19 +221,22 @@ def progress_line(
     num_settings: int,
     stopper: SearchStopper,
     is_over: bool = False,
+    left_s: float | None = None,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
     The best value and the counts are of all sessions, the time of this session. A refused search shows no best value.
+    `left_s` is what is left of the time budget; None without one.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
     done, others = (", ".join(f"{statuses[name]} {name}" for name in names if statuses[name]) for names in groups)
-    counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
+    of_all = "" if num_settings >= MOST_SAMPLES else f"/{num_settings}"
+    counts = f"{num_done}{of_all} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
     now = time.monotonic()
     took = now - tracker.began
-    remaining = seconds_left(tracker, experiment, num_settings - num_done, now)
-    if (left_s := stopper.left_s()) is not None:
+    remaining = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
+    if left_s is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
     best = None if stopper.error else tracker.best()
@@ -275,11 +281,3 @@ def retry_line(trial_id: str, tracker: Tracker) -> str:
     after = trial.failure.get("from_epoch", 0)
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
     return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.failure['error']}; another worker {again}"
-
-
-def duration(seconds: float) -> str:
-    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"

@@ -81,7 +81,7 @@ class Replay(ReplayController):
                 if step is not None:
                     step(number, event)
         finally:
-            self._journal.repeated = Counter()
+            self._journal.repeated, self._scheduler.repeats = Counter(), False
         reports = (event for event in self._history if event["event"] == "report")
         self._scheduler.any_usable = any(self._experiment.metric in report["metrics"] for report in reports)
         num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
@@ -158,6 +158,7 @@ class Replay(ReplayController):
             result[FINAL] = True
         if "checkpoint" in event:
             result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
+        self._scheduler.repeats = self._actions[number] is not None
         decided = self._scheduler.on_trial_result(self, trial, result)
         if decided != TrialScheduler.STOP:
             self._proposals.on_trial_result(trial.trial_id, result)
@@ -172,7 +173,9 @@ class Replay(ReplayController):
 
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
+        if trial.status == Trial.PAUSED and event.get("budget") is True:
+            (self._scheduler.finish if event["action"] == "continue" else self._scheduler.hold)(self, trial)
+        elif trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
             self._scheduler.repeat_idle(self, trial)  # if the rule made this decision when nothing was left to run
 
     def _on_length_learned(self, number: int, event: Event) -> None:

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from tuner.errors import RequestError
 from tuner.record.events import Event, first_start
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import PAIRS, Experiment, SearcherName
+from tuner.spec.experiment import MOST_SAMPLES, PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
 from tuner.tuning.searchers.forest import ForestSearcher
 from tuner.tuning.searchers.sampling import GridSearcher, RandomSearcher, RefineSearcher, SeededSearcher, seeded
@@ -74,15 +74,15 @@ def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event
 
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
-    """Returns --num-samples of the search's first session; without a history, that of the experiment."""
+    """Returns how many trials the search's first session had at most; without a history, those of the experiment."""
     number = first_start(history).get("num_samples")
-    return number if type(number) is int and number > 0 else experiment.num_samples
+    return (number or MOST_SAMPLES) if type(number) is int and number >= 0 else experiment.most_samples
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:
     """Returns how many settings the searcher of an experiment will propose."""
     own = OWN.get(experiment.searcher, SeededSearcher)  # the base class imports no library
-    return own(experiment, space, experiment.num_samples).num_settings
+    return own(experiment, space, experiment.most_samples).num_settings
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:

@@ -71,7 +71,7 @@ class SeededSearcher:
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        self.num_settings, self.num_proposed, self.exhausted = experiment.num_samples, 0, False
+        self.num_settings, self.num_proposed, self.exhausted = experiment.most_samples, 0, False
         self._seed, self._metric, self._sign = experiment.seed, experiment.metric, sign_of(experiment.mode)
         self._space = space
         self._points = first_settings(experiment, space)
@@ -151,7 +151,7 @@ class GridSearcher(SeededSearcher):
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
         self.size = grid_size(space.searched)
-        self.num_settings = min(experiment.num_samples, len(self._points) + self.size)
+        self.num_settings = min(experiment.most_samples, len(self._points) + self.size)
         num_drawn = max(0, self.num_settings - len(self._points))
         self._order = list(itertools.islice(shuffled(self.size, experiment.seed), num_drawn))
 

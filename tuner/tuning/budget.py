@@ -1,0 +1,234 @@
+"""Follows what a search has spent of its budgets, estimates what its trials will cost, and plans its last part.
+
+A budget is time, GPU-hours, CPU-hours or epochs, of all sessions of a search together. A search takes new settings
+while the best paused trial could still train to its last epoch afterwards. Then each free worker trains the best paused
+trial that it can finish. So the answer is a whole trial, and no worker waits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tuner.record.events import BEGINNINGS, Event
+from tuner.record.records import Folding, finite, sign_of
+from tuner.record.texts import counted
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources
+
+SLACK = 1.1  # factor of all estimates, because an epoch may take longer than earlier ones
+OVERRUN = 1.02  # until this share of a budget, the best trial may train on to its last epoch
+
+
+class Cost(NamedTuple):
+    """A number of epochs of one trial, and the seconds that they take on its worker, with a start before them."""
+
+    seconds: float
+    epochs: int
+
+    def and_then(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.epochs + other.epochs)
+
+
+NOTHING = Cost(0.0, 0)
+
+
+@dataclass
+class Spent:
+    """What is known of a trial's cost and value."""
+
+    epoch: int = 0  # its last epoch
+    best: float = math.inf  # its best value, as a loss
+    since: float = math.nan  # unix time of its last start or report
+    resources: Sequence[float] = (0.0, 0.0)  # its CPUs and GPUs
+    first_s: float = math.nan  # seconds from its last start to the first report after it; nan without that report
+    between_s: float = 0.0  # sum of the seconds between two reports
+    gaps: int = 0  # their number
+
+
+class Budget:
+    """What a search may spend, has spent, and will spend on its trials; `hear` must get each event once."""
+
+    def __init__(self, experiment: Experiment, resources: Resources, history: Iterable[Event] = ()) -> None:
+        self.limits = experiment.budgets
+        self.finishing: set[str] = set()  # trials that train to their last epoch, whatever the rule says of them
+        self._experiment, self._begun, self._sign = experiment, time.monotonic(), sign_of(experiment.mode)
+        self._per_trial = resources.cpus, resources.gpus
+        self._num_epochs, self._cpu_s, self._gpu_s, self._before_s = 0, 0.0, 0.0, 0.0
+        self._trials: dict[str, Spent] = {}
+        self._running: dict[str, Spent] = {}
+        self._firsts_s, self._num_firsts = 0.0, 0  # sum and number of `first_s` of all starts
+        self._between_s, self._num_gaps = 0.0, 0  # sum and number of the seconds between two reports of a trial
+        self._warned = False
+        if self.limits:
+            self._before_s = Folding(events := list(history)).took_s
+            for event in events:
+                self.hear(event)
+            self._running.clear()
+
+    def hear(self, event: Event) -> None:
+        kind, trial_id = event["event"], event.get("trial")
+        if kind in BEGINNINGS:
+            self._running.clear()  # a killed session has not ended its trials
+        if trial_id is None or not self.limits:
+            return
+        trial = self._trials.setdefault(trial_id, Spent())
+        if kind == "trial_started":
+            held = event["resources"]
+            trial.since, trial.first_s = event["time"], math.nan
+            trial.resources = held.get("CPU", 0.0), held.get("GPU", 0.0)
+            self._running[trial_id] = trial
+        elif kind in ("report", "trial_failed", "trial_ended") and trial_id in self._running:
+            took_s, trial.since = max(0.0, event["time"] - trial.since), event["time"]
+            self._cpu_s, self._gpu_s = (
+                self._cpu_s + took_s * trial.resources[0],
+                self._gpu_s + took_s * trial.resources[1],
+            )
+            if kind == "report" and math.isnan(trial.first_s):
+                trial.first_s = took_s
+                self._firsts_s, self._num_firsts = self._firsts_s + took_s, self._num_firsts + 1
+            elif kind == "report":
+                trial.between_s, trial.gaps = trial.between_s + took_s, trial.gaps + 1
+                self._between_s, self._num_gaps = self._between_s + took_s, self._num_gaps + 1
+        if kind == "report":
+            self._num_epochs += 1
+            trial.epoch = max(trial.epoch, event["epoch"])
+            value = finite(event["metrics"].get(self._experiment.metric))
+            trial.best = min(trial.best, math.inf if value is None else self._sign * value)
+        elif kind in ("trial_failed", "trial_ended") or event.get("action") == "pause":
+            self._running.pop(trial_id, None)
+
+    def used(self, name: str) -> float:
+        """Returns how much of a budget is spent; trials that run now count up to now."""
+        if name == "time_budget":
+            return self._before_s + time.monotonic() - self._begun
+        if name == "epoch_budget":
+            return self._num_epochs
+        kind, now = ("cpu_hours", "gpu_hours").index(name), time.time()
+        running = sum(max(0.0, now - trial.since) * trial.resources[kind] for trial in self._running.values())
+        return ((self._cpu_s, self._gpu_s)[kind] + running) / 3600
+
+    @property
+    def left_s(self) -> float | None:
+        """The seconds that are left of the time budget; None without one."""
+        limit = self.limits.get("time_budget")
+        return None if limit is None else max(0.0, limit - self.used("time_budget"))
+
+    def over(self) -> str:
+        """Returns which budget is spent, as a sentence; empty if none is, or if the best trial needs a little more."""
+        for name, limit in self.limits.items():
+            used = self.used(name)
+            # Each report is paid before it comes; `plan` starts nothing that needs more epochs than are left.
+            if used > limit or (used == limit and name != "epoch_budget"):
+                if used >= OVERRUN * limit or not self._is_training_best():
+                    return f"{self.named(name)} is over"
+        return ""
+
+    def named(self, name: str) -> str:
+        limit = self.limits[name]
+        if name == "time_budget":
+            return f"the time budget of {self._experiment.time_budget}"
+        if name == "epoch_budget":
+            return f"the budget of {counted(int(limit), 'epoch')}"
+        return f"the budget of {limit:g} {'CPU' if name == 'cpu_hours' else 'GPU'}-hours"
+
+    def used_up(self) -> str:
+        """Says that what is left of a budget pays for nothing more."""
+        shares = {name: 1 - self.used(name) / limit for name, limit in self.limits.items()}
+        return (
+            f"{self.named(min(shares, key=shares.__getitem__))} is over: what is left is too little for another trial"
+        )
+
+    @property
+    def name(self) -> str:
+        """All budgets of the search in words."""
+        return " and ".join(map(self.named, self.limits))
+
+    def why_finish(self) -> str:
+        return f"trains to its last epoch: the best of the paused trials for which {self.name} suffices"
+
+    def _is_training_best(self) -> bool:
+        best = min(self._trials, key=lambda trial_id: self._trials[trial_id].best, default="")
+        return best in self._running and (best in self.finishing or self._experiment.scheduler != "asha-promotion")
+
+    @property
+    def epoch_s(self) -> float | None:
+        """The mean seconds of an epoch, which may include a trial's start while no trial has reported twice."""
+        if self._num_gaps:
+            return self._between_s / self._num_gaps
+        return self._firsts_s / self._num_firsts if self._num_firsts else None
+
+    def cost(self, trial_id: str, epochs: int) -> Cost:
+        """Estimates the cost of a trial's next epochs ('': of a new trial's); 0 s until a trial has reported."""
+        usual_s, trial = self.epoch_s or 0.0, self._trials.get(trial_id, Spent())
+        start_s = max(0.0, self._firsts_s / self._num_firsts - usual_s) if self._num_firsts else 0.0
+        own_s = trial.between_s / trial.gaps if trial.gaps else trial.first_s
+        return Cost(start_s + epochs * (usual_s if math.isnan(own_s) else own_s), epochs)
+
+    def fits(self, cost: Cost, to_come: Cost) -> bool:
+        """Whether each budget pays for a cost beside what is `to_come` of other trials; they use no time of it."""
+        for name, limit in self.limits.items():
+            left = limit - self.used(name)
+            if name == "time_budget":
+                needed = SLACK * cost.seconds
+            elif name == "epoch_budget":
+                needed = cost.epochs + to_come.epochs
+            else:
+                each = self._per_trial[("cpu_hours", "gpu_hours").index(name)]
+                needed = (SLACK * cost.seconds + to_come.seconds) * each / 3600
+            if needed > left:
+                return False
+        return True
+
+    def rest(self, trial_id: str, rules: Experiment) -> Cost:
+        """Returns the cost of a trial's epochs up to its last one."""
+        return self.cost(trial_id, max(0, rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
+
+    def _leg(self, trial_id: str, rules: Experiment) -> Cost:
+        """Returns the cost of a trial up to its next rung with asha-promotion, which may pause it there."""
+        if rules.scheduler != "asha-promotion" or trial_id in self.finishing:
+            return self.rest(trial_id, rules)
+        epoch = self._trials.get(trial_id, Spent()).epoch
+        return self.cost(trial_id, next((rung for rung in rules.rungs() if rung > epoch), epoch) - epoch)
+
+    def _to_come(self, busy: Iterable[str], rules: Experiment) -> Cost:
+        """Returns what trials with a worker may still cost."""
+        to_come, now = NOTHING, time.time()
+        for trial_id in busy:
+            rest, running = self.rest(trial_id, rules), self._running.get(trial_id)
+            elapsed = now - running.since if running else 0.0
+            to_come = to_come.and_then(Cost(max(0.0, rest.seconds - elapsed), rest.epochs))
+        return to_come
+
+    def plan(self, paused: Iterable[str], busy: Iterable[str], rules: Experiment) -> tuple[str, bool]:
+        """Plans for a free worker: returns the paused trial to finish ('' = none), and whether a setting may start.
+
+        `busy` trials have a worker or will get one.
+        """
+        to_come, leg = self._to_come(busy, rules), self._leg("", rules)
+        best, is_early = self._best(paused, to_come, rules), self.fits(self.rest("", rules), to_come)
+        if best and not (is_early and self.fits(leg.and_then(self.rest(best, rules)), to_come)):
+            return best, False
+        # If no trial can be finished any more, a setting still gets its first epochs, as otherwise the worker waits.
+        return "", is_early or (not best and self.fits(leg, to_come))
+
+    def held(self, trial_id: str, paused: Iterable[str], busy: Iterable[str], rules: Experiment) -> str:
+        """Says why a trial waits that the rule lets go on at a rung; '' if it goes on."""
+        to_come, rest = self._to_come(busy, rules), self.rest(trial_id, rules)
+        if not self.fits(rest, to_come):
+            return f"waits: its other {counted(rest.epochs, 'epoch')} need more than is left of {self.name}"
+        best = self._best(paused, to_come, rules)
+        if not best or self._trials[trial_id].best <= self._trials[best].best:
+            return ""
+        after = self._leg(trial_id, rules).and_then(self.rest(best, rules))
+        return "" if self.fits(after, to_come) else f"waits: what is left of {self.name} is for the better trial {best}"
+
+    def _best(self, paused: Iterable[str], to_come: Cost, rules: Experiment) -> str:
+        """Returns the best of the paused trials that can train to their last epoch; '' if none can."""
+        for trial_id in sorted(paused, key=lambda trial_id: self._trials[trial_id].best):
+            if trial_id not in self.finishing and self.fits(self.rest(trial_id, rules), to_come):
+                return trial_id
+        return ""
