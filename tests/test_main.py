@@ -17,6 +17,7 @@ OPTIONS = {
     "--searcher",
     "--scheduler", "--metric", "--mode", "--cpus-per-trial", "--gpus-per-trial", "--workers-per-trial", "--strategy",
     "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
+    "--gpu-hours", "--cpu-hours", "--epoch-budget",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
     "--point", "--stop", "--perturbation-interval",
     "--confirm", "--confirm-seeds",

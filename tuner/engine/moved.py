@@ -85,7 +85,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
         train=_passing(parts.trainable, passed),
         metric=config.metric or options["metric"],
         mode=config.mode or options.get("mode", "min"),
-        num_samples=config.num_samples,
+        num_samples=max(1, config.num_samples),
         max_epochs=int(min(epochs, default=MOST_REPORTS)),
         points=points if isinstance(points, list) else (),
         stop=stop,
@@ -95,6 +95,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     own |= _resources(parts.trainable, parts.param_space)
     own["searcher"] = _counterpart(searcher, SEARCHERS, "searcher", get_args(SearcherName), options)
     own["scheduler"] = _counterpart(config.scheduler, SCHEDULERS, "scheduler", get_args(SchedulerName), options)
+    own["num_samples"] = max(0, config.num_samples)  # Ray's -1 is without a limit: a budget ends such a search
     own["max_concurrent_trials"] = config.max_concurrent_trials or limit
     if budget := config.time_budget_s:
         own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"

@@ -86,6 +86,7 @@ class TrialRecord:
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order, changed_at: the numbers of the trial's first and last events in the journal.
+        cpu_hours, gpu_hours: its CPUs and GPUs times its hours on workers.
         epoch_seconds: mean seconds between reports of one attempt, without worker starts and pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
@@ -111,6 +112,8 @@ class TrialRecord:
     pid: int | None = None
     confirms: str = ""
     seed: int = 0
+    cpu_hours: float = 0.0
+    gpu_hours: float = 0.0
 
     @property
     def last_epoch(self) -> int:
@@ -233,6 +236,7 @@ class _Building:
         self.since = math.nan
         self.between, self.gaps, self.has_reported = 0.0, 0, False  # sum and number of the times between reports
         self.spans: list[tuple[float, float]] = []
+        self.held: list[dict[str, Any]] = []  # the resources during each span
         self.changed_at = order
 
     def add(self, event: Event, order: int) -> None:
@@ -253,6 +257,7 @@ class _Building:
         elif kind == "trial_started":
             self.since, self.has_reported = time, False
             self.spans.append((time, time))
+            self.held.append(event["resources"])
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
             self.fields["pid"] = pid if type(pid := event.get("pid")) is int else None
         elif kind == "trial_failed":
@@ -271,6 +276,11 @@ class _Building:
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
 
+    def hours(self, resource: str) -> float:
+        held = zip(self.spans, self.held, strict=True)
+        amounts = ((end - start) * (finite(each.get(resource)) or 0.0) for (start, end), each in held)
+        return round(sum(amounts) / 3600, 6)
+
     def record(self) -> TrialRecord:
         return TrialRecord(
             **self.fields,
@@ -278,6 +288,8 @@ class _Building:
             decisions=tuple(self.decisions),
             errors=tuple(self.errors),
             seconds=round(sum(end - start for start, end in self.spans), 3),
+            cpu_hours=self.hours("CPU"),
+            gpu_hours=self.hours("GPU"),
             changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),

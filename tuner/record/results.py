@@ -18,6 +18,7 @@ from tuner.record.saved_experiment import BEGUN, FILE, load_experiment, lost_jou
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
+from tuner.record.texts import counted
 from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
 from tuner.spec.parameters import merged
@@ -95,6 +96,31 @@ class ExperimentRecord:
         """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""
         space = self.experiment.space
         return bool(space) and not is_in_main(space) and "data" in self.facts
+
+    def whole_length(self) -> tuple[int, str, bool]:
+        """Returns how many epochs a trial trains (0 = unknown), the same in words, and whether some train fewer."""
+        e, lengths = self.experiment, self.stats.lengths
+        is_task = "data" in self.facts  # a task's trial trains max_epochs, a function's may end by itself
+        if is_task or (e.stop and (self.length or e.max_epochs in lengths)):
+            most = e.max_epochs if is_task else self.length or e.max_epochs
+            return most, f"{most} epochs", bool(e.stop)
+        if not lengths or e.stop:
+            return 0, "", False
+        most = max(lengths)
+        if len(lengths) == 1:
+            return most, counted(most, "epoch"), False
+        return most, f"as long as the longest of the others ({most} epochs)", True
+
+    @property
+    def cut_short(self) -> list[TrialRecord]:
+        """The trials that a rule stopped, and after the end of a search those that it left paused."""
+        paused = [t for t in self.trials if t.status == "paused"] if self.state == "finished" else []
+        return [*self.stats.stopped, *paused]
+
+    def epochs_saved(self) -> dict[str, int]:
+        """Estimates how many epochs pruning saved: for each trial of `cut_short`, those up to `whole_length`."""
+        length, _, _ = self.whole_length()
+        return {trial.id: max(0, length - trial.last_epoch) for trial in self.cut_short}
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.records import Folding, finite, sign_of
-from tuner.record.texts import counted
+from tuner.record.texts import counted, duration
 from tuner.spec.experiment import Experiment
+from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
 
 SLACK = 1.1  # factor of all estimates, because an epoch may take longer than earlier ones
@@ -56,13 +58,13 @@ class Budget:
         self.limits = experiment.budgets
         self.finishing: set[str] = set()  # trials that train to their last epoch, whatever the rule says of them
         self._experiment, self._begun, self._sign = experiment, time.monotonic(), sign_of(experiment.mode)
-        self._per_trial = resources.cpus, resources.gpus
+        self._per_trial, self._concurrent = (resources.cpus, resources.gpus), resources.concurrent
         self._num_epochs, self._cpu_s, self._gpu_s, self._before_s = 0, 0.0, 0.0, 0.0
         self._trials: dict[str, Spent] = {}
         self._running: dict[str, Spent] = {}
         self._firsts_s, self._num_firsts = 0.0, 0  # sum and number of `first_s` of all starts
         self._between_s, self._num_gaps = 0.0, 0  # sum and number of the seconds between two reports of a trial
-        self._warned = False
+        self.on_notice: Callable[[str], None] | None = None  # called once, if one trial needs more than a budget
         if self.limits:
             self._before_s = Folding(events := list(history)).took_s
             for event in events:
@@ -93,6 +95,7 @@ class Budget:
             elif kind == "report":
                 trial.between_s, trial.gaps = trial.between_s + took_s, trial.gaps + 1
                 self._between_s, self._num_gaps = self._between_s + took_s, self._num_gaps + 1
+                self._notice_too_long()
         if kind == "report":
             self._num_epochs += 1
             trial.epoch = max(trial.epoch, event["epoch"])
@@ -110,6 +113,43 @@ class Budget:
         kind, now = ("cpu_hours", "gpu_hours").index(name), time.time()
         running = sum(max(0.0, now - trial.since) * trial.resources[kind] for trial in self._running.values())
         return ((self._cpu_s, self._gpu_s)[kind] + running) / 3600
+
+    def _notice_too_long(self) -> None:
+        """Tells once if a trial of all epochs takes longer than a whole budget."""
+        if not self.on_notice or not (text := too_long(self._experiment, self._per_trial, self.epoch_s or 0.0)):
+            return
+        self.on_notice(text)
+        self.on_notice = None
+
+    def line(self) -> str:
+        """Says what is used, what an epoch costs, and what is planned with the rest; '' without a budget."""
+        if not self.limits:
+            return ""
+        parts = [" and ".join(f"{_amount(name, self.used(name))} of {self.named(name)}" for name in self.limits)]
+        if (epoch_s := self.epoch_s) is not None:
+            whole_s = epoch_s * self._experiment.max_epochs
+            parts += [f"an epoch takes {_seconds(epoch_s)}, all of a trial's {_seconds(whole_s)}"]
+            finishing = sorted(self.finishing & self._running.keys())
+            number = self.num_settings(epoch_s)
+            plan = f"about {counted(number, 'more setting')}, then the best trials train to their last epoch"
+            last = f"the best trials train to their last epoch{': ' * bool(finishing)}{', '.join(finishing)}"
+            parts += [plan if number else last]
+        return f"budget: {'; '.join(parts)}"
+
+    def num_settings(self, epoch_s: float) -> int:
+        """Estimates how many more settings fit into the budgets if an epoch takes `epoch_s` seconds."""
+        e, number = self._experiment, math.inf
+        for name, limit in self.limits.items():
+            left = limit - self.used(name)
+            if name != "epoch_budget":
+                per_s = 1.0 if name == "time_budget" else self._hourly(name) / 3600
+                left = left / (per_s * epoch_s) if per_s * epoch_s else math.inf
+            workers = self._concurrent if name == "time_budget" else 1
+            number = min(number, workers * (left - e.max_epochs) / mean_epochs(e))
+        return max(0, int(min(number, e.most_samples)))
+
+    def _hourly(self, name: str) -> float:
+        return self._per_trial[("cpu_hours", "gpu_hours").index(name)]
 
     @property
     def left_s(self) -> float | None:
@@ -177,8 +217,7 @@ class Budget:
             elif name == "epoch_budget":
                 needed = cost.epochs + to_come.epochs
             else:
-                each = self._per_trial[("cpu_hours", "gpu_hours").index(name)]
-                needed = (SLACK * cost.seconds + to_come.seconds) * each / 3600
+                needed = (SLACK * cost.seconds + to_come.seconds) * self._hourly(name) / 3600
             if needed > left:
                 return False
         return True
@@ -232,3 +271,38 @@ class Budget:
             if trial_id not in self.finishing and self.fits(self.rest(trial_id, rules), to_come):
                 return trial_id
         return ""
+
+
+def mean_epochs(e: Experiment) -> float:
+    """Returns how many epochs a setting trains on average, if each rung of asha or asha-promotion lets 1 in N pass."""
+    if e.scheduler not in ("asha", "asha-promotion"):
+        return e.max_epochs
+    rungs = [0, *e.rungs()]
+    if rungs[-1] < e.max_epochs:
+        rungs.append(e.max_epochs)
+    return sum((b - a) / e.reduction_factor**n for n, (a, b) in enumerate(pairwise(rungs)))
+
+
+def too_long(e: Experiment, per_trial: Sequence[float], epoch_s: float) -> str:
+    """Says that one trial needs more than a whole budget, if an epoch takes `epoch_s` seconds; empty if none does."""
+    hours = e.max_epochs * epoch_s / 3600
+    needs = {"time_budget": 3600 * hours, "cpu_hours": per_trial[0] * hours, "gpu_hours": per_trial[1] * hours}
+    needs["epoch_budget"] = e.max_epochs
+    name = next((name for name, limit in e.budgets.items() if needs[name] > limit), "")
+    if not name:
+        return ""
+    given = e.time_budget if name == "time_budget" else f"{e.budgets[name]:g}"
+    return (
+        f"{option(name)} {given}: a trial of {counted(e.max_epochs, 'epoch')} takes {_amount(name, needs[name])}, so "
+        f"none can train to its end; raise it, or lower --max-epochs"
+    )
+
+
+def _amount(name: str, amount: float) -> str:
+    if name == "time_budget":
+        return duration(amount)
+    return counted(int(amount), "epoch") if name == "epoch_budget" else f"{amount:.2g} {name[:3].upper()}-hours"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)

@@ -10,6 +10,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
+from tuner.spec.option_values import option
 from tuner.spec.spaces import is_in_main
 from tuner.views.audit_record import prunable
 
@@ -26,7 +27,8 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
         named = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
         for option in options:
             name, value = option.removeprefix("--").split(" ", 1)
-            named.append(f"{name.replace('-', '_')}={value if value.isdigit() else repr(value)}")
+            is_number = value.replace(".", "", 1).isdigit()
+            named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
         return f"tuner.search(space, {', '.join(named)})"
     return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *options)
 
@@ -37,11 +39,13 @@ def extend_command(record: ExperimentRecord) -> str:
 
 
 def twice(record: ExperimentRecord) -> str:
-    """Returns the option that doubles what ended the search: its time budget or its number of trials."""
-    e = record.experiment
-    if record.out_of_time and e.time_budget_s:
-        return f"--time-budget {2 * e.time_budget_s:.0f}s"
-    return f"--num-samples {e.num_samples * 2}"
+    """Returns the option that doubles what ended the search: a budget or its number of trials."""
+    e, budgets = record.experiment, record.experiment.budgets
+    if not record.out_of_time or not budgets:
+        return f"--num-samples {2 * (e.num_samples or len(record.trials))}"
+    words = {"time_budget": "time", "gpu_hours": "GPU", "cpu_hours": "CPU", "epoch_budget": "epoch"}
+    name = next((name for name in budgets if words[name] in record.reason), next(iter(budgets)))
+    return f"{option(name)} {2 * budgets[name]:.10g}{'s' if name == 'time_budget' else ''}"
 
 
 def retrain_command(record: ExperimentRecord) -> str:

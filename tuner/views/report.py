@@ -15,6 +15,7 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import write_atomically
 from tuner.record.texts import formatted, setting
+from tuner.views.costs import cost_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
@@ -33,7 +34,8 @@ HEADINGS = {  # column -> its heading, for the columns whose name is not the hea
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "best_probability": "probability of the best mean", "single": "value in the search", "low": "95 % from",
     "high": "95 % to", "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)",
-    "saved": "epochs saved",
+    "saved": "epochs saved", "cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "epoch_s": "seconds an epoch",
+    "share": "share of the time",
 }  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
@@ -138,7 +140,9 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
         parts["history"], parts["parallel"], parts["slices"],
         _contour(pairs),
         parts["timeline"], parts["usage"],
-        _table("Trials", "trial status best best_epoch last epochs seconds config reason",
+        _table("Cost of each value of a parameter", "parameter value trials epochs seconds epoch_s cpu_hours gpu_hours "
+               "saved share", cost_rows(record)),
+        _table("Trials", "trial status best best_epoch last epochs seconds cpu_hours gpu_hours config reason",
                trial_rows(record, record.trials[:MOST_TRIALS]),
                {"best": f"best_{record.experiment.metric}", "last": f"last_{record.experiment.metric}"}),
     ]  # fmt: skip

@@ -12,14 +12,15 @@ def savings(record: ExperimentRecord) -> tuple[int, float, str]:
 
     A trial that reported only once counts at the search's median speed. Without an estimate: 0, 0 and an empty text.
     """
-    stopped, usual, (length, train, is_most) = record.stats.stopped, record.stats.epoch_seconds, _length(record)
-    left = [max(0, length - trial.last_epoch) for trial in stopped]
+    stopped, usual, (_, train, is_most) = record.cut_short, record.stats.epoch_seconds, record.whole_length()
+    left = list(record.epochs_saved().values())
     epochs = sum(left)
     if not epochs:
         return 0, 0.0, ""
     speeds = [usual if trial.epoch_seconds is None else trial.epoch_seconds for trial in stopped]
     seconds = sum(number * (speed or 0.0) for number, speed in zip(left, speeds, strict=True))
     whole = record.stats.epochs + epochs
+    done = "stopped" if len(stopped) == len(record.stats.stopped) else "stopped or paused"
     which = "the trial" if len(stopped) == 1 else f"each of the {len(stopped)} trials"
     on_workers, untimed = f" and {_long(seconds)} on workers", sum(t.epoch_seconds is None for t in stopped)
     speed = " at its own speed" + (f" ({untimed} of them at the search's median speed)" if untimed else "")
@@ -29,28 +30,13 @@ def savings(record: ExperimentRecord) -> tuple[int, float, str]:
         speed = " at the search's median speed"
     text = (
         f"{'At most' if is_most else 'About'} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %)"
-        f"{on_workers}. This estimate lets {which} that {_rule_of(record)} stopped train {train}{speed}."
+        f"{on_workers}. This estimate lets {which} that {_rule_of(record)} {done} train {train}{speed}."
     )
     return epochs, seconds, text
 
 
 def _rule_of(record: ExperimentRecord) -> str:
     return "asha" if record.changed else record.experiment.scheduler
-
-
-def _length(record: ExperimentRecord) -> tuple[int, str, bool]:
-    """Returns how many epochs a trial trains (0 if unknown), the same in words, and whether some trials train fewer."""
-    e, lengths = record.experiment, record.stats.lengths
-    is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end by itself
-    if is_task or (e.stop and (record.length or e.max_epochs in lengths)):
-        most = e.max_epochs if is_task else record.length or e.max_epochs
-        return most, f"{most} epochs", bool(e.stop)
-    if not lengths or e.stop:
-        return 0, "", False
-    most = max(lengths)
-    if len(lengths) == 1:
-        return most, counted(most, "epoch"), False
-    return most, f"as long as the longest of the others ({most} epochs)", True
 
 
 def pruned(record: ExperimentRecord) -> str:

@@ -31,8 +31,9 @@ class BestRow:
 class TrialRow:
     """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
 
-    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers. `rung`
-    is the rung, in epochs, at which a rule stopped it; None if no rule did.
+    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
+    `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
+    stopped it; None if no rule did.
     """
 
     trial: str
@@ -48,6 +49,8 @@ class TrialRow:
     resources: dict[str, Any]
     node: str
     errors: list[str]
+    cpu_hours: float
+    gpu_hours: float
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
         resources=trial.resources,
         node=trial.node,
         errors=list(trial.errors),
+        cpu_hours=trial.cpu_hours,
+        gpu_hours=trial.gpu_hours,
     )
 
 

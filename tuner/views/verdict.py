@@ -120,6 +120,7 @@ def _ended(record: ExperimentRecord, outcome: str) -> str:
     ended = sum(counts[status] for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {counted(asked, 'trial')} have ended."
+    over = "ran out of time" if "time budget" in record.reason else "ran out of its budget"
     reason = f"{_sentence(record.reason)} " if record.reason else ""
     if outcome == "refused":
         return f"The search was refused: {_sentence(record.reason)}"
@@ -132,7 +133,7 @@ def _ended(record: ExperimentRecord, outcome: str) -> str:
         "killed": f"The search's process was killed: {far} What was reported is kept.",
         "failed": f"The search failed: {reason}{far}",
         "interrupted": f"The search was interrupted: {reason}{far}",
-        OUT_OF_TIME: f"The search ran out of time: {reason}{far}",
+        OUT_OF_TIME: f"The search {over if record.experiment.num_samples else 'has used its budget'}: {reason}{far}",
     }
     return texts.get(outcome, f"The search is {outcome}: {far}")
 
@@ -249,7 +250,7 @@ def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool
     has_diverged = diverged(record)
     steps = [
         (option, "Search with rules that prune here:", commands.start_again(record, option)),
-        (record.out_of_time, "Give it twice the time:", extend),
+        (record.out_of_time, f"Give it twice the {'time' if 'time budget' in record.reason else 'budget'}:", extend),
         (audit and not audited, "Find out whether good trials were pruned:", audit),
         (confirm, "Find out how much of the best values is luck:", confirm),
         (retrain, "Train the best setting again:", retrain),

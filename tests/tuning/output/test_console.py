@@ -23,14 +23,26 @@ def request_of(tmp_path, *argv):
 
 
 def test_the_plan_says_what_will_be_done(tmp_path):
-    options = ["--time-budget", "30m", "--cpus-per-trial", "1", "--gpus-per-trial", "0"]
+    options = ["--time-budget", "30m", "--num-samples", "6", "--cpus-per-trial", "1", "--gpus-per-trial", "0"]
     text = "\n".join(console.plan(request_of(tmp_path, *options)))
     assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in text
     assert "settings    6 by random" in text
     rule = "asha: compares trials after epochs 1, 2, 4 and continues the best 1/2; a trial trains at most 8 epochs"
     assert rule in text
-    assert "at most 48 (8 per trial), and at most 30m" in text and "1 CPU per trial" in text
+    assert "epochs      at most 48 (8 per trial)\n" in text and "1 CPU per trial" in text
     assert f"results     {tmp_path}/mine" in text and "W&B         disabled" in text
+
+
+def test_the_plan_of_a_budget_says_how_many_settings_it_pays_for(tmp_path):
+    one = ["--max-concurrent-trials", "1"]
+    plan = console.plan(request_of(tmp_path, "--epoch-budget", "108", "--time-budget", "1000s", *one))
+    assert "settings    as many as the budget pays for, by forest" in plan and "epochs      at most 8 per trial" in plan
+    # After epochs 1, 2 and 4, one half goes on: 1 + 1/2 + 2/4 + 4/8 epochs. The last trial takes 8 epochs.
+    each = "the time budget of 1000s and the budget of 108 epochs on 1 worker; a setting trains 2.5 epochs on average"
+    numbers = "40 if an epoch takes 1 s, 36 if an epoch takes 10 s, 3 if an epoch takes 1 min"
+    assert f"budget      {each}: about {numbers} (an estimate)" in plan
+    plan = console.plan(request_of(tmp_path, "--epoch-budget", "7"))
+    assert any(line.startswith("NOTE: --epoch-budget 7: a trial of 8 epochs takes 8 epochs, so none") for line in plan)
 
 
 def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial(tmp_path):

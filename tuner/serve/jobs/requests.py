@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from tuner.errors import RequestError, failed, nearest
 from tuner.record.texts import command
 from tuner.serve.answers import Refused
-from tuner.spec.experiment import LATEST, Experiment, Options
+from tuner.spec.experiment import BUDGETS, LATEST, Experiment, Options
 from tuner.spec.option_values import option
 from tuner.spec.space import Space
 from tuner.spec.spaces import parsed, space_files
@@ -33,10 +33,10 @@ SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
     "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
-    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed",
+    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", *BUDGETS, "seed",
     "confirm", "confirm_seeds", "name", "tensorboard",
 )  # fmt: skip
-ON_RESUME = ("num_samples", "max_epochs", "time_budget", "confirm", "confirm_seeds")
+ON_RESUME = ("num_samples", "max_epochs", *BUDGETS, "confirm", "confirm_seeds")
 MOST_CHARS = 200  # maximum characters of a text option in a request
 ELSEWHERE = "--elsewhere"
 CHECK_S = 120.0  # seconds for the check of one request

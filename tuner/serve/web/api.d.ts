@@ -19,6 +19,7 @@ export interface Summary {
 export interface TrialRow {
   trial: string; status: string; epochs: number; best: Num | null; best_epoch: number | null; last: Num | null;
   seconds: number; rung: number | null; reason: string; config: Config; resources: Config; node: string;
+  cpu_hours: number; gpu_hours: number;
   errors: string[];
 }
 

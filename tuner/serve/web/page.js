@@ -66,8 +66,8 @@ function summarised(summary) {
   const counts = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
   return [summary.space, rules(summary).join(" + "), state(summary),
-    `${started} of ${summary.num_samples} trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
-    `${summary.epochs} of at most ${summary.num_samples * summary.length} epochs trained`
+    `${started} ${summary.num_samples ? `of ${summary.num_samples} ` : ""}trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
+    `${summary.epochs} ${summary.num_samples ? `of at most ${summary.num_samples * summary.length} ` : ""}epochs trained`
     + (summary.repeated_epochs ? ` (${summary.repeated_epochs} more were trained again)` : ""),
     summary.started && `started ${moment(summary.started)}`, summary.started && `duration ${duration(summary.took_s)}`]
     .filter(Boolean).join(" · ");

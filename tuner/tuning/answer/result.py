@@ -21,7 +21,7 @@ from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
-from tuner.record.texts import command, figures, flat, setting
+from tuner.record.texts import command, counted, figures, flat, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
@@ -158,9 +158,13 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         lines += ["the search was stopped, as these trials failed alike and none succeeded"]
         lines += ["correct the cause: --resume then tries these trials again"]
     elif record.reason:
-        lines += [f"NOTE: {'out of time: ' * record.out_of_time}{record.reason}"]
+        lines += [f"NOTE: {'out of time: ' * (record.out_of_time and e.num_samples > 0)}{record.reason}"]
     if best:
-        config = next(trial.config for trial in record.trials if trial.id == best.trial)  # without constants
+        trial = next(trial for trial in record.trials if trial.id == best.trial)
+        config = trial.config  # without constants
+        if record.out_of_time and trial.status in ("paused", "interrupted"):
+            whole = f"{trial.last_epoch} of {counted(e.max_epochs, 'epoch')}"
+            lines += [f"NOTE: the best trial has trained {whole}; a resume with a larger budget may continue it"]
         lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(config)}"]
         lines += [f"{'validation' if splits else 'reported  '}  {figures(best.metrics, e.metric)}", *notes_on_metric(e)]
         if best.test:

@@ -228,7 +228,8 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     metric, mode = record.experiment.metric, record.experiment.mode
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
-    head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
+    costs = ["seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate"]
+    head, saved = ["trial", "status", "epochs", *costs, "best_epoch", "rung", "reason", "error"], record.epochs_saved()
     confirmed = {each.trial: each for each in record.confirmation.settings}
     more = ["confirms", "seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
     yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names), *more]
@@ -237,7 +238,8 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
         rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
         error, config = trial.errors[-1] if trial.errors else None, flat(trial.config)
         yield [
-            *(trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None),
+            *(trial.id, trial.status, trial.last_epoch, trial.seconds, trial.cpu_hours, trial.gpu_hours),
+            *(saved.get(trial.id, 0), best.epoch if best else None),
             *(rung, trial.reason, error, *map(config.get, params)),
             *(report.metrics.get(name) if report else None for report in (best, last) for name in names),
             *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),

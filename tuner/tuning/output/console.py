@@ -10,14 +10,15 @@ from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
+from tuner.spec.resources import Resources
 from tuner.spec.script import Script
 from tuner.spec.space_objects import saves_checkpoints
+from tuner.tuning.budget import Budget, mean_epochs, too_long
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
-    from tuner.spec.resources import Resources
     from tuner.spec.space import Space
     from tuner.tuning.checks.request import Request
 
@@ -27,17 +28,22 @@ NO_SEED = (
 )
 
 
+EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch for which a dry run counts settings
+
+
 def plan(request: Request) -> list[str]:
     """Returns the lines of a search's plan, which `--dry-run` prints."""
     e, space, r = request.experiment, request.loaded_space.space, request.resources
-    budget = f", and at most {e.time_budget}" if e.time_budget else ""
+    each = f"{e.max_epochs} per trial"
+    epochs = f"{num_settings(e, space) * e.max_epochs} ({each})" if e.num_samples else each
     source = e.data_dir or ("from the space" if space.task else "none; the function loads its own")
     return [
         f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}",
         *([f"constants   {setting(space.constants)}"] if space.constants else []),
         f"settings    {settings(request)}",
         f"scheduler   {schedule(e, space)}",
-        f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial){budget}",
+        f"epochs      at most {epochs}",
+        *budgeted(request),
         f"resources   {per_trial(r) if r else f'those of the cluster at {e.address}'}",
         *([f"confirm     {confirming(e)}"] if e.confirm else []),
         *notes(request),
@@ -46,6 +52,22 @@ def plan(request: Request) -> list[str]:
         f"results     {place(e)}",
         f"W&B         {request.wandb_mode}",
     ]
+
+
+def budgeted(request: Request) -> list[str]:
+    """Returns a line on what the budget pays for; after a resume, with what an epoch has cost so far."""
+    e, r = request.experiment, request.resources or Resources(1, 1, 1)
+    if not e.budgets:
+        return []
+    budget = Budget(e, r, request.history)
+    if request.history:
+        return [f"budget      {budget.line().removeprefix('budget: ')}"]
+    workers = f" on {counted(r.concurrent, 'worker')}" if e.time_budget and request.resources else ""
+    each = f"{budget.name}{workers}; a setting trains {mean_epochs(e):.3g} epochs on average"
+    if set(e.budgets) == {"epoch_budget"}:
+        return [f"budget      {each}: about {counted(budget.num_settings(1.0), 'setting')} (an estimate)"]
+    numbers = ", ".join(f"{budget.num_settings(s):,} if an epoch takes {text}" for s, text in EPOCHS)
+    return [f"budget      {each}: about {numbers} (an estimate)"]
 
 
 def notes(request: Request) -> list[str]:
@@ -60,6 +82,8 @@ def notes(request: Request) -> list[str]:
         alone = "; with one device, as here, it equals --strategy single" if few else ""
         faster = "--strategy ddp with one worker per GPU is faster"
         texts += [f"--strategy dp copies the model to each GPU for each batch; {faster}{alone}"]
+    if 0 < e.epoch_budget < e.max_epochs and space.task:  # other budgets need the time of an epoch
+        texts += [too_long(e, (0, 0), 0.0)]
     if e.strategy in ("model", "pipeline") and few:
         texts += [f"--strategy {e.strategy} has only one device here, so its stages run on it one after another"]
     if e.scheduler == "asha-promotion" and not saves_checkpoints(space):

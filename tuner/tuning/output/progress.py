@@ -84,6 +84,8 @@ class ProgressTable(CLIReporter):
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
         tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
         tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
+        if budget:
+            budget.on_notice = tracker.on_notice
         if not self._is_live:
             tracker.on_end = self._say_end
 
@@ -107,7 +109,8 @@ class ProgressTable(CLIReporter):
         common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
         line = progress_line(statuses, *common, self._budget.left_s if self._budget else None)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
-        texts = list(filter(None, [*more, self._waiting(num_pending, num_running), line]))
+        budget = self._budget.line() if self._budget and not done else ""
+        texts = list(filter(None, [*more, self._waiting(num_pending, num_running), budget, line]))
         block = [*table, *(part for text in texts for part in fitted(printable(text), width))]
         if self._cell:
             display: Any = importlib.import_module("IPython.display").display

@@ -1,0 +1,66 @@
+"""Sums what the trials of a search cost by the values of each parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
+from tuner.record.texts import flat, formatted
+
+MOST_VALUES = 8  # with more values, numbers are put into quarters of the trials, and texts get no rows
+QUARTERS = 4
+
+
+class CostRow(NamedTuple):
+    """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
+
+    `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained.
+    """
+
+    parameter: str
+    value: str
+    trials: int
+    epochs: int
+    seconds: float
+    epoch_s: float | None
+    cpu_hours: float
+    gpu_hours: float
+    saved: str
+    share: str
+
+
+def cost_rows(record: ExperimentRecord) -> list[CostRow]:
+    """Returns one row for each value, or quarter of the numbers, of each parameter that differs between trials."""
+    configs = {trial.id: flat(trial.config) for trial in record.trials}
+    saved, all_s = record.epochs_saved(), sum(trial.seconds for trial in record.trials) or 1.0
+    rows = []
+    for name in dict.fromkeys(name for config in configs.values() for name in config):
+        with_it = [trial for trial in record.trials if name in configs[trial.id]]
+        for label, trials in grouped(with_it, [configs[trial.id][name] for trial in with_it]):
+            seconds, epochs = sum(trial.seconds for trial in trials), sum(trial.last_epoch for trial in trials)
+            hours = (sum(getattr(trial, kind) for trial in trials) for kind in ("cpu_hours", "gpu_hours"))
+            left = sum(saved.get(trial.id, 0) for trial in trials)
+            shares = f"about {left}" if left else "0", f"{100 * seconds / all_s:.0f} %"
+            each = seconds / epochs if epochs else None
+            rows.append(CostRow(name, label, len(trials), epochs, seconds, each, *hours, *shares))
+    return rows
+
+
+def grouped(trials: Sequence[TrialRecord], values: Sequence[Any]) -> list[tuple[str, list[TrialRecord]]]:
+    """Groups trials by value, or many numbers by quarters of the trials; empty for one value and for many texts."""
+    texts = [formatted(value) for value in values]
+    distinct = len(set(texts))
+    numbers = [finite(value) for value in values]
+    if 1 < distinct <= MOST_VALUES:
+        keys = dict(zip(texts, numbers, strict=True))
+        order = sorted(keys, key=lambda text: (math.inf if keys[text] is None else keys[text], text))
+        return [(key, [t for t, text in zip(trials, texts, strict=True) if text == key]) for key in order]
+    if distinct == 1 or None in numbers:
+        return []
+    ranked = sorted(zip(numbers, texts, range(len(trials)), strict=True))
+    ends = [len(ranked) * part // QUARTERS for part in range(QUARTERS + 1)]
+    parts = [ranked[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [(f"{part[0][1]} to {part[-1][1]}", [trials[index] for *_, index in part]) for part in parts]
