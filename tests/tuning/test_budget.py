@@ -164,3 +164,29 @@ def test_budgets_count_the_sessions_before(monkeypatch):
     history[1] |= {"state": "finished"}
     budget = Budget(Experiment(time_budget="100s"), Resources(1, 0, 1), history)
     assert 40 <= budget.used("time_budget") < 50
+
+
+def test_the_line_says_what_is_used_what_an_epoch_costs_and_what_is_planned(monkeypatch):
+    clock = Clock(monkeypatch, time_budget="600s", epoch_budget=1000, scheduler="asha-promotion", max_epochs=8)
+    used = "0 s of the time budget of 600s and 0 epochs of the budget of 1000 epochs"
+    assert clock.budget.line() == f"budget: {used}"
+    clock.paused("good", [0.5, 0.4])
+    clock.now = 1200
+    # Two workers have 400 s each, of which 80 s are for the last trial; a setting takes 2.5 epochs of 10 s.
+    cost = "an epoch takes 10 s, all of a trial's 1 m 20 s"
+    then = "about 25 more settings, then the best trials train to their last epoch"
+    assert clock.budget.line().endswith(f"{cost}; {then}")
+    clock.now = 1550
+    clock.budget.finishing.add("good")
+    clock.event("trial_started", "good")
+    assert clock.budget.line().endswith("the best trials train to their last epoch: good")
+
+
+def test_a_trial_that_alone_needs_more_than_the_budget_is_noted_once(monkeypatch):
+    clock, notes = Clock(monkeypatch, cpu_hours=0.01, max_epochs=10), []
+    clock.budget.on_notice = notes.append
+    clock.paused("a", [0.5])
+    assert not notes  # the first epoch may include the start of a worker
+    clock.paused("b", [0.5, 0.4, 0.3])
+    (note,) = notes
+    assert note.startswith("--cpu-hours 0.01: a trial of 10 epochs takes 0.056 CPU-hours, so none can train to its end")

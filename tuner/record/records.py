@@ -53,6 +53,7 @@ class Decision(NamedTuple):
 
     `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
     `value`: the median rule compares the trial's best. `copied` is the trial that population-based training copied.
+    `budget` marks decisions of the search's budget instead of its rule.
     """
 
     epoch: int
@@ -66,6 +67,7 @@ class Decision(NamedTuple):
     band: int | None = None
     compared: float | None = None
     copied: str | None = None
+    budget: bool | None = None
 
     @property
     def compared_value(self) -> float | None:
@@ -299,5 +301,10 @@ class _Building:
 
 _OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_WHERE_THEY_APPLY = ("band", "compared", "copied")  # last fields of a decision; other schedulers' events lack them
+_WHERE_THEY_APPLY = (
+    "band",
+    "compared",
+    "copied",
+    "budget",
+)  # last fields of a decision; other schedulers' events lack them
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

@@ -77,6 +77,7 @@ class SearchScheduler(TrialScheduler):
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: set[str] = set()  # trials that have saved a checkpoint
+        self._at: dict[str, RuleDecision] = {}  # trial -> the rule's decision at its last rung
         # Unfinished trials, also during a replay: `_waiting` ones are paused until the rule decides; `_promoted` ones
         # have not reported since their promotion (in the order of promotion); `_active` has all others.
         self._active: dict[str, Trial] = {}
@@ -91,7 +92,7 @@ class SearchScheduler(TrialScheduler):
         return len(self._ready())
 
     def _ready(self) -> list[str]:
-        """Returns the promoted trials that wait for a worker, without those that the budget does not let go on."""
+        """Returns those of them that the budget lets go on: the ones that are being finished, if there are any."""
         paused = [trial_id for trial_id, trial in self._promoted.items() if trial.status == Trial.PAUSED]
         finishing = self._budget.finishing
         return [t for t in paused if t in finishing] or [t for t in paused if t not in finishing and not self._held(t)]
@@ -129,7 +130,8 @@ class SearchScheduler(TrialScheduler):
         trial_id = trial.trial_id
         self._budget.finishing.add(trial_id)
         self._move(trial, self._promoted)
-        self._journal_decision(trial_id, RuleDecision("continue", self._budget.why_finish()), budget=True)
+        decision = self._at[trial_id]._replace(action="continue", reason=self._budget.why_finish())
+        self._journal_decision(trial_id, decision, budget=True)
         self._apply(tune_controller, self._rule.ended(int(trial_id), 0, None))
         if self._name == "bohb":
             tune_controller.search_alg.searcher.library.on_unpause(trial_id)
@@ -261,6 +263,8 @@ class SearchScheduler(TrialScheduler):
             decision, others = RuleDecision(), Decisions()
         else:
             decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
+        if decision.rung is not None:
+            self._at[trial_id] = decision
         if self._rule.in_force.scheduler != scheduler:
             self._journal.write("scheduler_changed", scheduler=self._rule.in_force.scheduler, reason=STOPS)
         self._move(trial, self._waiting if decision.action == "pause" else self._active)

@@ -41,11 +41,11 @@ def cost_rows(record: ExperimentRecord) -> list[CostRow]:
         with_it = [trial for trial in record.trials if name in configs[trial.id]]
         for label, trials in grouped(with_it, [configs[trial.id][name] for trial in with_it]):
             seconds, epochs = sum(trial.seconds for trial in trials), sum(trial.last_epoch for trial in trials)
-            hours = (sum(getattr(trial, kind) for trial in trials) for kind in ("cpu_hours", "gpu_hours"))
+            cpu, gpu = sum(trial.cpu_hours for trial in trials), sum(trial.gpu_hours for trial in trials)
             left = sum(saved.get(trial.id, 0) for trial in trials)
             shares = f"about {left}" if left else "0", f"{100 * seconds / all_s:.0f} %"
             each = seconds / epochs if epochs else None
-            rows.append(CostRow(name, label, len(trials), epochs, seconds, each, *hours, *shares))
+            rows.append(CostRow(name, label, len(trials), epochs, seconds, each, cpu, gpu, *shares))
     return rows
 
 

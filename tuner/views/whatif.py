@@ -256,6 +256,7 @@ class _Simulation:
         self._last: dict[int, _Arrival] = {}  # trial -> its last report that the rule got
         self._paused: dict[int, list[_Arrival]] = {}  # paused trial -> its arrivals until it resumes
         self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
+        self._finishing: set[int] = set()  # trials whose further reports the rule does not get
         self._leaving: set[int] = set()  # ended trials that the rule still counts, until their event `trial_ended`
 
     def fates(self) -> list[Fate]:
@@ -277,7 +278,10 @@ class _Simulation:
             index, trial = each.trial, self._trials[each.trial]
             if index in self._paused:
                 self._paused[index].append(each)
-                if self._is_own and each.epoch <= trial.last_epoch:
+                if self._is_own and any(d.budget and d.action == "continue" for d in trial.decisions):
+                    self._finishing.add(index)  # the search's budget continued this trial, not its rule
+                    self._settle([*self._rule.ended(index, 0, None), (index, RuleDecision())])
+                elif self._is_own and each.epoch <= trial.last_epoch:
                     # The recorded search decided on this paused trial because no other trial was left to run.
                     self._settle(self._rule.idle())
             elif each.epoch == 0:  # the end of a trial without reports
@@ -301,7 +305,8 @@ class _Simulation:
         # The search did not ask its rule about a report with which a trial diverged or ended by itself.
         completes = over and trial.status == "completed" and last_action == "stop"
         judged = RuleDecision()
-        if arrival.value is not None and arrival.epoch < self._rules.max_epochs and not completes:
+        is_asked = arrival.epoch < self._rules.max_epochs and index not in self._finishing
+        if arrival.value is not None and is_asked and not completes:
             judged, others = self._rule.judge(index, arrival.epoch, arrival.value)
             if judged.action == "pause" and not over:
                 self._paused[index] = []
