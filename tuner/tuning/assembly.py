@@ -34,9 +34,10 @@ from tuner.tuning import trial as trials
 from tuner.tuning.budget import Budget
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.progress import ProgressTable
+from tuner.tuning.population import PopulationScheduler
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduler import PopulationScheduler, SearchScheduler, confirms
+from tuner.tuning.scheduler import SearchScheduler, confirms
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
 

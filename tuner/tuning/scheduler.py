@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePath
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.engine.controller.trials import ReplayController, population_of
+from tuner.engine.controller.trials import ReplayController
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED, is_trial_id, plain
+from tuner.record.events import RETURNED, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
@@ -22,9 +21,7 @@ from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.spec.space import Space
 from tuner.tuning.budget import Budget
-from tuner.tuning.searchers.sampling import seeded
 
 EPOCH = "training_iteration"
 RAY_ACTIONS: dict[Action, str] = {
@@ -368,42 +365,3 @@ class SearchScheduler(TrialScheduler):
 def confirms(trial: Trial) -> bool:
     """Whether a trial is one of `--confirm`: the rule does not know it, and never stops it."""
     return bool(getattr(trial, "confirms", ""))
-
-
-class PopulationScheduler(SearchScheduler):
-    """Gets decisions from Ray's population-based training; seeds its draws from (seed, trial, epoch)."""
-
-    def __init__(self, experiment: Experiment, *args: Any, space: Space, **options: Any) -> None:
-        super().__init__(experiment, *args, **options)
-        self._mutable, self._population = space.mutable, population_of(experiment, space)
-
-    def _add(self, tune_controller: Any, trial: Trial) -> None:
-        with seeded(self._experiment.seed, 4, int(trial.trial_id)):
-            self._population.on_trial_add(tune_controller, trial)
-
-    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        trial_id, epoch, before = trial.trial_id, result[EPOCH], dict(trial.config)
-        with seeded(self._experiment.seed, 5, int(trial_id), epoch):
-            action = str(self._population.on_trial_result(tune_controller, trial, result))
-        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        if changed:
-            steps = ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changed.items())
-            reason = f"is in the worst quarter: copies the state of a better trial, with {steps}"
-        else:
-            reason = "waits until the other trials of the population have trained"
-        pauses = action in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
-        decision = RuleDecision("pause" if pauses else "continue", reason)
-        if action == TrialScheduler.PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
-            return self._refuse_pause(trial_id, decision)
-        if changed or action == TrialScheduler.PAUSE:
-            copied = PurePath(trial.checkpoint.path).parent.name if changed and trial.checkpoint else ""
-            from_other = is_trial_id(copied) and copied != trial_id
-            self._journal_decision(trial_id, decision, **({"copied": copied} if from_other else {}))
-        return action
-
-    def _choose(self, tune_controller: Any) -> Trial | None:
-        return cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
