@@ -5,9 +5,11 @@ from killing import cut
 from workerless import KEPT, MANAGER, Workerless, learn, outcome_of, run
 
 from tuner.record.reading import read
+from tuner.record.results import load
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import OVERRUN, Budget
+from tuner.views.whatif import what_if
 
 RULES = Experiment(scheduler="asha-promotion", max_epochs=8)  # rungs after 1, 2 and 4 epochs
 MOST = 60
@@ -67,6 +69,13 @@ def test_a_budget_continues_where_it_was_cut_with_the_same_decisions(search, tmp
         cut(folder, target, at)
         run(target, **CHOICES)
         assert outcome_of(target) == expected, f"cut after {at} events"
+
+
+def test_a_replay_of_its_own_rules_trains_each_trial_as_long_as_the_search(search):
+    folder, events = search()
+    outcome = what_if(load(folder), "asha-promotion", 1, 2)
+    assert outcome.same and len(outcome.fates) == sum(event["event"] == "trial_suggested" for event in events)
+    assert [(fate.trial, fate.epochs) for fate in outcome.fates] == [(f.trial, f.recorded) for f in outcome.fates]
 
 
 def test_a_larger_budget_goes_on_with_the_paused_trials(search):

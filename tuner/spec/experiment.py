@@ -129,14 +129,14 @@ class Options:
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
-    """Time of the search, over all its sessions: 90s, 30m, 2h. Its last part finishes the best trials. Empty = no
-    limit."""
+    """Stop the search after this time in all its sessions: 90s, 30m, 2h; its last part finishes the best trials.
+    Empty = no limit."""
     gpu_hours: float = 0.0
-    """GPU-hours of all trials: the GPUs of a trial times its hours on them, over all sessions. 0 = no limit."""
+    """Stop the search after this many GPU-hours: the GPUs of each trial times its hours on them. 0 = no limit."""
     cpu_hours: float = 0.0
-    """CPU-hours of all trials: the CPUs of a trial times its hours on them, over all sessions. 0 = no limit."""
+    """Stop the search after this many CPU-hours: the CPUs of each trial times its hours on them. 0 = no limit."""
     epoch_budget: int = 0
-    """Epochs (reports) of all trials together, over all sessions. 0 = no limit."""
+    """Stop the search after this many epochs (reports) of all its trials together. 0 = no limit."""
     confirm: int = 0
     """After the search's trials, train this many of its best settings again with other seeds; the best mean wins."""
     confirm_seeds: int = 3

@@ -14,7 +14,8 @@ const LABELS = { num_samples: "number of trials", cpus_per_trial: "CPUs per tria
   on_oom: "when memory runs out", tensorboard: "TensorBoard logs", max_concurrent_trials: "concurrent trials, at most",
   max_failures: "failures per trial, at most", max_epochs: "epochs per trial, at most" };
 /** @type {Record<string, string>} What the default of an option means, if its value does not say it. */
-const MEANINGS = { name: "space and time", time_budget: "no limit", trial_timeout: "no limit",
+const MEANINGS = { name: "space and time", time_budget: "no limit", gpu_hours: "no limit", cpu_hours: "no limit",
+  epoch_budget: "no limit", trial_timeout: "no limit",
   max_concurrent_trials: "as many as fit", perturbation_interval: "the grace period" };
 /** Whether this user may change experiments, and may start searches. */
 export const session = { isSignedIn: false, mayStart: false };
