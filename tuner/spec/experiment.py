@@ -307,11 +307,6 @@ class Experiment(Options):
         if not self.num_samples and (self.searcher == "refine" or self.scheduler == "pbt"):
             which = "--searcher refine" if self.searcher == "refine" else "--scheduler pbt"
             raise RequestError(f"--num-samples 0: {which} needs the number of trials; give 1 or more")
-        if self.confirm and not self.num_samples:
-            given = (
-                f"--confirm {self.confirm}: begins after the search's trials, and without --num-samples only a budget"
-            )
-            raise RequestError(f"{given} ends these; give --num-samples, too")
         factor = self.reduction_factor
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # no list: it could be huge

@@ -26,6 +26,9 @@ class SearchStopper(Stopper):
         self._printed_at = -math.inf
         self._over = over
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Ray pickles it with its Tuner, but tuner never reads that pickle
+
     def refuse(self, error: RequestError) -> None:
         """Stops the search because the request is wrong; the driver then raises the error."""
         self.error = self.error or error

@@ -82,6 +82,9 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
         raise RequestError(f"--strategy {experiment.strategy}: {what}")
     if space.task is not None and space.task.compile and experiment.strategy == "dp":
         raise RequestError("--strategy dp: does not work with Task(compile=True); give --strategy ddp")
+    if experiment.confirm and not experiment.num_samples:
+        only = "begins after the last of --num-samples, and only a budget ends this search"
+        raise RequestError(f"--confirm {experiment.confirm}: {only}; give --num-samples, too")
     if experiment.address:
         check_head(experiment.address)
     check_searcher(experiment, space)
