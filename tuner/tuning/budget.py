@@ -231,7 +231,7 @@ class Budget:
         if rules.scheduler != "asha-promotion" or trial_id in self.finishing:
             return self.rest(trial_id, rules)
         epoch = self._trials.get(trial_id, Spent()).epoch
-        return self.cost(trial_id, next((rung for rung in rules.rungs() if rung > epoch), epoch) - epoch)
+        return self.cost(trial_id, next((rung for rung in rules.rungs() if rung > epoch), rules.max_epochs) - epoch)
 
     def _to_come(self, busy: Iterable[str], rules: Experiment) -> Cost:
         """Returns what trials with a worker may still cost."""
