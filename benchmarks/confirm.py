@@ -6,7 +6,8 @@ First, simulated searches: a search of 30 settings knows one noisy value of each
 Then tables that have each setting's value with four or five seeds (HPOLib, HPOBench). Their searches draw settings from
 a sub-space in which the noise between seeds is as large as the differences between settings. Both sides
 may train as often: one searches with all trainings, the other keeps K * S of them to confirm. The choice is judged by
-its mean over the seeds that this search has not seen; its distance to the best setting of the longer search counts.
+its mean over the seeds that this search has not seen. Its distance counts, in standard deviations of the settings'
+true means, to the best setting of the longer search: estimated, and as all other seeds of all settings would choose it.
 """
 
 from __future__ import annotations
@@ -75,64 +76,75 @@ def tables() -> Iterator[tuple[str, Settings, Values]]:
 def noisy_part(settings: Settings, losses: Values) -> tuple[Values, float]:
     """Returns a sub-space in which noise is as large as differences, and their ratio; of several, the best on average.
 
-    A sub-space fixes some parameters. It is no choice of single settings, whose noise would then be chosen, too.
+    A sub-space fixes some parameters; to choose single settings would choose lucky ones. In these tables bad settings
+    are noisier than good ones, so the noise is that of the best tenth. A seed also changes the split there, which all
+    trials of a search share: each seed's mean is subtracted.
     """
-    parts = []
+    parts: list[tuple[float, float, float, Values]] = []
     for names in itertools.combinations(range(settings.shape[1]), 2 if len(settings) < 50_000 else 4):
-        _, member = np.unique(settings[:, names], axis=0, return_inverse=True)
-        for number in range(member.max() + 1):
-            part = losses[member == number]
-            noise, spread = sizes(part)
-            if spread and len(part) >= LEAST:
-                parts.append((max(0, abs(np.log(noise / spread)) - CLOSE), part.mean(), noise / spread, names, number))
-    _, _, ratio, names, number = min(parts)
-    _, member = np.unique(settings[:, names], axis=0, return_inverse=True)
-    return losses[member == number], ratio
+        _, member, sizes = np.unique(settings[:, names], axis=0, return_inverse=True, return_counts=True)
+
+        def mean(values: Values, member: Values = member, sizes: Values = sizes) -> Values:
+            return np.bincount(member, values) / sizes
+
+        shared = np.stack([mean(column) for column in losses.T], axis=1)
+        own = losses - shared[member] + shared.mean(axis=1)[member, None]
+        noises, means = own.var(axis=1, ddof=1), own.mean(axis=1)
+        spread = mean(means**2) - mean(means) ** 2 - mean(noises) / losses.shape[1]
+        starts, tenth = np.cumsum(sizes) - sizes, np.maximum(1, sizes // 10)
+        sums = np.concatenate([[0], np.cumsum(noises[np.lexsort((means, member))])])
+        noise = (sums[starts + tenth] - sums[starts]) / tenth
+        for each in np.flatnonzero((sizes >= LEAST) & (spread > 0)):
+            ratio = float((noise[each] / spread[each]) ** 0.5)
+            far, level = max(0.0, abs(float(np.log(ratio))) - CLOSE), float(shared[each].mean())
+            if not parts or (far, level) < parts[0][:2]:
+                parts = [(far, level, ratio, own[member == each])]
+    return parts[0][3], parts[0][2]
 
 
-def sizes(part: Values) -> tuple[float, float]:
-    """Returns the standard deviations between seeds and between the settings' true means."""
-    noise = part.var(axis=1, ddof=1).mean()
-    return noise**0.5, max(0.0, part.mean(axis=1).var() - noise / part.shape[1]) ** 0.5
-
-
-def choice(budget: int, number: int, repeats: int) -> None:
-    print(f"\n{budget} trainings; K = {number}\n")
-    print("| table | seeds to confirm | noise / differences | distance without | with --confirm | nearer by |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    both = []
+def choice(budgets: list[int], numbers: list[int], repeats: int) -> None:
+    """Prints how much nearer the confirmed choice is, to the estimated best and to what all seeds would choose."""
+    print("\n| table | trainings | K | S | noise / differences | nearer to the best | to the choice by all seeds |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    all_distances: dict[tuple[int, int], list[Values]] = {}
     for name, settings, losses in tables():
-        (part, ratio), stream = noisy_part(settings, losses), np.random.default_rng(0)
+        part, ratio = noisy_part(settings, losses)
         num_seeds = part.shape[1] - 2  # one seed is the search's, one at least is left to judge
-        noise, spread = sizes(part)
-        centre, reliable = part.mean(), spread**2 / (spread**2 + noise**2 / part.shape[1])
-        distances = []
-        for _ in range(repeats):
-            drawn = stream.permuted(part[stream.choice(len(part), budget, replace=False)], axis=1)
-            means = drawn.mean(axis=1)
-            best = centre + reliable * (means.min() - centre)  # the least of noisy means is too low by this much
-            single = drawn[drawn[:, 0].argmin(), 1:].mean()
-            searched = drawn[: budget - number * num_seeds]
-            chosen = searched[np.argsort(searched[:, 0])[:number]]
-            winner = chosen[:, 1 : 1 + num_seeds].mean(axis=1).argmin()
-            distances.append((single - best, chosen[winner, 1 + num_seeds :].mean() - best))
-        without, with_confirm = np.mean(distances, axis=0) / spread
-        both.append((without, with_confirm))
-        nearer = f"{100 * (1 - with_confirm / without):.0f} %"
-        print(f"| {name} | {num_seeds} | {ratio:.2f} | {without:.3f} | {with_confirm:.3f} | {nearer} |", flush=True)
-    without, with_confirm = np.mean(both, axis=0)
-    print(f"| mean | | | {without:.3f} | {with_confirm:.3f} | {100 * (1 - with_confirm / without):.0f} % |")
+        spread2 = part.mean(axis=1).var() - part.var(axis=1, ddof=1).mean() / part.shape[1]
+        reliable = spread2 / part.mean(axis=1).var()
+        for budget, number in itertools.product(budgets, numbers):
+            stream, chosen = np.random.default_rng(0), []
+            for _ in range(repeats):
+                drawn = stream.permuted(part[stream.choice(len(part), budget, replace=False)], axis=1)
+                means, columns = drawn.mean(axis=1), np.arange(drawn.shape[1])
+                best = part.mean() + reliable * (means.min() - part.mean())  # the least of noisy means is too low
+                others = (means[:, None] * len(columns) - drawn) / (len(columns) - 1)
+                by_all = drawn[others.argmin(axis=0), columns].mean()  # each seed judges the choice by all others
+                searched = drawn[: budget - number * num_seeds]
+                tried = searched[np.argsort(searched[:, 0])[:number]]
+                winner = tried[:, 1 : 1 + num_seeds].mean(axis=1).argmin()
+                single, judged = drawn[drawn[:, 0].argmin(), 1:].mean(), tried[winner, 1 + num_seeds :].mean()
+                chosen.append((single - best, judged - best, single - by_all, judged - by_all))
+            distances = np.mean(chosen, axis=0) / spread2**0.5
+            all_distances.setdefault((budget, number), []).append(distances)
+            print(f"| {name} | {budget} | {number} | {num_seeds} | {ratio:.2f} | {nearer(distances)} |", flush=True)
+    for (budget, number), each in all_distances.items():
+        print(f"| mean of all | {budget} | {number} | | | {nearer(np.mean(each, axis=0))} |")
+
+
+def nearer(distances: Values) -> str:
+    pairs = distances[:2], distances[2:]
+    return " | ".join(f"{100 * (1 - b / a):.0f} % ({a:.2f} to {b:.2f})" for a, b in pairs)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=2000, help="searches for each row of a table")
     parser.add_argument("--budgets", type=int, nargs="+", default=[30, 60, 100], help="trainings of a search")
-    parser.add_argument("--confirm", type=int, default=3, help="K, the number of settings that are confirmed")
+    parser.add_argument("--confirm", type=int, nargs="+", default=[3, 5], help="K, how many settings are confirmed")
     parser.add_argument("--only-choice", action="store_true", help="leave out the simulated searches")
     given = parser.parse_args()
     confirm.DRAWS = 200  # for P(best) of one search; the mean over all searches needs no more
     if not given.only_choice:
         coverage(given.repeats // 4)
-    for each in given.budgets:
-        choice(each, given.confirm, given.repeats)
+    choice(given.budgets, given.confirm, given.repeats)
