@@ -93,7 +93,7 @@ class Client:
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:
-        """Queues a search to be resumed; `num_samples`, `max_epochs` and `time_budget` may be raised to extend it."""
+        """Queues a search to be resumed; `num_samples`, `max_epochs` and the budgets may be raised to extend it."""
         return self._post(_path(name, "/resume"), extended)
 
     def annotate(self, name: str, tags: Sequence[str] = (), notes: str = "") -> Row:
