@@ -85,7 +85,8 @@ def _add_option(parser: Parser, name: str, about: str) -> None:
     if bool in classes:
         how = {"action": "store_true"}
     elif tuple in classes:
-        how = {"action": "append" if name == "point" else "extend", "nargs": "+", "metavar": "NAME=VALUE"}
+        how = {"action": "append" if name == "point" else "extend", "nargs": "+"}
+        how["metavar"] = "SOURCE" if name == "start_from" else "NAME=VALUE"
     about += "" if default in ("", ()) or default is False else f" (default: {default})"
     parser.add_argument(option(name), default=argparse.SUPPRESS, help=about.replace("%", "%%"), **how)
 

@@ -126,6 +126,11 @@ class Options:
     """Rank among searches on one cluster or in the service's queue, -100..100; a higher rank starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
     """Try these values first, in one trial: name=value ...; missing parameters are random. Repeat it for each trial."""
+    start_from: tuple[str, ...] = ()
+    """Start from what is known: the name of a past experiment, a best/config.json, or a table of settings (.csv)."""
+    prior: tuple[str, ...] = ()
+    """Guess of good values, name=value ...: it runs first, and random and forest draw up to half of their random
+    settings around it, as long as these win."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
@@ -163,7 +168,7 @@ class Options:
     """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
-        for name in ("point", "stop"):
+        for name in ("point", "start_from", "prior", "stop"):
             object.__setattr__(self, name, tuples(getattr(self, name)))  # JSON has lists, but no tuples
         for field in dataclasses.fields(self):
             check_value(self, field.name)
@@ -185,7 +190,7 @@ class Options:
         self._check_resources()
         self._check_pair()
         self._check_names()
-        self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong value)
+        self.time_budget_s, self.trial_timeout_s, self.points, self.guess, self.limits  # noqa: B018  (raise for a wrong value)
 
     @property
     def time_budget_s(self) -> float | None:
@@ -211,6 +216,11 @@ class Options:
     def points(self) -> list[dict[str, Any]]:
         """The settings to try first, nested as in a config; parameters may be missing."""
         return [nested(dict(self._pair("point", word) for word in words)) for words in self.point]
+
+    @property
+    def guess(self) -> dict[str, Any]:
+        """The guess of --prior, nested as in a config; parameters may be missing."""
+        return nested(dict(self._pair("prior", word) for word in self.prior))
 
     @property
     def limits(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "task": ((Task, type(None)), "a Task, such as Task(data=..., model=..., optimizer=...)"),
     "metric": ((str,), 'the name of a metric, such as "loss"'),
     "points": ((Sequence,), 'a list of settings, such as [{"lr": 0.01}]'),
+    "prior": ((Mapping,), 'a dict, parameter -> guessed value, such as {"lr": 1e-3}'),
     "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
     "mutable": ((Sequence, Mapping), 'a list of parameters, such as ["lr"], or a dict, name -> domain'),
     "callbacks": ((Sequence,), "a list of tune.Callback objects"),
@@ -41,6 +42,8 @@ class Space:
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
+        prior: parameter -> a guess of a good value. The guess runs first, and random and forest draw a share of their
+            random settings around it.
         stop: metric -> value. A trial ends when a metric is at or above its value; the searched metric with the mode
             "min", at or below it.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
@@ -68,6 +71,7 @@ class Space:
     workers_per_trial: int = 1
     mutable: Sequence[str] | Mapping[str, Any] = ()
     points: Sequence[Mapping[str, Any]] = ()
+    prior: Mapping[str, Any] = field(default_factory=dict)
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
     seeded: bool = False
@@ -108,11 +112,11 @@ class Space:
         parameters.check(self.mutations, of="mutable")
         if not self.searched:
             raise ValueError("params has only constants: nothing to search; give one a domain such as tune.uniform")
-        for point in self.points:
+        for name, point in (*(("points", point) for point in self.points), ("prior", self.prior)):
             try:
                 parameters.place(self.declared, point)
             except ValueError as error:
-                raise ValueError(f"points: {error}") from None
+                raise ValueError(f"{name}: {error}") from None
 
     @cached_property
     def options(self) -> Options:
@@ -123,6 +127,7 @@ class Space:
             **{name: getattr(self, name) for name in names},
             grace_period=min(grace, epochs) if type(grace) is type(epochs) is int else grace,
             point=tuple(domains.words(point) for point in self.points),
+            prior=domains.words(self.prior),
             stop=domains.words(self.stop),
         )
 

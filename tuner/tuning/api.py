@@ -67,7 +67,9 @@ def search(
         dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.
         table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
-            a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
+            a list of settings to try first; `stop` maps a metric to the value at which a trial ends; `prior` maps
+            parameters to guesses; `start_from` is an experiment, a best/config.json or a table of settings (.csv), or a
+            list of these.
 
     Raises:
         RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
@@ -157,11 +159,17 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
             hint = f": it is part of the space: search(Space({name}=..., ...))"
         raise RequestError(f"search() has no option {name!r}{hint}")
     checked = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in options.items()}
+    if isinstance(checked.get("prior"), Mapping):
+        checked["prior"] = words(checked["prior"])
     if "stop" in checked:
         stop = checked["stop"]
         if not isinstance(stop, (Mapping, list, tuple)):
             raise RequestError(f'stop {stop!r}: must map metrics to values, such as stop={{"accuracy": 0.98}}')
         checked["stop"] = words(stop) if isinstance(stop, Mapping) else stop
+    if "start_from" in checked:
+        sources = checked["start_from"]
+        sources = sources if isinstance(sources, (list, tuple)) else [sources]
+        checked["start_from"] = tuple(fspath(each) if isinstance(each, PathLike) else each for each in sources)
     if "point" in checked:
         points = [checked["point"]] if isinstance(checked["point"], Mapping) else checked["point"]
         if not isinstance(points, (list, tuple)):

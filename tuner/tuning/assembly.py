@@ -39,6 +39,7 @@ from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.resume.replay import Replay
 from tuner.tuning.scheduler import SearchScheduler, confirms
 from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.searchers.past import Past
 from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
-    searcher = build_searcher(experiment, loaded_space.space, history)
+    searcher = build_searcher(experiment, loaded_space.space, history, Past(request.past, loaded_space.space))
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)

@@ -47,7 +47,7 @@ class SearchCall:
         A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
         settings (refine) or the population (pbt) needs one.
         """
-        added = () if isinstance(default, Experiment) else ("point", "stop")
+        added = () if isinstance(default, Experiment) else ("point", "prior", "stop")
         needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
         if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
             self.given.setdefault("num_samples", 0)
@@ -153,6 +153,7 @@ def open_journal(request: Request) -> Journal:
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
         space_sha256=request.loaded_space.sha256,
+        **({"past": request.past} if request.past and not request.history else {}),
     )
     if not request.facts.get(BEGUN):
         # The disk gets the first event, then BEGUN; only then do trials start. So, after a crash in between, a resume

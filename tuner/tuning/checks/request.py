@@ -16,7 +16,7 @@ from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
-from tuner.record.events import Event
+from tuner.record.events import Event, first_start
 from tuner.record.report_keys import USAGE
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
@@ -27,6 +27,7 @@ from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError
+from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import Resumed, continued
 from tuner.tuning.scheduler import EPOCH
@@ -64,6 +65,7 @@ class Request:
     resources: Resources | None  # None if they depend on a cluster that the driver has not joined
     wandb_mode: str
     splits: Splits | None = None
+    past: dict[str, Any] = field(default_factory=dict)  # the settings and trials of --start-from
 
 
 def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:
@@ -90,7 +92,8 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     check_searcher(experiment, space)
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
-    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
+    past = first_start(history).get("past", {}) if history else past_of(experiment, space)
+    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb), past=past)
 
 
 def load_data(request: Request) -> Request:

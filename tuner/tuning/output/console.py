@@ -75,6 +75,8 @@ def notes(request: Request) -> list[str]:
     e, resources, space, texts = request.experiment, request.resources, request.loaded_space.space, []
     is_new = not request.history
     lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []
+    if is_new:
+        lines += [f"known       {source['note']}" for source in request.past.get("sources", ())]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     few = resources is not None and resources.gpus < 2

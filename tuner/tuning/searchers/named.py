@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
+import numpy as np
 from ray.tune.search import Searcher
 
 from tuner.errors import RequestError
@@ -15,18 +16,26 @@ from tuner.spec import domains, parameters
 from tuner.spec.experiment import MOST_SAMPLES, PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
 from tuner.tuning.searchers.forest import ForestSearcher
-from tuner.tuning.searchers.sampling import GridSearcher, RandomSearcher, RefineSearcher, SeededSearcher, seeded
+from tuner.tuning.searchers.past import Past, PastModel
+from tuner.tuning.searchers.sampling import (
+    GridSearcher,
+    RandomSearcher,
+    RefineSearcher,
+    SeededSearcher,
+    python_values,
+    seeded,
+)
 
 
 class LibrarySearcher(SeededSearcher):
     """A searcher of another library, used through Ray's adapter `library`; seeds the global random streams for it."""
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment, space, first_num_samples)
-        first, self._points = self._points, []
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
+        super().__init__(experiment, space, first_num_samples, past)
         # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10
         # samples, all settings would be random.
         num_random = max(3, min(10, first_num_samples // 3))
+        first, self._points = self._points + self._from_past(past, num_random), []
         if experiment.searcher == "hyperopt":
             from ray.tune.search.hyperopt import HyperOptSearch
 
@@ -49,6 +58,15 @@ class LibrarySearcher(SeededSearcher):
             self.library = OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
         self.library.set_search_properties(experiment.metric, experiment.mode, space.encoded)
 
+    def _from_past(self, past: Past | None, number: int) -> list[dict[str, Any]]:
+        """Returns the settings that a model of past searches proposes in place of the library's random first ones."""
+        leaves = dict(domains.leaves(self._space.encoded))
+        model = PastModel(past, leaves, self._seed) if past else None
+        if not model:
+            return []
+        left = range(max(0, number - len(self._points)))
+        return [python_values(model.drawn(np.random.default_rng([self._seed, each, 9]), each)) for each in left]
+
     def _next(self, trial_id: str) -> dict[str, Any] | None:
         with seeded(self._seed, 1, self.num_proposed):
             setting = self.library.suggest(trial_id)
@@ -66,11 +84,13 @@ class LibrarySearcher(SeededSearcher):
             self.library.on_trial_complete(trial_id, result)
 
 
-def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
+def build_searcher(
+    experiment: Experiment, space: Space, history: Sequence[Event] = (), past: Past | None = None
+) -> SeededSearcher:
     """Builds the searcher; after a resume (with `history`), it proposes the recorded settings again, then new ones."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
-    return searcher(experiment, space, first_num_samples(experiment, history))
+    return searcher(experiment, space, first_num_samples(experiment, history), past)
 
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:

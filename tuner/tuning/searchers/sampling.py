@@ -22,6 +22,8 @@ from tuner.spec import domains, parameters
 from tuner.spec.domains import nested
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
+from tuner.tuning.searchers.past import Past
+from tuner.tuning.searchers.prior import Prior
 
 logger = logging.getLogger(__name__)
 Setting = dict[str, Any]
@@ -44,17 +46,32 @@ def seeded(*key: int) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
-    """Returns the --point settings, flattened and encoded; parameters that a point lacks are random."""
-    settings = []
-    for number, point in enumerate(experiment.points):
+def first_settings(experiment: Experiment, space: Space, past: Past | None = None) -> list[Setting]:
+    """Returns the known settings of --start-from, then those of --point; parameters that one lacks are random."""
+    settings = list(past.first) if past else []
+    guess = prior_of(experiment, space).guess
+    for point in experiment.points:
         try:
-            placed = parameters.place(space.declared, point)
+            settings.append(parameters.place(space.declared, point))
         except ValueError as error:
             raise RequestError(f"--point {error}") from None
-        drawn = variants(space.encoded, experiment.seed, number, 6)[0]
-        settings.append(dict(domains.leaves(drawn)) | placed)
-    return settings
+    settings += [guess] if guess else []
+    drawn = (variants(space.encoded, experiment.seed, number, 6)[0] for number in itertools.count())
+    return [dict(domains.leaves(each)) | setting for setting, each in zip(settings, drawn, strict=False)]
+
+
+def prior_of(experiment: Experiment, space: Space) -> Prior:
+    """Returns the guess of --prior, which is empty without one."""
+    leaves = dict(domains.leaves(space.encoded))
+    computed = [name for name, domain in leaves.items() if domains.kind(domain) == "sample_from"]
+    if experiment.guess and computed:
+        raise RequestError(
+            f"--prior: does not work with tune.sample_from ({computed[0]}); leave it out, or use --point"
+        )
+    try:
+        return Prior(parameters.place(space.declared, experiment.guess), leaves)
+    except ValueError as error:
+        raise RequestError(f"--prior {error}") from None
 
 
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
@@ -64,17 +81,18 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 
 
 class SeededSearcher:
-    """Proposes the --point settings, then its own. All draws depend only on the seed and on the order of the calls.
+    """Proposes the settings of --start-from and --point, then its own; all draws depend on seed, past and calls alone.
 
     It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more.
     `first_num_samples` is --num-samples of the search's first session.
     """
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         self.num_settings, self.num_proposed, self.exhausted = experiment.most_samples, 0, False
         self._seed, self._metric, self._sign = experiment.seed, experiment.metric, sign_of(experiment.mode)
         self._space = space
-        self._points = first_settings(experiment, space)
+        self._points = first_settings(experiment, space, past)
+        self._prior = prior_of(experiment, space)
         self._last: dict[str, Setting] = {}  # the last report of each unfinished trial
         self._completed: set[str] = set()  # trials whose end the searcher knows
 
@@ -109,7 +127,8 @@ class SeededSearcher:
         return parameters.decode(self._space.searched, nested(flat))
 
     def _learn(self, trial_id: str, result: Setting) -> None:
-        """Learns from a report, whose metric is finite or infinitely bad; random and grid learn nothing."""
+        """Learns from a report, whose metric is finite or infinitely bad; without a prior, random and grid do not."""
+        self._prior.learn(trial_id, self._sign * float(result[self._metric]))
 
     def _end(self, trial_id: str, result: Setting) -> None:
         self._learn(trial_id, result)
@@ -132,14 +151,19 @@ class RandomSearcher(SeededSearcher):
     If the space has `tune.grid_search`, each sample is one pass over the grid, with new random values at each point.
     """
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment, space, first_num_samples)
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
+        super().__init__(experiment, space, first_num_samples, past)
         grids = [domains.values_of(d) for _, d in domains.leaves(space.searched) if domains.is_grid(d)]
         self._per_sample = math.prod(len(values) for values in grids)
         self.num_settings *= self._per_sample
 
     def _next(self, trial_id: str) -> Setting:
         sample, point = divmod(self.num_proposed, self._per_sample)
+        if self._prior:
+            flat = dict(domains.leaves(variants(self._space.encoded, self._seed, sample)[point]))
+            return self._use(
+                trial_id, self._prior.moved(trial_id, flat, np.random.default_rng([self._seed, sample, 10]))
+            )
         # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
         drawn = variants(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
@@ -148,8 +172,8 @@ class RandomSearcher(SeededSearcher):
 class GridSearcher(SeededSearcher):
     """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order."""
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment, space, first_num_samples)
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
+        super().__init__(experiment, space, first_num_samples, past)
         self.size = grid_size(space.searched)
         self.num_settings = min(experiment.most_samples, len(self._points) + self.size)
         num_drawn = max(0, self.num_settings - len(self._points))
@@ -169,8 +193,8 @@ class RefineSearcher(SeededSearcher):
     differ in one parameter come before those that differ in two. After all neighbours, settings are random again.
     """
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
-        super().__init__(experiment, space, first_num_samples)
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
+        super().__init__(experiment, space, first_num_samples, past)
         self._num_random = num_random(first_num_samples)
         self._tried: dict[str, Setting] = {}  # trial -> its flattened, encoded setting
         self._best: dict[str, float] = {}  # trial -> its best value so far, with a sign such that smaller is better
