@@ -147,13 +147,14 @@ def open_journal(request: Request) -> Journal:
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
+    past: dict[str, Any] = {"past": request.past} if request.past and not request.history else {}
     journal.write(
         "experiment_resumed" if request.history else "experiment_started",
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
         space_sha256=request.loaded_space.sha256,
-        **({"past": request.past} if request.past and not request.history else {}),
+        **past,
     )
     if not request.facts.get(BEGUN):
         # The disk gets the first event, then BEGUN; only then do trials start. So, after a crash in between, a resume

@@ -82,7 +82,7 @@ def test_the_forest_believes_a_past_only_as_far_as_it_orders_the_own_results():
     for values in (right, shuffled, right[::-1]):
         answers = [model.proposed(np.random.default_rng(seed), known, values) for seed in range(60)]
         shares.append(np.mean([answer is not None for answer in answers]))
-        assert all(loss(answer) < 1.2 for answer in answers if answer)
+        assert not any(answers) or np.mean([loss(answer) for answer in answers if answer]) < 0.6
     assert shares[0] > 0.6 and shares[1] < 0.4 and shares[2] == 0
     assert model.proposed(np.random.default_rng(0), known[:0], right[:0]) is None
 
