@@ -2,8 +2,8 @@
 
 uv run --group benchmarks python -m benchmarks.search_quality.warm --tables FOLDER --repeats 10
 
-All tables of the folder have the same parameters. The past is a search of 60 settings on the next table, and a wrong past
-one on the same table with its order reversed. A prior is the best setting of that past, a wrong one the table's worst.
+The tables have the same parameters. The past is a search of 60 settings on the next table. A wrong past is
+one on the same table with its order reversed. A prior is the best setting of the past, a wrong one the table's worst.
 """
 
 from __future__ import annotations
