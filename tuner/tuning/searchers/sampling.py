@@ -146,7 +146,7 @@ def python_values(setting: Any) -> Any:
 
 
 class RandomSearcher(SeededSearcher):
-    """Proposes random settings. Setting i depends only on (seed, i), so a search can be extended.
+    """Proposes random settings. Setting i depends only on (seed, i), unless there is a prior.
 
     If the space has `tune.grid_search`, each sample is one pass over the grid, with new random values at each point.
     """
