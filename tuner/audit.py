@@ -25,7 +25,7 @@ from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
-from tuner.record.texts import command, formatted
+from tuner.record.texts import command, figures, formatted
 from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
@@ -116,8 +116,8 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
     )
 
 
-def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
-    """Trains a trial's remaining epochs; yields (epoch, metric), first for the epochs of an interrupted audit."""
+def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float | None]]:
+    """Trains a trial's remaining epochs; yields (epoch, metric or None), those of an interrupted audit first."""
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment
@@ -136,9 +136,9 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     with training_of(trial_config(record, trial.id), state) as (training, _):
         yield from values.items()
         while training.epoch < experiment.max_epochs:
-            value = training.run_epoch()[experiment.metric]
+            value = experiment.wanted.value(training.run_epoch())
             values[training.epoch] = value
-            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {formatted(value)}")
+            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {figures({experiment.metric: value}) or 'done'}")
             write_atomically(kept, training.state(values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)

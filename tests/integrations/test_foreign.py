@@ -18,6 +18,7 @@ from tuner import Space, load_best, search
 from tuner.engine.workers.reports import Reporter
 from tuner.integrations import optuna as integration
 from tuner.integrations.optuna import with_trial
+from tuner.record.reading import read
 from tuner.spec.space_objects import code_digest
 from tuner.tuning.trial import metrics_of
 
@@ -100,6 +101,17 @@ def test_an_objective_is_searched(here):
     assert result.state == "finished" and result.best.metrics["value"] == pytest.approx(
         result.best.config["x"] ** 2 + result.best.config["kind"]["depth"]
     )
+
+
+def test_an_objective_reports_the_compared_metric_and_returns_the_searched_one(here):
+    space = Space(
+        params=PARAMS, train=with_trial(objective), metric="value", prune_by="step value", max_epochs=3, num_samples=3
+    )
+    result = search(space, **QUICK | {"scheduler": "asha"})
+    config, metrics = result.best.config, result.best.metrics
+    assert metrics["value"] > config["x"] ** 2 + config["kind"]["depth"] + 1.9 and "step value" not in metrics
+    reports = [event for event in read(result.folder / "journal.jsonl") if event["event"] == "report"]
+    assert {event["epoch"] for event in reports if "value" in event["metrics"]} == {4}
 
 
 def saving(config):

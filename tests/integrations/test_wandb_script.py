@@ -135,3 +135,14 @@ def test_a_run_before_the_space_is_refused(tmp_path):
     path.write_text("from tuner.integrations import wandb\nwandb.init()\n")
     with pytest.raises(RequestError, match="before the file declared its space; put tuner.script.*line 2"):
         find_space(str(path))
+
+
+def test_of_two_metrics_the_compared_one_is_the_report_and_the_other_may_be_the_last(reports):
+    with in_trial({"lr": 0.5}, "accuracy", "max", "loss") as trial:
+        wandb.init()
+        wandb.log({"accuracy": 0.1})
+        wandb.log({"loss": 2.0})
+        wandb.log({"loss": 1.0})
+        wandb.log({"accuracy": 0.9})
+        trial.at_end()
+    assert reports == [{"accuracy": 0.1, "loss": 2.0}, {"loss": 1.0}, {"accuracy": 0.9}]

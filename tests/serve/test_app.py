@@ -52,6 +52,17 @@ def get(client, path):
     return answer.json()
 
 
+def test_a_rung_says_how_well_its_metric_predicts_the_searched_one(client, tmp_path):
+    assert get(client, "/demo/prediction") == {"rungs": [], "left_out": 0}
+    journal = begin(tmp_path, metric="accuracy", mode="max", prune_by="loss")
+    first = {"epoch": 1, "rung": 1, "value": 3.0, "action": "continue", "reason": "first"}
+    train(journal, "0", {"lr": 0.1}, [3.0], first)
+    journal.close()
+    (row,) = get(client_of(create_app(tmp_path)), "/demo/prediction")["rungs"]
+    unknown = {"trials": 0, "value": None, "low": None, "high": None}
+    assert row == {"rung": 1, "bracket": None, "band": None, "at_rung": unknown, "at_end": unknown}
+
+
 def test_the_list_says_state_counts_and_best(client):
     (row,) = get(client, "")["experiments"]
     assert (row["name"], row["state"], row["started"]) == ("demo", "finished", 1000.0)

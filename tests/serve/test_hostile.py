@@ -20,7 +20,7 @@ from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.reading.results_reader import ResultsReader
 
-VIEWS = ("", "/trials", "/rungs", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
+VIEWS = ("", "/trials", "/rungs", "/prediction", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
 CONFIG = {"lr": 0.1, "b": 1}
 STARTED = {"time": 1.0, "event": "trial_started", "trial": "0", "config": CONFIG, "resources": {}, "node": "n"}
 REPORT = {"time": 2.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {"loss": 0.5}}

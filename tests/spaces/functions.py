@@ -113,3 +113,23 @@ def report_noisy(config):
 
 noisy = Space(params=X, train=report_noisy, max_epochs=2, num_samples=4, seeded=True)
 unseeded = Space(params=X, train=report_twice, max_epochs=2, num_samples=3)
+
+
+def accurate_at_end(config):
+    """Reports the loss of each epoch; returns the accuracy after them."""
+    for step in range(1, 5):
+        tune.report({"loss": config["x"] + 1 / step})
+    return {"accuracy": 1 - config["x"]}
+
+
+accurate = Space(
+    params=X, train=accurate_at_end, metric="accuracy", mode="max", prune_by="loss", max_epochs=4, num_samples=6
+)
+
+
+def never_accurate(config):
+    for step in range(1, 5):
+        tune.report({"loss": config["x"] + 1 / step})
+
+
+silent = Space(params=X, train=never_accurate, metric="acc", mode="max", prune_by="loss", max_epochs=4, num_samples=9)

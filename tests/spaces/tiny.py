@@ -135,3 +135,12 @@ classes = Space(
     max_epochs=10,
     num_samples=6,
 )
+
+# Chosen by a metric that only a trial's last report has; the rungs compare the loss.
+finals = dataclasses.replace(
+    space,
+    task=dataclasses.replace(space.task, metrics={}, final_metrics={"accuracy": accuracy}),
+    metric="accuracy",
+    mode="max",
+    prune_by="loss",
+)

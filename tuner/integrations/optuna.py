@@ -36,6 +36,7 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
     The numbers that the objective reports and returns are values of the search's metric, whatever the metric's name.
+    With `prune_by`, the reported numbers are values of that, and only the returned number is the metric.
     """
     return functools.partial(_train, objective)
 
@@ -150,10 +151,15 @@ class ReportingTrial(optuna.trial.FixedTrial):
         """Reports to the search the number that `report` has kept, if it is not sent yet."""
         if self._waiting is not None:
             self._sent, self._waiting = self._waiting, None
-            tune.report({DEFAULT_METRIC: self._sent})
+            trial = running()
+            tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent})
 
     def left_of(self, value: Any) -> Any:
         """Returns the number that is still to be reported after the objective returned `value`; None if none is."""
+        trial = running()
+        if trial and trial.compared != trial.metric:
+            self.send()
+            return value
         if self._waiting is not None and (value is None or value == self._waiting):
             return self._waiting
         self.send()

@@ -58,9 +58,9 @@ def init(*arguments: Any, **options: Any) -> Any:
 
 
 def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Logs to W&B; in a trial, reports the numbers once they include the search's metric.
+    """Logs to W&B; in a trial, reports the numbers once they include the metric that the scheduler compares.
 
-    Numbers that are logged without the metric, or with `commit=False`, are part of the next report.
+    Numbers that are logged without it, or with `commit=False`, are part of the next report.
     """
     trial = running()
     if trial is None:
@@ -69,7 +69,7 @@ def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) 
     if trial.pid != os.getpid():
         return  # only the trial's own process can report, not a process that the script has started
     _pending.update(_numbers(data or {}))
-    if trial.metric in _pending and options.get("commit") is not False:
+    if trial.compared in _pending and options.get("commit") is not False:
         _report(trial)
 
 
@@ -78,18 +78,25 @@ def _report(trial: Trial) -> None:
 
     report = dict(_pending)
     _pending.clear()
-    trial.reported, trial.at_end = True, None
+    trial.reported = True
+    if trial.compared == trial.metric:
+        trial.at_end = None
     tune.report(report)
 
 
 def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports the run's summary if the script never logged the metric; ValueError if the summary lacks it, too."""
+    """Reports the run's summary if the script never logged the metric; ValueError if the summary lacks it, too.
+
+    If the scheduler compares another metric, also reports the searched metric that was logged since the last report.
+    """
+    if trial.reported:  # then the scheduler compares another metric
+        return _report(trial) if trial.metric in _pending else None
     _pending.update(_numbers(dict(run.summary)))
-    if trial.metric not in _pending:
+    if trial.compared not in _pending:
         logged = ", ".join(_pending) or "no number"
         raise ValueError(
-            f"the script has never logged the metric {trial.metric!r}{nearest(trial.metric, _pending)}; it logged "
-            f"{logged}; give one of these names as --metric"
+            f"the script has never logged the metric {trial.compared!r}{nearest(trial.compared, _pending)}; it logged "
+            f"{logged}; give one of these names as {'--metric' if trial.compared == trial.metric else '--prune-by'}"
         )
     _report(trial)
 

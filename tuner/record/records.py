@@ -49,7 +49,7 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason; `value` and `cutoff` keep the metric's sign in mode max.
+    """The scheduler's decision after a report, and its reason; `value` and `cutoff` are of `Experiment.compared`.
 
     `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
     `value`: the median rule compares the trial's best. `copied` is the trial that population-based training copied.
@@ -121,6 +121,10 @@ class TrialRecord:
     def last_epoch(self) -> int:
         """The epoch of the last report; 0 without reports."""
         return self.reports[-1].epoch if self.reports else 0
+
+    def last(self, metric: str) -> Any:
+        """Returns the metric's value in the last report that has one; None if no report has."""
+        return next((v for r in reversed(self.reports) if (v := r.metrics.get(metric)) is not None), None)
 
     @property
     def is_stopped(self) -> bool:

@@ -81,6 +81,7 @@ class SearchStats:
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
         self._metric, self._mode, self._refused = experiment.metric, experiment.mode, refused
+        self._compared = experiment.compared
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
         self._rungs: dict[_RungKey, RungSummary] = {}
@@ -203,7 +204,7 @@ class SearchStats:
     def _rung(self, band: int | None, bracket: int | None, rung: int, reached: list[_AtRung]) -> RungSummary:
         actions = Counter(each.action for each in reached)
         scores = sorted(each.value for each in reached if each.value is not None)
-        if self._mode == "min":
+        if self._compared.mode == "min":
             scores = [-value for value in reversed(scores)]
         latest = max(((each.recorded, i) for i, each in enumerate(reached) if each.cutoff is not None), default=None)
         counts = len(reached), actions["continue"], actions["stop"], actions["pause"]

@@ -35,6 +35,21 @@ def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
     return [shape for shape in shapes if shape.rung]
 
 
+def last_rungs(max_epochs: int, reduction_factor: float) -> set[int]:
+    """Returns the epochs at which the brackets of a band end; they may lie before max_epochs."""
+    lasts = set()
+    for shape in band_of(max_epochs, reduction_factor):
+        rung = shape.rung
+        for _ in range(shape.halvings):
+            rung = next_rung(rung, reduction_factor, max_epochs)
+        lasts.add(rung)
+    return lasts
+
+
+def next_rung(rung: int, reduction_factor: float, max_epochs: int) -> int:
+    return int(min(rung * reduction_factor, max_epochs))
+
+
 class HyperBand(Rule):
     """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best.
 
@@ -103,7 +118,7 @@ class HyperBand(Rule):
         worst_first = sorted(values, key=lambda trial: -values[trial])
         bracket.halvings, bracket.was_full = bracket.halvings - 1, True
         bracket.size = int(np.ceil(bracket.size / self._factor))
-        bracket.rung = int(min(bracket.rung * self._factor, self._most))
+        bracket.rung = next_rung(bracket.rung, self._factor, self._most)
         bracket.waiting.clear()
         if not worst_first:
             return []

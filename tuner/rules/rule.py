@@ -31,12 +31,13 @@ Decisions = list[tuple[int, RuleDecision]]  # (trial, decision) in the order in 
 class Rule:
     """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
 
-    Trials are numbered 0, 1, ... in the order in which they were suggested. Values have the metric's own sign.
+    Trials are numbered 0, 1, ... in the order in which they were suggested. Values are those of `Experiment.compared`,
+    with this metric's own sign.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         self.in_force = experiment  # the options in force; asha and asha-promotion may change them during a search
-        self._metric, self._sign = experiment.metric, 1 if experiment.mode == "min" else -1
+        self._metric, self._sign = experiment.compared.metric, experiment.compared.sign
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
     def added(self, trial: int) -> None:

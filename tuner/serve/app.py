@@ -33,6 +33,7 @@ from tuner.views import tables
 from tuner.views.figures import values as value_choices
 from tuner.views.figures.catalogue import FIGURES, FigureName
 from tuner.views.figures.parameters import parallel_of
+from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000
@@ -97,6 +98,14 @@ class Rungs:
     rungs: list[tables.RungRow]
     total: int
     decisions: list[tables.DecisionRow] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """How well the metric of prune_by predicts the searched one, by rung; `left_out` counts rungs that do not fit."""
+
+    rungs: list[PredictionRow] = field(default_factory=list)
     left_out: int = 0
 
 
@@ -192,6 +201,11 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         there, calls = record.stats.rungs, record.stats.ranked_decisions
         begun = Rungs(tables.rung_rows(record, MOST_ROWS), len(calls), left_out=max(0, len(there) - MOST_ROWS))
         return answer(begun, decisions=tables.decision_rows(record, offset, limit, since))
+
+    @app.get("/api/experiments/{name}/prediction", responses={200: {"model": Predictions}})
+    def predictions(name: str) -> Response:
+        """Says at each rung how well the metric of prune_by predicts the searched one; empty without prune_by."""
+        return answer(Predictions(), rungs=prediction(served.view(name).record))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:

@@ -11,12 +11,14 @@ import hashlib
 import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import RequestError
 from tuner.spec.domains import literal, nested
+from tuner.spec.metrics import Goal, check_modes, reached
 from tuner.spec.option_values import allowed_in, check_value, option, tuples
 
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
@@ -108,6 +110,10 @@ class Options:
     """Reported metric to optimize; the space's own value takes precedence over the default."""
     mode: Literal["min", "max"] = "min"
     """Minimize or maximize the metric; the space's own value takes precedence over the default."""
+    prune_by: str = ""
+    """Reported metric that the scheduler compares, if --metric comes rarely or last. Empty = --metric."""
+    prune_mode: Literal["min", "max"] = "min"
+    """Whether smaller (min) or larger (max) values of --prune-by are better."""
     cpus_per_trial: float | Literal["auto"] = "auto"
     """CPUs per trial, also its number of torch threads; auto = 1 for each of --workers-per-trial."""
     gpus_per_trial: float | Literal["auto"] = "auto"
@@ -132,7 +138,7 @@ class Options:
     """Guess of good values, name=value ...: it runs first, and random and forest draw up to half of their random
     settings around it, as long as these win."""
     stop: tuple[str, ...] = ()
-    """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
+    """End a trial when a metric is at or above a value (with mode or prune mode min: at or below): metric=value."""
     time_budget: str = ""
     """Stop the search after this time in all its sessions: 90s, 30m, 2h; its last part finishes the best trials.
     Empty = no limit."""
@@ -232,6 +238,18 @@ class Options:
         return limits
 
     @property
+    def wanted(self) -> Goal:  # what the answer is chosen by, and what the searcher learns
+        return Goal(self.metric, self.mode)
+
+    @property
+    def compared(self) -> Goal:  # what the scheduler's rule compares
+        return Goal(self.prune_by, self.prune_mode) if self.prune_by else self.wanted
+
+    def reached(self, report: Mapping[str, Any]) -> str:
+        """Returns which value of --stop a report reaches: `loss reached 0.1 (--stop loss=0.1)`; empty if none."""
+        return reached(self.limits, dict((self.wanted, self.compared)), report)
+
+    @property
     def folder(self) -> Path:
         """`<results>/<name>`, or its working copy on this machine if the results are in an object store."""
         return local_root(self.results) / self.name
@@ -308,7 +326,8 @@ class Experiment(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # These checks need the final --max-epochs; in `Options` it may still lack the space's default.
+        # These checks need the final options; those of `Options` may still lack the space's defaults.
+        check_modes(self.wanted, self.prune_by, self.prune_mode)
         if self.grace_period > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "

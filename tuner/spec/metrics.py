@@ -1,23 +1,61 @@
-"""Warnings about the searched metric: its name contradicts the mode, or its values (NaN, all equal) rank no trials."""
+"""Goal: a metric and its direction. Warnings about it: its name contradicts the mode, or its values rank no trials."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from tuner.errors import RequestError, nearest
 
 LARGER = {"accuracy", "acc", "auc", "f1"}  # words in the names of metrics whose larger values are better
 SMALLER = {"loss", "error", "perplexity"}  # words in the names of metrics whose smaller values are better
 NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larger neg_log_loss is better
 
 
-def wrong_mode(metric: str, mode: str) -> str:
-    """Returns a warning if a metric's name contradicts the mode; empty if it fits, or if the name leaves it open."""
+class Goal(NamedTuple):
+    """A reported metric and its direction: what the rungs compare, or what the answer is chosen by."""
+
+    metric: str
+    mode: str
+
+    @property
+    def sign(self) -> int:
+        """The factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
+        return 1 if self.mode == "min" else -1
+
+    def value(self, metrics: Mapping[str, Any]) -> Any:
+        """Returns a report's value of this metric; None if the report has none."""
+        return metrics.get(self.metric)
+
+
+def check_modes(wanted: Goal, prune_by: str, prune_mode: str) -> None:
+    """Raises a RequestError if --prune-mode has no metric, or contradicts the mode of the same metric."""
+    if prune_by in ("", wanted.metric) and prune_mode != (wanted.mode if prune_by else "min"):
+        why = "there is no --prune-by; leave it out, or add --prune-by METRIC"
+        if prune_by:
+            why = f"--prune-by {prune_by} is also the metric, whose --mode is {wanted.mode}; give that"
+        raise RequestError(f"--prune-mode {prune_mode}: {why}")
+
+
+def reached(limits: Mapping[str, float], modes: Mapping[str, str], report: Mapping[str, Any]) -> str:
+    """Returns which limit a report reaches: `loss reached 0.1 (--stop loss=0.1)`; a metric without a mode has max."""
+    for name, limit in limits.items():
+        value, least = report.get(name), modes.get(name, "max") == "max"
+        if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
+            return f"{name} reached {value:g} (--stop {name}={limit:g})"
+    return ""
+
+
+def wrong_mode(metric: str, mode: str, option: str = "--mode") -> str:
+    """Returns a warning if a metric's name contradicts its mode; empty if it fits, or if the name leaves it open."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
     usual = {"max"} if words & LARGER else set()
     usual |= {"min"} if words & SMALLER else set()
     if words & NEGATED or len(usual) != 1 or mode in usual:
         return ""
-    better = "larger" if mode == "max" else "smaller"
-    return f"mode is {mode}, so a {better} {metric} counts as better; if that is wrong, give --mode {usual.pop()}"
+    better, other = "larger" if mode == "max" else "smaller", usual.pop()
+    return f"{option[2:]} is {mode}, so a {better} {metric} counts as better; if that is wrong, give {option} {other}"
 
 
 def all_diverged(trials: str, metric: str) -> str:
@@ -34,3 +72,9 @@ def one_value(trials: str, metric: str, value: float) -> str:
         f"{trials} reported the same {metric}, {value:.5g}, in every epoch, so none is better than another: check that "
         f"it depends on the parameters and on the training"
     )
+
+
+def without_metric(trials: str, metric: str, known: Collection[str]) -> str:
+    """Returns a warning that these trials completed without a finite value of the metric; `known` has the reported."""
+    hint = nearest(metric, known) or "; report it at the latest in a trial's last report"
+    return f"{trials} completed without a finite {metric!r}, which an answer needs{hint}"

@@ -51,11 +51,12 @@ class Declared(BaseException):
 
 @dataclass
 class Trial:
-    """The trial that runs in this process, and the search's metric and mode."""
+    """The trial that runs in this process, the search's metric and mode, and the metric that the scheduler compares."""
 
     config: dict[str, Any]
     metric: str
     mode: str = "min"
+    compared: str = ""  # empty = the metric
     read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
     reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
@@ -119,9 +120,9 @@ def imported(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_trial(config: dict[str, Any], metric: str, mode: str = "min") -> Iterator[Trial]:
+def in_trial(config: dict[str, Any], metric: str, mode: str = "min", compared: str = "") -> Iterator[Trial]:
     """Passes a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
-    trial = Trial(config, metric, mode)
+    trial = Trial(config, metric, mode, compared or metric)
     with trial.stack:
         _trial.append(trial)
         trial.stack.callback(_trial.pop)

@@ -18,6 +18,7 @@ from tuner.training.task import Task, callable_with
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "task": ((Task, type(None)), "a Task, such as Task(data=..., model=..., optimizer=...)"),
     "metric": ((str,), 'the name of a metric, such as "loss"'),
+    "prune_by": ((str,), 'the name of a metric that every report has, such as "loss"'),
     "points": ((Sequence,), 'a list of settings, such as [{"lr": 0.01}]'),
     "prior": ((Mapping,), 'a dict, parameter -> guessed value, such as {"lr": 1e-3}'),
     "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
@@ -40,6 +41,9 @@ class Space:
             function without an argument gets its parameters from argparse or `wandb.config`.
         metric: the reported metric to optimize.
         mode: "min" or "max": whether to minimize or maximize the metric.
+        prune_by: the reported metric that the scheduler compares instead of `metric`, which may then come rarely, or
+            once at a trial's end. Every report must have `prune_by`. The answer is still the best `metric`.
+        prune_mode: "min" or "max": which values of `prune_by` are better.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs first, and random and forest draw a share of their
@@ -63,6 +67,8 @@ class Space:
     train: Callable[[dict[str, Any]], Any] | None = None
     metric: str = "loss"
     mode: str = "min"
+    prune_by: str = ""
+    prune_mode: str = "min"
     max_epochs: int = 10
     num_samples: int = 10
     grace_period: int | Literal["auto"] = "auto"
@@ -83,7 +89,7 @@ class Space:
             raise ValueError(f"Space has {given}; give exactly one of task= and train=")
         for name, (kinds, allowed) in KINDS.items():
             value = getattr(self, name)
-            if not isinstance(value, kinds) or (isinstance(value, str) and name != "metric"):
+            if not isinstance(value, kinds) or (isinstance(value, str) and name not in ("metric", "prune_by")):
                 raise ValueError(f"{name}={value!r}{place_of(value)}: must be {allowed}")
         if self.seeded and (self.task or "seed" in self.params):
             why = "a Task is always seeded" if self.task else "params has a parameter of this name"
@@ -121,7 +127,8 @@ class Space:
     @cached_property
     def options(self) -> Options:
         """The options of a search that the fields of this space declare."""
-        names = ("num_samples", "max_epochs", "reduction_factor", "metric", "mode", "strategy", "workers_per_trial")
+        goals = ("metric", "mode", "prune_by", "prune_mode")
+        names = ("num_samples", "max_epochs", "reduction_factor", *goals, "strategy", "workers_per_trial")
         epochs, grace = self.max_epochs, self.grace_period
         return Options(
             **{name: getattr(self, name) for name in names},
@@ -159,7 +166,7 @@ class Space:
         return dict(self.mutable if isinstance(self.mutable, Mapping) else {n: self.params[n] for n in self.mutable})
 
     def reported(self) -> set[str] | None:
-        """The metrics that every report has; None for `train`, whose metrics are known only when a trial runs."""
+        """The metrics of every report of a task; None for `train`, whose metrics are known only when a trial runs."""
         return {"loss", "train_loss", *self.task.metrics} if self.task else None
 
 

@@ -15,7 +15,8 @@ from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
 from tuner.errors.users_code import innermost_frame, is_importing, is_tuners, place_of, place_raised, shown_path
-from tuner.spec.experiment import Options
+from tuner.spec.experiment import Experiment, Options
+from tuner.spec.option_values import option
 from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
@@ -285,12 +286,17 @@ def with_line(text: str, path: Path | None) -> str:
     return f"{text[: match.end()]} ({line}){text[match.end() :]}" if match and line else text
 
 
-def metric_option(space: LoadedSpace, metric: str) -> str:
+def metric_option(space: LoadedSpace, metric: str, field: str = "metric") -> str:
     """Names the source of a search's metric: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
-    if metric != space.space.metric:
-        return f"--metric {metric}"
-    line = line_written(space.path, r"\bmetric\s*=")
-    return f"metric={metric!r}{line and f' ({shown_path(space.path)}, {line})'}"
+    if metric != getattr(space.space, field):
+        return f"{option(field)} {metric}"
+    line = line_written(space.path, rf"\b{field}\s*=")
+    return f"{field}={metric!r}{line and f' ({shown_path(space.path)}, {line})'}"
+
+
+def compared_option(space: LoadedSpace, experiment: Experiment) -> str:
+    """Names the source of the metric that the scheduler compares, as `metric_option` does."""
+    return metric_option(space, experiment.compared.metric, "prune_by" if experiment.prune_by else "metric")
 
 
 def with_place(error: BaseException) -> str:

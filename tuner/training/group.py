@@ -106,6 +106,10 @@ class DDPRank:
                 raise
             raise GroupOutOfMemoryError(str(error), size) from None
 
+    def final_metrics(self) -> dict[str, float]:
+        assert self.training is not None
+        return self.training.final_metrics()
+
     def state(self, extra: Any) -> bytes:
         assert self.training is not None
         return self.training.state(extra)
@@ -172,6 +176,11 @@ class Group:
                 self.start()
                 self.begin(self.spec, self.saved, size // 2)
         return report
+
+    def final_metrics(self) -> dict[str, float]:
+        """Returns what `Training.final_metrics` does, computed in all processes."""
+        metrics: dict[str, float] = self.call("final_metrics")[0]
+        return metrics
 
     def state(self, extra: Any = None) -> bytes:
         """Returns the content of a checkpoint (`Training.state`), and keeps it for a restart."""

@@ -8,7 +8,7 @@ import io
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
 from tuner.training.options import keep_changes, options_of
-from tuner.training.parallel import STRATEGIES
+from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.task import Task, TrialSpec, reseed, whole_number
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Training:
         loss, training_loss = task.loss or nn.functional.cross_entropy, task.training_loss
         minimized = (lambda outputs, targets: training_loss(outputs, targets, config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimized)
-        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in task.metrics.items()}}
+        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in task.all_metrics.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
@@ -91,13 +91,15 @@ class Training:
         """Trains one epoch, validates, and returns the report.
 
         The report has `loss` and the task's metrics on the validation part, and `train_loss`, as means over the
-        examples of all processes. `micro_batch_size` is the most examples that one process trains on at once.
-        `train_s` and `validate_s` are seconds; `images_per_s` is training examples per second.
+        examples of all processes; that of the last epoch has the task's final metrics, too. `micro_batch_size` is the
+        most examples that one process trains on at once. `train_s` and `validate_s` are seconds; `images_per_s` is
+        training examples per second.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
         trained = time.perf_counter()
-        report = self.evaluate_examples(self.validation_examples)
+        names = self.measures if self.epoch >= self.spec.max_epochs else self.measures.keys() - self.task.final_metrics
+        report = self.evaluate_examples(self.validation_examples, names)
         return report | {
             "train_loss": train_loss,
             "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
@@ -168,31 +170,38 @@ class Training:
             parameter.grad = None
 
     def evaluate(self, part: DataSplit) -> dict[str, float]:
-        """Returns `loss` and the task's metrics as means over the examples of `part`."""
+        """Returns `loss` and all of the task's metrics as means over the examples of `part`."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
-            return self.evaluate_examples(examples)
+            return self.evaluate_examples(examples, self.measures)
+
+    def final_metrics(self) -> dict[str, float]:
+        """Returns the task's final metrics on the validation part, for a trial that completes before its last epoch."""
+        names = self.task.final_metrics
+        return self.evaluate_examples(self.validation_examples, names) if names else {}
 
     def close(self) -> None:
         self.train_examples.close()
         self.validation_examples.close()
 
     @torch.inference_mode()
-    def evaluate_examples(self, examples: Examples) -> dict[str, float]:
+    def evaluate_examples(self, examples: Examples, names: Collection[str]) -> dict[str, float]:
+        """Returns the named measures, in the order of the task, as means over the examples."""
+        measures = {name: measure for name, measure in self.measures.items() if name in names}
         self.evaluated.eval()
-        totals = torch.zeros(len(self.measures), dtype=torch.float64, device=self.device)
+        totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
         rows = torch.arange(*self.strategy.part_of(len(examples)))
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
-            totals += self.evaluate_fit(partial(self.sums, inputs, targets), len(targets))
+            totals += self.evaluate_fit(partial(self.sums, list(measures.values()), inputs, targets), len(targets))
         means = self.strategy.total(totals) / len(examples)
-        return dict(zip(self.measures, means.tolist(), strict=True))
+        return dict(zip(measures, means.tolist(), strict=True))
 
-    def sums(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
+    def sums(self, measures: list[Measure], inputs: Tensor, targets: Tensor, size: int) -> Tensor:
         """The sum of each measure over the examples, computed `size` examples at a time."""
         total = torch.zeros((), dtype=torch.float64, device=inputs.device)
         for some, labels in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
             outputs = self.precision.forward(self.evaluated, some)
-            total = total + torch.stack([measure(outputs, labels) for measure in self.measures.values()]) * len(labels)
+            total = total + torch.stack([measure(outputs, labels) for measure in measures]) * len(labels)
         return total
 
     def state_dict(self) -> dict[str, Any]:

@@ -45,6 +45,10 @@ class Task:
             depend on the setting, as label smoothing does; the validation part is measured with `loss`.
         metrics: name -> `metric(outputs, targets)`, a mean over the batch as a tensor or a number; reported for the
             validation part, beside `loss`.
+        final_metrics: like `metrics`, but computed once per trial, in the report with which the trial completes: that
+            of its last epoch, or one that reaches a value of `Space(stop=...)`. They are for metrics that take long. A
+            trial that a rule stops early, that fails or is interrupted has none. `Space(metric=...)` may be one of
+            them if `Space(prune_by=...)` names a metric of every report. The test part is measured with them, too.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
             runs on many inputs at once on the trial's device, and once on the CPU. It must be deterministic.
@@ -65,6 +69,7 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
+    final_metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
@@ -79,13 +84,20 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("data", "model", "optimizer", "loss", "training_loss", "schedule", "prepare", "augment", "stages"):
             self._check(name, getattr(self, name), optional=name not in ("data", "model", "optimizer"))
-        if not isinstance(self.metrics, Mapping):
-            raise ValueError(f"Task(metrics=...) is a {type(self.metrics).__name__}: give a dict, name -> function")
-        for name, metric in self.metrics.items():
-            self._check(f"metrics[{name!r}]", metric)
-        for name in ("loss", "train_loss"):
-            if name in self.metrics:
-                raise ValueError(f"Task(metrics=...) has {name!r}, which every task reports itself; rename the metric")
+        for each in ("metrics", "final_metrics"):
+            metrics = getattr(self, each)
+            if not isinstance(metrics, Mapping):
+                raise ValueError(f"Task({each}=...) is a {type(metrics).__name__}: give a dict, name -> function")
+            for name, metric in metrics.items():
+                self._check(f"{each}[{name!r}]", metric)
+            for name in [own for own in ("loss", "train_loss") if own in metrics]:
+                raise ValueError(f"Task({each}=...) has {name!r}, which every task reports itself; rename the metric")
+        if both := sorted(self.metrics.keys() & self.final_metrics.keys()):
+            raise ValueError(f"Task: metrics and final_metrics both have {both[0]!r}; leave it out of one of them")
+
+    @property
+    def all_metrics(self) -> dict[str, Callable[[Tensor, Tensor], Tensor | float]]:
+        return {**self.metrics, **self.final_metrics}
 
     def _check(self, name: str, value: object, optional: bool = False) -> None:
         if not (callable(value) or (optional and value is None)):

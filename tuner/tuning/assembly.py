@@ -28,7 +28,7 @@ from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import LoadedSpace, metric_option, with_place
+from tuner.spec.spaces import LoadedSpace, compared_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.budget import Budget
@@ -85,7 +85,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     searcher = build_searcher(experiment, loaded_space.space, history, Past(request.past, loaded_space.space))
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
-    common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)
+    common = experiment, journal, stopper, compared_option(loaded_space, experiment), bool(history)
     scheduler = (
         PopulationScheduler(*common, space=loaded_space.space)
         if pbt
@@ -145,8 +145,7 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
     space, e, r = loaded_space.space, experiment, resources
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
     spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
-    folder, logs = experiment.folder.absolute() / "ray", experiment.wandb != "disabled"
-    setup = trials.TrialSetup(spec, experiment.metric, experiment.mode, folder, logs, space.seeded)
+    setup = trials.TrialSetup(spec, experiment, experiment.folder.absolute() / "ray", space.seeded)
     probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, setup=setup)

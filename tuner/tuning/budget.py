@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tuner.record.events import BEGINNINGS, Event
-from tuner.record.records import Folding, finite, sign_of
+from tuner.record.records import Folding, finite
 from tuner.record.texts import counted, duration
 from tuner.spec.experiment import Experiment
 from tuner.spec.option_values import option
@@ -57,7 +57,7 @@ class Budget:
     def __init__(self, experiment: Experiment, resources: Resources, history: Iterable[Event] = ()) -> None:
         self.limits = experiment.budgets
         self.finishing: set[str] = set()  # trials that train to their last epoch, whatever the rule says of them
-        self._experiment, self._begun, self._sign = experiment, time.monotonic(), sign_of(experiment.mode)
+        self._experiment, self._begun, self._compared = experiment, time.monotonic(), experiment.compared
         self._per_trial, self._concurrent = (resources.cpus, resources.gpus), resources.concurrent
         self._num_epochs, self._cpu_s, self._gpu_s, self._before_s = 0, 0.0, 0.0, 0.0
         self._trials: dict[str, Spent] = {}
@@ -99,8 +99,8 @@ class Budget:
         if kind == "report":
             self._num_epochs += 1
             trial.epoch = max(trial.epoch, event["epoch"])
-            value = finite(event["metrics"].get(self._experiment.metric))
-            trial.best = min(trial.best, math.inf if value is None else self._sign * value)
+            value = finite(self._compared.value(event["metrics"]))
+            trial.best = min(trial.best, math.inf if value is None else self._compared.sign * value)
         elif kind in ("trial_failed", "trial_ended") or event.get("action") == "pause":
             self._running.pop(trial_id, None)
 

@@ -57,23 +57,24 @@ class SearchScheduler(TrialScheduler):
         experiment: Experiment,
         journal: Journal,
         stopper: SearchStopper,
-        metric_option: str = "",  # the option or argument that chose the metric, for error texts
+        compared_option: str = "",  # the option or argument that chose the compared metric, for error texts
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,  # how many trials may run at once; None = Ray's limit
         budget: Budget | None = None,
     ) -> None:
         super().__init__()
-        self.set_search_properties(experiment.metric, experiment.mode)
+        self.set_search_properties(*experiment.compared)  # `metric` is then what the rule compares
         self.max_epochs = experiment.max_epochs
         self.ends: dict[str, TrialEnd] = {}  # trial -> how it will end; until its `trial_ended` event
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
-        self._metric_option = metric_option or f"--metric {experiment.metric}"
-        self._limits = experiment.limits
+        self._compared, self._wanted = experiment.compared, experiment.wanted
+        self._compared_option = compared_option or f"--{'prune-by' if experiment.prune_by else 'metric'} {self.metric}"
         self._budget = budget or Budget(experiment, Resources(1, 0, 1))
-        self.any_usable = resumed  # whether a report of any session had the metric and --stop's metrics
+        self.any_usable = resumed  # whether a report of any session had the compared metric and --stop's metrics
+        self._answered: set[str] = set()  # trials with a finite value of the wanted metric
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
-        self._saved: set[str] = set()  # trials that have saved a checkpoint
+        self._saved: dict[str, str] = {}  # trial -> the name of its newest checkpoint, if it has saved one
         self._at: dict[str, RuleDecision] = {}  # trial -> the rule's decision at its last rung
         # Unfinished trials, also during a replay: `_waiting` ones are paused until the rule decides; `_promoted` ones
         # have not reported since their promotion (in the order of promotion); `_active` has all others.
@@ -183,9 +184,11 @@ class SearchScheduler(TrialScheduler):
         epochs = result.get(EPOCH, 0)
         if self._is_known(trial):  # false for a trial that the rule has stopped while the trial waited
             self._move(trial, None)
-            value = finite(plain(result.get(self.metric)))
+            value = self._compared.value(result)
+            if value is None and epochs:  # the last report has only the wanted metric
+                _, value = self._last.get(trial.trial_id, (0, None))
             if not confirms(trial):
-                self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
+                self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, finite(plain(value))))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
@@ -200,30 +203,36 @@ class SearchScheduler(TrialScheduler):
         named = result.keys() - NOT_METRICS
         metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
+        value, answers = self._compared.value(metrics), finite(self._wanted.value(metrics)) is not None
+        if is_last := value is None and answers:  # a function may report the wanted metric alone, at its end
+            saved = saved or self._saved.get(trial_id)
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
-        decided, _ = self._last.get(trial_id, (0, None))
+        decided, before = self._last.get(trial_id, (0, None))
         # A restarted trial may repeat an epoch on which the rule has already decided. Only pbt decides again, since it
         # sets trials back to earlier epochs.
         if epoch <= decided and self._name != "pbt":
             return RAY_ACTIONS["continue"]
-        value = metrics.get(self.metric)
+        if is_last:
+            value = before
         self._last[trial_id] = epoch, value
         if refused := self._refuse(trial_id, epoch, value, metrics):
             return self._stop(trial_id, RuleDecision("stop", refused), "failed")
         self.any_usable = True
+        self._answered |= {trial_id} if answers else set()
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
             # The rule does not get NaN or infinity: if it counted as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._stop(trial_id, RuleDecision("stop", reason))
-        if reason := self._completes(metrics, epoch) or (RETURNED if final else ""):
+        if reason := self._completes(trial_id, epoch, metrics) or (RETURNED if final else ""):
             return self._stop(trial_id, RuleDecision("stop", reason), "completed")
         result[self.metric] = value
         if saved is not None:
-            self._saved.add(trial_id)
-        return RAY_ACTIONS["continue"] if confirms(trial) else self._ask(tune_controller, trial, result)
+            self._saved[trial_id] = saved
+        asks = epoch < self.max_epochs and not confirms(trial)
+        return self._ask(tune_controller, trial, result) if asks else RAY_ACTIONS["continue"]
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         while self.run_first and self.run_first[0].status != Trial.PENDING:
@@ -314,22 +323,24 @@ class SearchScheduler(TrialScheduler):
         if to is not None:
             to.setdefault(trial.trial_id, trial)
 
-    def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
-        """Returns why the trial completes at this report (--stop, or its last epoch); empty if the rule must decide."""
-        for name, limit in self._limits.items():
-            value = metrics.get(name, epoch if name == EPOCH else None)
-            least = name != self.metric or self._experiment.mode == "max"
-            if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
-                return f"{name} reached {value:g} (--stop {name}={limit:g})"
-        return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
+    def _completes(self, trial_id: str, epoch: int, metrics: dict[str, Any]) -> str:
+        """Returns why the trial completes at this report (--stop, or its last epoch); empty if it continues.
+
+        A trial that has never reported the wanted metric may send one report after its last epoch: a function often
+        computes this metric after its loop.
+        """
+        if reason := self._experiment.reached({EPOCH: epoch, **metrics}):
+            return reason
+        ends = epoch > self.max_epochs or (epoch == self.max_epochs and trial_id in self._answered)
+        return f"trained its {self.max_epochs} epochs" if ends else ""
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Returns why a report cannot be compared, empty if it can; stops the search if no report was usable so far."""
-        missing = [name for name in self._limits if name not in metrics and name != EPOCH]
+        missing = [name for name in self._experiment.limits if name not in {*metrics, EPOCH, self._wanted.metric}]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self.any_usable or not missing):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        option, name = self._metric_option, self.metric
+        option, name = self._compared_option, self.metric
         if self.metric in metrics and missing:
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tuner.engine.controller.failures import likeness
 from tuner.record.events import BEGINNINGS, Event
-from tuner.record.records import finite, sign_of
+from tuner.record.records import finite
 from tuner.spec.experiment import Experiment
-from tuner.spec.metrics import all_diverged, one_value
+from tuner.spec.metrics import all_diverged, one_value, without_metric
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
@@ -25,8 +26,8 @@ class Tracked:
     status: str = "suggested"
     reason: str = ""
     epoch: int = 0
-    value: float | None = None  # the metric's last value; None if it is not finite
-    best: float | None = None
+    value: float | None = None  # the last value of what the scheduler compares; None if it is not finite
+    best: float | None = None  # of the searched metric
     failure: Event = field(default_factory=dict)
     stopped: bool = False  # whether the search ended the trial at its last report
 
@@ -40,7 +41,8 @@ class Tracker:
     """Follows a search through `hear`, which must get each event once; an event takes constant time."""
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
-        self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
+        self._wanted, self._compared = experiment.wanted, experiment.compared
+        self._sign = self._wanted.sign
         self._best: dict[bool, tuple[float, str]] = {}  # saved a checkpoint? -> best value (as a loss), its trial
         self._hopeful = False  # whether a trial has completed, in any session
         self.trials: dict[str, Tracked] = {}
@@ -49,6 +51,7 @@ class Tracker:
         self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
         self._first: list[str] = []  # the first FIRST trials that ended and had reported
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
+        self._names: set[str] = set()  # the metrics of all reports
         self._begin()
         for event in history:
             self.hear(event)
@@ -59,6 +62,7 @@ class Tracker:
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.ended, self.num_reports = set[str](), 0
+        self._silent = list[str]()  # completed trials that never reported a finite value of the searched metric
 
     def hear(self, event: Event) -> None:
         kind, trial_id = event["event"], event.get("trial")
@@ -74,7 +78,7 @@ class Tracker:
             self.started = self.started or time.monotonic()
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
-            self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
+            self._report(trial_id, trial, event["metrics"], bool(event.get("checkpoint")))
         elif kind == "decision":
             trial.stopped = event["action"] == "stop"
             trial.status = "paused" if event["action"] == "pause" else trial.status
@@ -90,6 +94,10 @@ class Tracker:
                 self._failed += [trial_id] if trial.status == "failed" else []
                 self.on_end(trial_id)
                 self._notice_alike(trial_id, trial)
+                if trial.status == "completed" and trial.best is None and trial.value is not None:
+                    self._silent.append(trial_id)
+                    if len(self._silent) == 1:
+                        self.on_notice(without_metric(f"trial {trial_id}", self._wanted.metric, self._names))
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
         """Prints a notice once, when FIRST trials have ended, if all of them diverged or all reported one value."""
@@ -99,15 +107,18 @@ class Tracker:
         if len(self._first) < FIRST:
             return
         if all(self.trials[each].value is None for each in self._first):
-            self.on_notice(all_diverged(f"the first {FIRST} trials", self._metric))
+            self.on_notice(all_diverged(f"the first {FIRST} trials", self._compared.metric))
         elif len(self._values) == 1 and (value := next(iter(self._values))) is not None:
-            self.on_notice(one_value(f"the first {FIRST} trials", self._metric, value))
+            self.on_notice(one_value(f"the first {FIRST} trials", self._compared.metric, value))
 
-    def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
-        trial.value = value
+    def _report(self, trial_id: str, trial: Tracked, metrics: dict[str, Any], saved: bool) -> None:
+        value = finite(self._wanted.value(metrics))
+        if value is None or self._compared.value(metrics) is not None:  # else the last value still counts
+            trial.value = finite(self._compared.value(metrics))
         self.num_reports += 1
+        self._names |= metrics.keys()
         if len(self._first) < FIRST and len(self._values) < 2:
-            self._values.add(value)
+            self._values.add(trial.value)
         if value is None:
             return
         if trial.best is None or self._sign * value < self._sign * trial.best:
@@ -123,8 +134,11 @@ class Tracker:
     def hopeless(self) -> str:
         """Returns why the search should stop: the user's code caused the session's first ALIKE failures, all alike.
 
-        Returns '' if the search should continue: a trial has completed, or trained an epoch in which another failed.
+        It should also stop if ALIKE trials of the session have completed and no trial has reported the metric. Returns
+        '' if it should continue: a trial has completed, or trained an epoch in which another failed.
         """
+        if len(self._silent) == ALIKE and not self._best:
+            return without_metric(f"{ALIKE} trials", self._wanted.metric, self._names)
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.trials[trial_id] for trial_id in self._failed]

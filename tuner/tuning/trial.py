@@ -29,8 +29,9 @@ from tuner.engine.workers.reports import CHILD, begin_reports, explained
 from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
-from tuner.record.records import sign_of
+from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, WAITS
+from tuner.spec.experiment import Experiment
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
@@ -43,10 +44,8 @@ class TrialSetup:
     """What all trials of a search share."""
 
     spec: TrialSpec  # the training options and the search's seed; `spec_of` sets the trial's config and seed
-    metric: str
-    mode: str
+    experiment: Experiment
     folder: Path  # absolute; has the trials' folders
-    wandb: bool  # False if no function may log to W&B by itself (`--wandb disabled`)
     seeded: bool = False  # whether the function gets the trial's seed as config["seed"]
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
@@ -101,14 +100,17 @@ def begin_task(num_threads: int, gpus: float) -> bytes | None:
 
 def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
     """Trains to the last epoch by a `Training` or a group of workers; `best` is the best value so far, as a loss."""
-    sign = sign_of(setup.mode)
-    while training.epoch < setup.spec.max_epochs:
+    wanted, compared, most = setup.experiment.wanted, setup.experiment.compared, setup.spec.max_epochs
+    while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
-        value = sign * report[setup.metric]
-        improved = value < best
-        best = min(best, value) if math.isfinite(value) else best
-        report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        if math.isfinite(value):
+        report["training_iteration"] = training.epoch
+        if training.epoch < most and setup.experiment.reached(report):
+            report |= training.final_metrics()
+        value = finite(wanted.value(report))
+        improved = value is not None and wanted.sign * value < best
+        best = wanted.sign * value if improved and value is not None else best
+        report["improved"] = training.epoch if improved else 0
+        if math.isfinite(compared.value(report)):
             patiently(report_with, report, training.state(best))
         else:
             tune.report(report)
@@ -125,15 +127,16 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
-    reporter = begin_reports(setup.metric)
+    experiment = setup.experiment
+    reporter = begin_reports(experiment.metric)
     random.seed(spec.seed)
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with explained(reporter), in_trial(dict(spec.config), setup.metric, mode=setup.mode) as trial:
+    with explained(reporter), in_trial(dict(spec.config), *experiment.wanted, experiment.compared.metric) as trial:
         folder = setup.folder / tune.get_context().get_trial_id()
         trial.stack.enter_context(own_folder(folder, is_new=tune.get_checkpoint() is None))
-        if not setup.wandb:
+        if experiment.wandb == "disabled":
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))

@@ -66,7 +66,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
         row=trial_rows(record, [trial])[0],
         decisions=[decision_row(trial, decision) for decision in trial.decisions],
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
-        figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
+        figure=draw_metrics(trial, experiment.compared.metric, best.epoch if best else None, experiment.metric),
         cost=cost_of(trial),
         checkpoint=next((r.checkpoint for r in reversed(trial.reports) if r.checkpoint and r.checkpoint in saved), ""),
         retrain=retrain,
@@ -91,9 +91,9 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
     return logs
 
 
-def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plot.Figure:
-    """Draws a small plot per metric: first the search's metric with the trial's cutoffs, resource usage last."""
-    names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
+def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None, wanted: str = "") -> plot.Figure:
+    """Draws a small plot per metric: first the compared one, with the trial's cutoffs; resource usage last."""
+    names = sorted(_varied(trial, metric, wanted), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
@@ -102,10 +102,10 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plo
     traces, texts = [], []
     for i, name in enumerate(shown):
         number = str(i + 1) if i else ""
-        values = [finite(report.metrics.get(name)) for report in reports]
+        values = [(r.epoch, finite(r.metrics[name])) for r in reports if name in r.metrics]
         look = {"marker": marker, "name": plot.escaped(name, 40), "xaxis": f"x{number}", "yaxis": f"y{number}"}
         line = {"color": plot.MAIN_COLOR, "width": 1.5}
-        traces.append(plot.points("lines+markers", zip(epochs, values, strict=True), line=line, **look))
+        traces.append(plot.points("lines+markers", values, line=line, **look))
         axes[f"xaxis{number}"] = plot.titled("epoch" if i >= len(shown) - 2 else "")
         axes[f"yaxis{number}"] = plot.titled(plot.escaped(name, 24))
         known = [v for report in trial.reports if (v := finite(report.metrics.get(name))) is not None]
@@ -121,13 +121,13 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plo
     return plot.figure(traces, text, grid=grid, showlegend=False, height=60 + 190 * rows, **axes)
 
 
-def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """Returns the search's metric, and metrics that differ between reports; of a trial with one report, all metrics."""
+def _varied(trial: TrialRecord, *kept: str) -> list[str]:
+    """Returns the `kept` metrics, and those that differ between reports; of a trial with one report, all metrics."""
     first: dict[str, float] = {}
     varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:
         for name, each in report.metrics.items():
-            varies = varying.setdefault(name, name == metric)
+            varies = varying.setdefault(name, name in kept)
             if not varies and (value := finite(each)) is not None:
                 varying[name] = value != first.setdefault(name, value) or len(trial.reports) == 1
     return [name for name, varies in varying.items() if varies]

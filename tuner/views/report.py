@@ -19,6 +19,7 @@ from tuner.views.costs import cost_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
+from tuner.views.prediction import prediction
 from tuner.views.tables import best_row, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
@@ -35,7 +36,8 @@ HEADINGS = {  # column -> its heading, for the columns whose name is not the hea
     "best_probability": "probability of the best mean", "single": "value in the search", "low": "95 % from",
     "high": "95 % to", "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)",
     "saved": "epochs saved", "cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "epoch_s": "seconds an epoch",
-    "share": "share of the time",
+    "share": "share of the time", "at_rung": "rank correlation at the rung (95 % interval)",
+    "at_end": "rank correlation of the value at the rung with the best value, completed trials (95 % interval)",
 }  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
@@ -126,15 +128,18 @@ def _verdict(record: ExperimentRecord) -> str:
 
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
+    e = record.experiment
     parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
         _table("Confirmed settings", "trial mean low high best_probability single luck epochs config",
                record.confirmation.settings),
         parts["curves"], parts["rung_values"], parts["lineage"],
         _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
-               "would_pass_now", rung_rows(record)),
+               "would_pass_now", rung_rows(record), {"best": f"best {e.compared.metric}"} if e.prune_by else {}),
+        _table(f"How well {e.compared.metric} predicts {e.metric}", "rung bracket band at_rung at_end",
+               prediction(record)),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
-               decision_rows(record, limit=MOST_DECISIONS)),
+               decision_rows(record, limit=MOST_DECISIONS), {"value": e.compared.metric} if e.prune_by else {}),
         _table("Replay with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         parts["history"], parts["parallel"], parts["slices"],
@@ -144,7 +149,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
                "saved share", cost_rows(record)),
         _table("Trials", "trial status best best_epoch last epochs seconds cpu_hours gpu_hours config reason",
                trial_rows(record, record.trials[:MOST_TRIALS]),
-               {"best": f"best_{record.experiment.metric}", "last": f"last_{record.experiment.metric}"}),
+               {"best": f"best_{e.metric}", "last": f"last_{e.metric}"}),
     ]  # fmt: skip
     return [part for part in shown if part]
 
@@ -183,7 +188,7 @@ def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = 
             body += f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
         body += "</tr>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
+    return f'<section><h2>{escaped(title)}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
 
 
 def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from tuner.record.records import Decision, TrialRecord, sign_of
+from tuner.record.records import Decision, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import formatted
 from tuner.rules.asha import cutoff
@@ -57,9 +57,10 @@ class TrialRow:
 class RungRow:
     """One rung of one bracket.
 
-    `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `cutoff_then` is
-    the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff for all trials that reached
-    it, which `would_pass_now` of them reach; both are None for other schedulers, and if no value is finite.
+    `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `best` and the
+    cutoffs are values of what the rule compares. `cutoff_then` is the cutoff of the decision with the most recorded
+    trials. `cutoff_now` is asha's cutoff for all trials that reached it, which `would_pass_now` of them reach; both are
+    None for other schedulers, and if no value is finite.
     """
 
     rung: int
@@ -118,7 +119,7 @@ def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = 
 def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
     metric = record.experiment.metric
     best = trial.best(metric, record.experiment.mode)
-    last = trial.reports[-1].metrics.get(metric) if trial.reports else None
+    last = trial.last(metric)
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
         trial=trial.id,
@@ -141,7 +142,7 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
     """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
-    rows, e, sign = [], record.experiment, -sign_of(record.experiment.mode)
+    rows, e, sign = [], record.experiment, -record.experiment.compared.sign
     for at in record.stats.rungs[:limit]:
         now = cutoff(at.scores, e.reduction_factor) if e.scheduler == "asha" else None
         passing = None if now is None else len(at.scores) - bisect_left(at.scores, now)

@@ -10,7 +10,7 @@ from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.own_length import of_length
-from tuner.spec.metrics import all_diverged, one_value
+from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
 from tuner.views import commands
 from tuner.views.audit_record import result_of
@@ -165,20 +165,24 @@ def _waiting(record: ExperimentRecord, outcome: str) -> str:
 
 def diverged(record: ExperimentRecord) -> bool:
     """Whether each trial that reported and did not fail ended with NaN or infinity; False without such trials."""
-    metric, judged = record.experiment.metric, [t for t in record.trials if t.reports and t.status != "failed"]
-    return bool(judged) and all(finite(trial.reports[-1].metrics.get(metric)) is None for trial in judged)
+    metric, judged = record.experiment.compared.metric, [t for t in record.trials if t.reports and t.status != "failed"]
+    return bool(judged) and all(finite(trial.last(metric)) is None for trial in judged)
 
 
 def _values(record: ExperimentRecord) -> str:
-    metric = record.experiment.metric
+    metric, wanted = record.experiment.compared.metric, record.experiment.wanted
     judged = [trial for trial in record.trials if trial.reports]
     if record.state == "running" or record.refused or record.facts.get("foreign") or not judged:
         return ""
     which = f"the {len(judged)} trials" if len(judged) > 1 else "the trial"
     if diverged(record):
         return _sentence(all_diverged(which, metric))
+    silent = [t for t in judged if t.status == "completed" and not t.best(*wanted)]
+    if silent and record.experiment.prune_by:
+        named = {name for trial in silent for name in trial.reports[-1].metrics}
+        return _sentence(without_metric(f"{len(silent)} of {counted(len(judged), 'trial')}", wanted.metric, named))
     value = finite(judged[0].reports[0].metrics.get(metric))
-    same = all(report.metrics.get(metric) == value for trial in judged for report in trial.reports)
+    same = all(report.metrics.get(metric, value) == value for trial in judged for report in trial.reports)
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
 
 
@@ -240,6 +244,8 @@ def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool
         return [Step("Correct what was wrong and start a new search:", commands.start_again(record))]
     if outcome == "failed":
         if not record.stats.failed:
+            if e.prune_by and not diverged(record):
+                other = "Report the metric, or search by another one of the reports:"
             return [Step(other, commands.start_again(record))]
         changed = commands.resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
         return [Step("Correct the code; then try the failed trials again:", changed)]

@@ -369,12 +369,15 @@ class _Simulation:
         return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
 
     def _arrivals(self, index: int) -> list[_Arrival]:
-        trial, metric = self._trials[index], self._record.experiment.metric
+        trial, compared, wanted = self._trials[index], self._record.experiment.compared, self._record.experiment.wanted
         arrivals: list[_Arrival] = []
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
             # As in the search, the rule does not get an epoch that a trial repeats after a restart.
             if not arrivals or report.epoch > arrivals[-1].epoch:
-                arrivals.append(_Arrival(report.order, index, report.epoch, finite(report.metrics.get(metric))))
+                value = finite(compared.value(report.metrics))
+                if compared.value(report.metrics) is None and finite(wanted.value(report.metrics)) is not None:
+                    value = arrivals[-1].value if arrivals else None  # as in the search, the last value still counts
+                arrivals.append(_Arrival(report.order, index, report.epoch, value))
         if not arrivals:  # the trial failed before its first report, or has not reported yet
             return [_Arrival(trial.changed_at, index, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
@@ -387,7 +390,8 @@ class _Simulation:
 
 def _extremes(record: ExperimentRecord) -> tuple[float, float]:
     """Returns the best and the worst finite value of all trials; 0, 0 without any."""
-    reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
+    compared = record.experiment.compared
+    reported = (compared.value(report.metrics) for trial in record.trials for report in trial.reports)
     values = sorted(value for each in reported if (value := finite(each)) is not None)
-    best, worst = (0, -1) if record.experiment.mode == "min" else (-1, 0)
+    best, worst = (0, -1) if compared.mode == "min" else (-1, 0)
     return (values[best], values[worst]) if values else (0.0, 0.0)

@@ -61,6 +61,27 @@ REQUESTS = [
     (["--space", TINY, "--results", "s3://bucket/tuner", "--address", "auto"], "where all nodes need a shared folder"),
     (["--space", TINY, "--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
     (["--space", TINY, "--metric", "accuray"], "did you mean 'accuracy'?"),
+    (["--space", TINY, "--prune-by", "accuracyy"], "--prune-by accuracyy: every report of space "),
+    (["--space", TINY, "--prune-mode", "max"], "--prune-mode max: there is no --prune-by; leave it out, or add"),
+    (
+        ["--space", TINY, "--metric", "accuracy", "--mode", "max", "--prune-by", "accuracy"],
+        "--prune-mode min: --prune-by accuracy is also the metric, whose --mode is max; give that",
+    ),
+    (
+        ["--space", f"{TINY}:finals", "--prune-by", ""],
+        ": only a trial's last report has 'accuracy', a final metric; add --prune-by with a metric that every report",
+    ),
+    (
+        ["--space", f"{TINY}:finals", "--prune-by", "accuracy", "--prune-mode", "max"],
+        "--prune-by accuracy: only a trial's last report has 'accuracy'",
+    ),
+    (["--space", f"{TINY}:finals", "--metric", "acuracy"], "reports accuracy, loss, train_loss; did you mean"),
+    (["--space", f"{TINY}:finals", "--stop", "accuracy=0.9"], "--stop accuracy=0.9: only a trial's last report has"),
+    (["--space", f"{TINY}:finals", "--searcher", "bohb"], "bohb learns from the values at rungs, which a final"),
+    (
+        ["--space", f"{TINY}:finals", "--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "10"],
+        "--max-epochs 10: brackets of hyperband end at epoch 9, before a trial's last epoch, which has 'accuracy'",
+    ),
     (
         ["--space", f"{SPACES}/functions.py:derived", "--searcher", "grid"],
         "cannot propose parameter 'half', a sample_from",

@@ -131,5 +131,5 @@ def population_of(experiment: Experiment, space: Space) -> Population:
         log_config=False,  # the journal has the changes; a replay would write them to Ray's own file again
         time_attr=TRAINING_ITERATION,
     )
-    population.set_search_properties(experiment.metric, experiment.mode)
+    population.set_search_properties(*experiment.compared)
     return population

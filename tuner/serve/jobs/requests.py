@@ -31,7 +31,7 @@ from tuner.spec.spaces import parsed, space_files
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
-    "searcher", "scheduler", "metric", "mode",
+    "searcher", "scheduler", "metric", "mode", "prune_by", "prune_mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", *BUDGETS, "seed",
     "confirm", "confirm_seeds", "name", "tensorboard",

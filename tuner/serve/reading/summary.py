@@ -47,6 +47,8 @@ class Summary:
     scheduler: str = ""
     metric: str = ""
     mode: str = ""
+    prune_by: str = ""
+    prune_mode: str = ""
     num_samples: int = 0
     max_epochs: int = 0
     length: int = 0

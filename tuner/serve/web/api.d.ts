@@ -8,7 +8,8 @@ export interface BestRow { trial: string; epoch: number; value: Num; config: Con
 
 export interface Summary {
   name: string; error: string; space: string; state: string; killed: boolean; searcher: string; scheduler: string;
-  metric: string; mode: string; num_samples: number; max_epochs: number; length: number; grace_period: number;
+  metric: string; mode: string; prune_by: string; prune_mode: string; num_samples: number; max_epochs: number;
+  length: number; grace_period: number;
   reduction_factor: number; brackets: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
   started: number | null; updated: number | null; epochs: number; repeated_epochs: number; took_s: number; lines: number; notice: string;
   resume: string; retrain: string; message: string; actions: string[]; outcome: string; audit: string;

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.engine.controller.failures import likeness
 from tuner.errors import RequestError, blamed
@@ -34,6 +34,9 @@ from tuner.views.commands import resume_command, retrain_command, start_again, t
 from tuner.views.figures.plot import escaped
 from tuner.views.report import write_report
 from tuner.views.verdict import diverged, ending_lines
+
+if TYPE_CHECKING:
+    from tuner.views.prediction import PredictionRow
 
 MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
 MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
@@ -99,6 +102,13 @@ class SearchResult:
         plotly: Any = importlib.import_module("plotly.graph_objects")
         return {name: plotly.Figure(figure) for name, figure in all_figures(self._record).items()}
 
+    @property
+    def prediction(self) -> list[PredictionRow]:
+        """How well the metric of `prune_by` predicts the searched one, at each rung; empty without `prune_by`."""
+        from tuner.views.prediction import prediction
+
+        return prediction(self._record)
+
     def refreshed(self) -> SearchResult:
         """Reads the search's folder again."""
         return load(self.folder)
@@ -155,8 +165,11 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     e, state, splits = record.experiment, record.state, request.splits
     lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
     if state == "failed":  # the reason would only repeat the error in the lines above
-        lines += ["the search was stopped, as these trials failed alike and none succeeded"]
-        lines += ["correct the cause: --resume then tries these trials again"]
+        if record.stats.failed:
+            lines += ["the search was stopped, as these trials failed alike and none succeeded"]
+            lines += ["correct the cause: --resume then tries these trials again"]
+        else:
+            lines += [f"the search was stopped: {record.reason}"]
     elif record.reason:
         lines += [f"NOTE: {'out of time: ' * (record.out_of_time and e.num_samples > 0)}{record.reason}"]
     if best:

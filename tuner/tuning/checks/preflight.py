@@ -62,7 +62,8 @@ def _check_sendable(request: Request) -> None:
     space, parts = request.loaded_space.space, request.splits.parts if request.splits else {}
     probe.by_value(request.loaded_space)
     sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
-    sent |= {f"metrics[{name!r}]": metric for name, metric in sent.pop("metrics", {}).items()}
+    for each in ("metrics", "final_metrics"):
+        sent |= {f"{each}[{name!r}]": metric for name, metric in sent.pop(each, {}).items()}
     own = {name: part for name, part in parts.items() if type(part) is not Arrays}
     sent |= {f"the {name} data": getattr(part, "dataset", part) for name, part in own.items()}
     for name, value in sent.items():

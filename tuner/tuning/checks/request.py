@@ -19,13 +19,14 @@ from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event, first_start
 from tuner.record.report_keys import USAGE
 from tuner.record.storage.object_store import ObjectStore
+from tuner.rules.hyperband import last_rungs
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
 from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints
-from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
+from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
@@ -184,19 +185,44 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Raises a RequestError if the task does not report the metric of --metric or a metric of --stop."""
-    metric = experiment.metric
-    if (reported := loaded_space.space.reported()) is None:
+    metric, task = experiment.metric, loaded_space.space.task
+    if task is None or (reported := loaded_space.space.reported()) is None:
         return
-    known = ", ".join(sorted(reported))
-    if metric not in reported:
+    known, given = ", ".join(sorted(reported)), compared_option(loaded_space, experiment)
+    if (compared := experiment.compared.metric) in task.final_metrics:
+        why = f"{given}: only a trial's last report has {compared!r}, a final metric"
+        raise RequestError(f"{why}; add --prune-by with a metric that every report has: {known}")
+    if compared not in reported and experiment.prune_by:
+        hint = nearest(compared, reported) or "; give one of these"
+        raise RequestError(f"{given}: every report of space {experiment.space!r} has {known}{hint}")
+    if metric in task.final_metrics:
+        _check_comes(experiment)
+    elif metric not in reported:
+        reported = {*reported, *task.final_metrics}
+        known = ", ".join(sorted(reported))
         hint = nearest(metric, reported) or f"; give one of these, or add it to the Task: metrics={{{metric!r}: ...}}"
         more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in metric else ""
         given = metric_option(loaded_space, metric)
         raise RequestError(f"{given}: space {experiment.space!r} reports {known}{hint}{more}")
     for name, limit in experiment.limits.items():
+        if name in task.final_metrics:
+            raise RequestError(f"--stop {name}={limit:g}: only a trial's last report has {name!r}; leave it out")
         if name not in {*reported, *USAGE, EPOCH}:
             hint = nearest(name, sorted(reported))
             raise RequestError(f"--stop {name}={limit:g}: the space reports {known}{hint}")
+
+
+def _check_comes(experiment: Experiment) -> None:
+    """Raises a RequestError if a final metric comes too late for the searcher, or for some trials of the scheduler."""
+    if experiment.searcher == "bohb":
+        why = "learns from the values at rungs, which a final metric lacks; use forest, optuna or hyperopt"
+        raise RequestError(f"--searcher bohb --metric {experiment.metric}: bohb {why}")
+    if experiment.scheduler != "hyperband":
+        return
+    most = experiment.max_epochs
+    if (last := min(last_rungs(most, experiment.reduction_factor))) < most:
+        why = f"brackets of hyperband end at epoch {last}, before a trial's last epoch, which has {experiment.metric!r}"
+        raise RequestError(f"--max-epochs {most}: {why}; give --max-epochs {last}, or another scheduler")
 
 
 def _check_writable(results: Path) -> None:

@@ -101,10 +101,13 @@ class TracedTask:
         self._splits, self._unset, self._is_first = splits, "", True
         self._own = task = replace(task, loss=task.loss or nn.functional.cross_entropy)
         self._minimized = "training_loss" if task.training_loss else "the loss"
-        metrics = {n: self._traced(each, METRIC._replace(name=f"metrics[{n!r}]")) for n, each in task.metrics.items()}
+        metrics: dict[str, Any] = {
+            field: {n: self._traced(f, METRIC._replace(name=f"{field}[{n!r}]")) for n, f in each.items()}
+            for field, each in (("metrics", task.metrics), ("final_metrics", task.final_metrics))
+        }
         functions = {field: getattr(task, field) for field in FUNCTIONS}
         traced = {field: self._traced(each, FUNCTIONS[field]) for field, each in functions.items() if each is not None}
-        self.task = replace(task, **traced, metrics=metrics, compile=False, stages=None)
+        self.task = replace(task, **traced, **metrics, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
         weights = dict(model.named_parameters())
@@ -212,6 +215,7 @@ def try_setting(
                 raise CheckFailed(part, "trains no parameter of the model", advice)
             traced.trace_forward(training.model)
             report = training.run_epoch()
+            training.final_metrics()
             _check_state(training)
     except CheckFailed:
         raise

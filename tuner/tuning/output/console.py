@@ -77,6 +77,9 @@ def notes(request: Request) -> list[str]:
     lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []
     if is_new:
         lines += [f"known       {source['note']}" for source in request.past.get("sources", ())]
+    if e.prune_by:
+        compared = f"{e.scheduler} compares {e.prune_by} ({e.prune_mode})"
+        lines += [f"metrics     {compared}; the answer and the searcher use {e.metric} ({e.mode})"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     few = resources is not None and resources.gpus < 2
@@ -101,7 +104,8 @@ def notes(request: Request) -> list[str]:
 
 def notes_on_metric(e: Experiment) -> list[str]:
     """Returns a note if the metric's name contradicts the mode: such a search would choose its worst trial."""
-    return [f"NOTE: {text}" for text in [wrong_mode(e.metric, e.mode)] if text]
+    texts = [wrong_mode(*e.wanted), wrong_mode(*e.compared, "--prune-mode") if e.prune_by else ""]
+    return [f"NOTE: {text}" for text in texts if text]
 
 
 def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:

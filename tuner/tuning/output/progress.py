@@ -77,7 +77,8 @@ class ProgressTable(CLIReporter):
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
-        self._others = [name for name in ("loss", "accuracy") if name != experiment.metric]
+        others = dict.fromkeys((experiment.compared.metric, "loss", "accuracy"))
+        self._others = [name for name in others if name != experiment.metric]
         values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
@@ -156,7 +157,7 @@ class ProgressTable(CLIReporter):
     def _say_end(self, trial_id: str) -> None:
         trial = self._tracker.trials[trial_id]
         first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
-        say(end_line(trial_id, self._tracker, self._experiment.metric, first))
+        say(end_line(trial_id, self._tracker, self._experiment.compared.metric, first))
 
     @never_fatal()
     def _print_above(self, line: str) -> None:

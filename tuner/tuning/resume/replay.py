@@ -28,7 +28,7 @@ from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import Journal
-from tuner.record.records import sign_of
+from tuner.record.records import finite
 from tuner.record.report_keys import FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
@@ -83,7 +83,7 @@ class Replay(ReplayController):
         finally:
             self._journal.repeated, self._scheduler.repeats = Counter(), False
         reports = (event for event in self._history if event["event"] == "report")
-        self._scheduler.any_usable = any(self._experiment.metric in report["metrics"] for report in reports)
+        self._scheduler.any_usable = any(self._experiment.compared.metric in report["metrics"] for report in reports)
         num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
         self._scheduler.run_first = [self.trials[trial_id] for trial_id in self._started]
         for trial in self.get_trials():
@@ -225,7 +225,7 @@ class Replay(ReplayController):
             elif trial.status == Trial.RUNNING:
                 trial.set_status(Trial.PENDING)
         before, self._scheduler.max_epochs = self._scheduler.max_epochs, max_epochs
-        for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
+        for trial_id in [t for t, epochs in self._completed.items() if before <= epochs < max_epochs]:
             saved = self.trials[trial_id].last_result.get("checkpoint_dir_name")
             is_there = saved and (self._experiment.folder / "ray" / trial_id / saved).exists()
             if is_there or self._last_start.get(trial_id, -1) > number:
@@ -249,8 +249,9 @@ class Replay(ReplayController):
 
     def _remember_checkpoint(self, trial: Trial, report: Event) -> None:
         """Keeps the checkpoint that a journaled report names, for `_register_checkpoints`."""
-        value = report["metrics"].get(self._experiment.metric)
-        value = sign_of(self._experiment.mode) * value if isinstance(value, (int, float)) else math.nan
+        wanted = self._experiment.wanted
+        value = finite(wanted.value(report["metrics"]))
+        value = math.inf if value is None else wanted.sign * value
         best, at = self._best.get(trial.trial_id, (math.inf, 0))
         improved = value < best or (value == best and report["epoch"] == at)  # the trial repeated its best epoch
         if improved:

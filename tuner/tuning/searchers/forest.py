@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from threading import Thread
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class ForestSearcher(SeededSearcher):
         super().__init__(experiment, space, first_num_samples, past)
         self._domains = dict(domains.leaves(space.encoded))
         self._features: dict[str, Matrix] = {}  # trial -> its setting as numbers
-        self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
+        self._values: dict[str, Standing] = {}  # trial -> how it ranks among the trials, the smallest first
         self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
@@ -68,7 +69,11 @@ class ForestSearcher(SeededSearcher):
     def _from_past(self, stream: np.random.Generator) -> Setting | None:
         assert self._past
         known = np.array([self._features[trial] for trial in self._values], dtype=np.float32)
-        return self._past.proposed(stream, known, np.array(list(self._values.values())))
+        losses = [standing.loss for standing in self._values.values()]
+        if any(standing.group == 1 for standing in self._values.values()):  # their losses are of another metric
+            order = sorted(self._values.values())
+            losses = [float(order.index(standing)) for standing in self._values.values()]
+        return self._past.proposed(stream, known, np.array(losses))
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:
         self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
@@ -87,12 +92,33 @@ class ForestSearcher(SeededSearcher):
     def _weight(self, trial: str) -> int:
         """Returns how often a trial counts: once per epoch, else the many short trials outweigh the few long ones."""
         # The result of a diverged or failed trial is as certain as that of a trial that trained to the end.
-        return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
+        return self._epochs[trial] if math.isfinite(self._values[trial].loss) else max(self._epochs.values())
 
     def _learn(self, trial_id: str, result: Setting) -> None:
         super()._learn(trial_id, result)
-        self._values[trial_id] = self._sign * float(result[self._metric])
+        loss = self._sign * float(result[self._metric])
+        self._rank(trial_id, result, Standing(0 if math.isfinite(loss) else 2, 0, loss))
+
+    def _note(self, trial_id: str, result: Setting) -> None:
+        if trial_id not in self._values or self._values[trial_id].group == 1:
+            loss = self._compared.sign * float(self._compared.value(result))
+            self._rank(trial_id, result, Standing(1, -int(result["training_iteration"]), loss))
+
+    def _rank(self, trial_id: str, result: Setting, standing: Standing) -> None:
+        self._values[trial_id] = standing
         self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
         if not self._num_reports:
             Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s; done before the first forest
         self._num_reports += 1
+
+
+class Standing(NamedTuple):
+    """How a trial ranks. Trials with a finite metric come first (group 0), failed and diverged ones last (group 2).
+
+    Group 1 has the trials that lack the metric because a rule stopped them before it came, or because they still train:
+    the longest first, then by what the rule compares. Optuna's TPE orders pruned trials in the same way.
+    """
+
+    group: int
+    shortness: int  # minus the number of epochs in group 1, else 0
+    loss: float  # what is compared, with a sign such that smaller is better; infinite in group 2

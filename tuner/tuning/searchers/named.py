@@ -79,7 +79,7 @@ class LibrarySearcher(SeededSearcher):
         with seeded(self._seed, 2, int(trial_id), result["training_iteration"]):
             self.library.on_trial_result(trial_id, result)
 
-    def _end(self, trial_id: str, result: dict[str, Any]) -> None:
+    def _end(self, trial_id: str, result: dict[str, Any] | None) -> None:
         with seeded(self._seed, 3, int(trial_id)):
             self.library.on_trial_complete(trial_id, result)
 

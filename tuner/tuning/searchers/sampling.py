@@ -17,7 +17,7 @@ from ray.tune.search.variant_generator import generate_variants
 from tuner.errors import RequestError
 from tuner.errors.output import bounded_output
 from tuner.record.events import plain
-from tuner.record.records import finite, sign_of
+from tuner.record.records import finite
 from tuner.spec import domains, parameters
 from tuner.spec.domains import nested
 from tuner.spec.experiment import Experiment
@@ -89,11 +89,13 @@ class SeededSearcher:
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         self.num_settings, self.num_proposed, self.exhausted = experiment.most_samples, 0, False
-        self._seed, self._metric, self._sign = experiment.seed, experiment.metric, sign_of(experiment.mode)
+        self._seed, self._metric, self._sign = experiment.seed, experiment.metric, experiment.wanted.sign
+        self._compared = experiment.compared
         self._space = space
         self._points = first_settings(experiment, space, past)
         self._prior = prior_of(experiment, space)
-        self._last: dict[str, Setting] = {}  # the last report of each unfinished trial
+        # The last report of each unfinished trial that has the metric, or its last one if none has it.
+        self._last: dict[str, Setting] = {}
         self._completed: set[str] = set()  # trials whose end the searcher knows
 
     def suggest(self, trial_id: str) -> Setting | None:
@@ -105,9 +107,15 @@ class SeededSearcher:
 
     def report(self, trial_id: str, result: Setting) -> None:
         """Learns from a trial's report, unless the searcher already knows the trial's end."""
-        if trial_id not in self._completed:
-            self._last[trial_id] = self._finite(result)
-            self._learn(trial_id, self._last[trial_id])
+        if trial_id in self._completed:
+            return
+        known = self._known(result)
+        if known or finite(plain(self._last.get(trial_id, {}).get(self._metric))) is None:
+            self._last[trial_id] = known or result
+        if known:
+            self._learn(trial_id, known)
+        else:
+            self._note(trial_id, result)
 
     def complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
         """Learns from a trial's first end; ignores a later one, because a trial may continue after its end."""
@@ -115,10 +123,15 @@ class SeededSearcher:
             return
         self._completed.add(trial_id)
         last = self._last.pop(trial_id, None)
-        result = result or last  # Ray gives no result of a trial that is stopped while it is paused
+        # Ray gives no result of a trial that is stopped while it is paused.
+        reports = [] if error else [report for report in (result, last) if report]
         # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
         # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
-        self._end(trial_id, self._finite({"training_iteration": 0} if error or not result else result))
+        reports = reports or [{"training_iteration": 0}]
+        known = next(filter(None, map(self._known, reports)), None)
+        if known is None:
+            self._note(trial_id, reports[0])
+        self._end(trial_id, known)
 
     def _next(self, trial_id: str) -> Setting | None:
         raise NotImplementedError
@@ -130,11 +143,19 @@ class SeededSearcher:
         """Learns from a report, whose metric is finite or infinitely bad; without a prior, random and grid do not."""
         self._prior.learn(trial_id, self._sign * float(result[self._metric]))
 
-    def _end(self, trial_id: str, result: Setting) -> None:
-        self._learn(trial_id, result)
+    def _note(self, trial_id: str, result: Setting) -> None:
+        """Notes a report without the metric, which has the one of --prune-by; only the forest learns from it."""
 
-    def _finite(self, result: Setting) -> Setting:
+    def _end(self, trial_id: str, result: Setting | None) -> None:
+        """Learns from a trial's end; `result` is None if no report had the metric though the training went well."""
+        if result is not None:
+            self._learn(trial_id, result)
+
+    def _known(self, result: Setting) -> Setting | None:
+        """Returns a report with a finite or infinitely bad metric; None if it has none but is compared by another."""
         value = finite(plain(result.get(self._metric)))
+        if value is None and finite(plain(self._compared.value(result))) is not None:
+            return None
         return {**result, self._metric: self._sign * math.inf if value is None else value}
 
 
@@ -250,7 +271,7 @@ class RefineSearcher(SeededSearcher):
         if value < self._best.get(trial_id, math.inf):
             self._best[trial_id] = value
 
-    def _end(self, trial_id: str, result: Setting) -> None:
+    def _end(self, trial_id: str, result: Setting | None) -> None:
         super()._end(trial_id, result)
         self._running.discard(trial_id)
 

@@ -33,7 +33,7 @@ DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": 
 def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     """Draws the learning curves of the `drawn` trials with rungs and prunes; a band shows quantiles of all trials."""
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
-    metric, best = experiment.metric, winner[0].id if winner else ""
+    (metric, mode_of_metric), best = experiment.compared, winner[0].id if winner else ""
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
     curves = [(trial, _curve(trial, metric, step)) for trial in trials]
     values = [value for _, curve in curves for _, value, *_ in curve if value is not None]
@@ -64,7 +64,7 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     return plot.figure(
         traces + (_cutoff_marks(record) if marks is None else marks),
         _described(record),
-        clip=(metric, plot.clipped(values, experiment.mode)),
+        clip=(metric, plot.clipped(values, mode_of_metric)),
         xaxis=plot.titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
         legend=plot.LEGEND | {"y": 1.06},
         shapes=[{"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, **below} for rung in rungs],
@@ -76,7 +76,7 @@ def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str =
     """Returns the points of every `step`-th report, of the report at epoch `end`, and of the last report."""
     ends, label = (end, trial.last_epoch), plot.label_of(trial) + text
     reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or report.epoch in ends]
-    return [(report.epoch, finite(report.metrics.get(metric)), trial.id, label) for report in reports]
+    return [(r.epoch, finite(r.metrics[metric]), trial.id, label) for r in reports if metric in r.metrics]
 
 
 def _is_line(curve: Sequence[plot.Point]) -> bool:
@@ -139,7 +139,7 @@ def _described(record: ExperimentRecord) -> str:
 
 def _band(record: ExperimentRecord) -> list[plot.Figure]:
     """Draws the middle 80 % of an even sample of all trials as an area, and their median as a line."""
-    trials, metric = _evenly(list(record.trials), MOST_IN_BAND), record.experiment.metric
+    trials, metric = _evenly(list(record.trials), MOST_IN_BAND), record.experiment.compared.metric
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
     values: dict[int, list[float]] = {}
     for trial in trials:
@@ -225,7 +225,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
     """Draws each curve (of an even sample of many) solid up to where the rules end it, and dotted after that."""
-    metric, step = record.experiment.metric, max(1, len(record.trials) // MOST_CUT)
+    metric, step = record.experiment.compared.metric, max(1, len(record.trials) // MOST_CUT)
     pairs = list(zip(record.trials, outcome.fates, strict=True))
     pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
     every = math.ceil(sum(len(trial.reports) for trial, _ in pairs) / MOST_CUT_POINTS) or 1

@@ -12,6 +12,7 @@ from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
+from tuner.views.prediction import described
 
 MOST_RUNGS = 12  # maximum rungs drawn; of more, an even sample is drawn (the median rule has a rung at each epoch)
 MOST_DOTS = 30  # maximum trials of a rung that are drawn one by one; more trials are summarised by a box
@@ -70,12 +71,12 @@ def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, 
 
 def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time."""
-    rungs, metric, spans = rungs_of(record), record.experiment.metric, record.stats.worker_spans
+    rungs, goal, spans = rungs_of(record), record.experiment.compared, record.stats.worker_spans
     values = [value for rung in rungs for value in rung.values]
     if not values:
         return None
     every = math.ceil(len(values) / MOST_CLIPPED) or 1
-    within = plot.clipped([*values[::every], min(values), max(values)], record.experiment.mode)
+    within = plot.clipped([*values[::every], min(values), max(values)], goal.mode)
     many = len({rung.bracket for rung in rungs}) > 1
     names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
     times = [time for rung in rungs for time, _ in rung.cutoffs]
@@ -93,8 +94,8 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
     return plot.figure(
         [*traces, cutoffs, *over_time],
-        _described(rungs, metric),
-        clip=(metric, within),
+        _described(rungs, goal.metric) + described(record, MOST_NAMED),
+        clip=(goal.metric, within),
         xaxis=plot.titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
         xaxis2=plot.titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),
         yaxis2=plot.titled("cutoff", matches="y", anchor="x2"),

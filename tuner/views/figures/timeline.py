@@ -110,7 +110,8 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
     metric, mode, winner = record.experiment.metric, record.experiment.mode, record.best()
     if record.experiment.scheduler != "pbt" or winner is None:
         return None
-    copies = sorted(copy for trial in record.trials for copy in copies_of(trial, metric))
+    copied_by = record.experiment.compared.metric
+    copies = sorted(copy for trial in record.trials for copy in copies_of(trial, copied_by))
     times = [report.time for trial in record.trials for report in trial.reports[:1]]
     start = min([*times, *(span.start for span in record.stats.worker_spans[:1])])
     path = _path(copies, winner[0].id, winner[1].time, start)

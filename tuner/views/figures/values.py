@@ -30,7 +30,9 @@ def offered(record: ExperimentRecord) -> list[str]:
 @kept
 def default(record: ExperimentRecord) -> str:
     """Returns the choice if a request names none: `shared_epoch` if trials were pruned, else the best value."""
-    return str(shared_epoch(record)) if record.stats.counts["pruned"] and shared_epoch(record) else BEST
+    if record.experiment.prune_by or not record.stats.counts["pruned"]:  # reports may lack the metric
+        return BEST
+    return str(shared_epoch(record) or BEST)
 
 
 @kept
@@ -60,10 +62,10 @@ def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float |
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
-    place = len(trial.reports) - 1
-    if choice != LAST:
-        place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
-    return finite(trial.reports[place].metrics.get(metric)) if 0 <= place < len(trial.reports) else None
+    if choice == LAST:
+        return finite(trial.last(metric))
+    place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
+    return finite(trial.reports[place].metrics.get(metric)) if place < len(trial.reports) else None
 
 
 def title_of(metric: str, choice: str) -> str:

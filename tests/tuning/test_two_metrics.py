@@ -1,0 +1,238 @@
+"""The rungs compare one metric, while the searcher learns and the answer is chosen by another that comes rarely."""
+
+import math
+import random
+
+import pytest
+from by_hand import CONTINUE, STOP, Search
+from spaces import functions, tiny
+from tiers import further
+from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
+
+import tuner
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.spec.experiment import Experiment
+from tuner.training.loop import Training
+from tuner.training.sources import splits_of
+from tuner.training.task import TrialSpec
+from tuner.tuning.searchers import forest
+from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.tracker import Tracker
+from tuner.views.whatif import reproduced
+
+TWO = {"metric": "accuracy", "mode": "max", "prune_by": "loss"}
+QUICK = {"wandb": "disabled", "max_concurrent_trials": 1}
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    return Search(tmp_path / "journal.jsonl", max_epochs=4, scheduler="asha", **TWO)
+
+
+def test_rungs_compare_the_other_metric_and_name_it(by_hand):
+    assert by_hand.report("00000", 1, loss=1.0, accuracy=0.1) == CONTINUE
+    assert by_hand.report("00001", 1, loss=2.0, accuracy=0.9) == STOP
+    last = by_hand.decisions()[-1]
+    assert (last["value"], last["cutoff"]) == (2.0, 1.0)
+    assert last["reason"] == "loss 2 is worse than the cutoff 1 of the 1 trial recorded at rung 1"
+
+
+def test_a_larger_value_may_be_better_at_rungs_and_a_smaller_one_in_the_answer(tmp_path):
+    goals = {"metric": "size", "prune_by": "accuracy", "prune_mode": "max"}
+    search = Search(tmp_path / "journal.jsonl", max_epochs=4, scheduler="asha", **goals)
+    assert search.report("00000", 1, accuracy=0.9) == CONTINUE
+    assert search.report("00001", 1, accuracy=0.8, size=1) == STOP
+
+
+def test_a_report_without_the_searched_metric_is_no_failure_and_nan_in_it_no_divergence(by_hand):
+    assert by_hand.report("00000", 1, loss=1.0) == CONTINUE
+    assert by_hand.report("00000", 2, loss=0.9, accuracy=math.nan) == CONTINUE
+    assert by_hand.report("00000", 3, loss=0.8, accuracy=None) == CONTINUE
+    assert by_hand.report("00000", 4, loss=0.7, accuracy=0.6) == STOP
+    assert by_hand.report("00001", 1, loss=math.nan, accuracy=0.5) == STOP
+    assert by_hand.ends() == {
+        "00000": ("completed", "trained its 4 epochs"),
+        "00001": ("pruned", "loss is nan at epoch 1: the training diverged"),
+    }
+
+
+def test_a_report_without_the_compared_metric_is_refused(by_hand):
+    assert by_hand.report("00000", 1, accuracy=0.5) == STOP
+    assert str(by_hand.stopper.error).startswith(
+        "--prune-by loss: trial 00000 reports no 'loss' at epoch 1; it reports accuracy; give one of these, or report"
+    )
+
+
+def test_the_searched_metric_may_come_alone_after_the_last_epoch_and_belongs_to_the_last_checkpoint(by_hand):
+    for epoch in (1, 2, 3, 4):
+        assert by_hand.report("00000", epoch, loss=1.0, checkpoint_dir_name=f"checkpoint_{epoch}") == CONTINUE
+    assert by_hand.report("00000", 5, accuracy=0.5) == STOP
+    *_, last, decision, _ = read(by_hand.path)
+    assert last["checkpoint"] == "ray/00000/checkpoint_4" and decision["value"] == 1.0
+    for epoch in (1, 2, 3, 4):
+        assert by_hand.report("00001", epoch, loss=0.5) == CONTINUE
+    assert by_hand.report("00001", 5, loss=0.5) == STOP  # it has had its last chance
+    assert {status for status, _ in by_hand.ends().values()} == {"completed"}
+
+
+@pytest.mark.parametrize(
+    ("stop", "metrics", "reason"),
+    [
+        ("loss=0.5", {"loss": 0.4}, "loss reached 0.4 (--stop loss=0.5)"),
+        ("accuracy=0.9", {"loss": 0.6, "accuracy": 0.95}, "accuracy reached 0.95 (--stop accuracy=0.9)"),
+    ],
+)
+def test_each_of_both_metrics_is_stopped_in_its_own_direction(tmp_path, stop, metrics, reason):
+    search = Search(tmp_path / "journal.jsonl", max_epochs=4, stop=(stop,), **TWO)
+    assert search.report("00000", 1, loss=1.0, accuracy=0.1) == search.report("00000", 2, loss=0.9) == CONTINUE
+    assert search.report("00000", 3, **metrics) == STOP and search.ends() == {"00000": ("completed", reason)}
+
+
+class Rare(Workerless):
+    """Workers that report the searched metric after every second epoch only."""
+
+    class worker(Worker):
+        def train(self):
+            report = super().train()
+            return report | ({"accuracy": 1 / (1 + self.report["loss"])} if self.epoch % 2 == 0 else {})
+
+
+class Last(Workerless):
+    """Workers that report the searched metric alone, after all their epochs."""
+
+    class worker(Worker):
+        def train(self):
+            report = super().train()
+            if self.epoch <= CHOICES["max_epochs"]:
+                return report
+            del report["loss"], report["checkpoint_dir_name"]
+            return report | {"accuracy": self.way / 2**32, "should_checkpoint": False}
+
+
+PAIRS = [("forest", "asha", Rare), ("optuna", "asha-promotion", Last)]
+MORE = [("hyperopt", "hyperband", Rare), ("bohb", "bohb", Rare), ("refine", "median", Last), ("random", "pbt", Rare)]
+
+
+@pytest.mark.parametrize(("searcher", "scheduler", "workers"), [*PAIRS, *further(MORE, len(MORE))])
+def test_a_search_that_is_cut_again_and_again_ends_as_if_it_had_not(
+    one_ray, tmp_path, monkeypatch, searcher, scheduler, workers
+):
+    monkeypatch.setattr(MANAGER, workers)
+    monkeypatch.setattr(*KEPT)
+    monkeypatch.setattr(forest, "NUM_RANDOM", 3)  # of nine settings
+    choices = {"searcher": searcher, "scheduler": scheduler, **TWO}
+    run(tmp_path / "whole", **CHOICES, **choices)
+    folder, stream, at = tmp_path / "whole", random.Random(f"{searcher} {scheduler}"), 0
+    expected = outcome_of(folder)
+    record = load(folder)
+    assert record.best() and "accuracy" not in record.trials[0].reports[0].metrics
+    assert reproduced(record) in (None, len(record.stats.stopped))
+    while (at := at + stream.randint(5, 25)) < len(read(folder / "journal.jsonl")):
+        folder = resumed(folder, at, **choices)
+        assert outcome_of(folder) == expected, f"cut after {at} events"
+
+
+def searcher_of(name, **choices):
+    return build_searcher(Experiment(searcher=name, scheduler="asha", num_samples=40, **TWO, **choices), tiny.space)
+
+
+def reported(epoch, loss, **metrics):
+    return {"training_iteration": epoch, "loss": loss, **metrics}
+
+
+def test_the_forest_ranks_by_the_searched_metric_and_behind_it_by_the_compared_one():
+    searcher = searcher_of("forest")
+    for number in range(6):
+        searcher.suggest(f"{number:05d}")
+    searcher.complete("00000", error=True)
+    searcher.complete("00001", reported(1, 0.3))  # pruned before the metric came
+    searcher.complete("00002", reported(2, 0.9))
+    searcher.report("00003", reported(1, 0.1))
+    searcher.report("00003", reported(2, 0.1, accuracy=math.nan))
+    searcher.complete("00003")  # stopped while it was paused
+    searcher.report("00004", reported(4, 2.0, accuracy=0.7))
+    searcher.report("00004", reported(5, 2.0))
+    searcher.complete("00005", reported(4, 3.0, accuracy=0.8))
+    ranked = sorted(searcher._values, key=searcher._values.__getitem__)
+    assert ranked == ["00005", "00004", "00003", "00002", "00001", "00000"]
+
+
+@pytest.mark.parametrize("name", ["random", "refine", "forest", "hyperopt", "optuna"])
+def test_every_searcher_goes_on_after_trials_without_the_searched_metric(name):
+    searcher = searcher_of(name)
+    told = []
+    if hasattr(searcher, "library"):
+        complete = searcher.library.on_trial_complete
+        searcher.library.on_trial_complete = lambda trial, result: (told.append(result), complete(trial, result))
+    for number in range(25):
+        assert searcher.suggest(trial := f"{number:05d}")
+        searcher.report(trial, reported(1, number))
+        searcher.complete(trial, reported(2, number, **({"accuracy": 0.5} if number % 3 == 0 else {})))
+    assert [result and result["accuracy"] for result in told] in ([], [None if n % 3 else 0.5 for n in range(25)])
+
+
+def test_the_tracker_follows_both_and_says_once_that_a_completed_trial_has_no_answer():
+    tracker, texts = Tracker(Experiment(**TWO)), []
+    tracker.on_notice = texts.append
+
+    def ends(trial, status="completed", **metrics):
+        tracker.hear({"event": "report", "trial": trial, "epoch": 1, "metrics": {"loss": 0.5, "acc": 1, **metrics}})
+        tracker.hear({"event": "trial_ended", "trial": trial, "status": status, "reason": ""})
+
+    ends("00000", "pruned")
+    assert tracker.trials["00000"].shown_status == "pruned" and tracker.best() is None and not texts
+    ends("00001")
+    ends("00002")
+    assert texts == ["trial 00001 completed without a finite 'accuracy', which an answer needs; did you mean 'acc'?"]
+    assert not tracker.hopeless()
+    ends("00003")
+    assert tracker.hopeless().startswith("3 trials completed without a finite 'accuracy'")
+    ends("00004", accuracy=0.25)
+    assert tracker.best() == (0.25, "00004") and not tracker.hopeless()
+
+
+def test_a_task_computes_its_final_metrics_in_the_last_report_and_on_the_test_part():
+    task, spec = tiny.finals.task, TrialSpec({"width": 4, "lr": 0.01, "batch_size": 16}, seed=0, max_epochs=2)
+    splits = splits_of(task, "", 0)
+    training = Training(task, splits, spec)
+    first, at_first, last = training.run_epoch(), training.final_metrics(), training.run_epoch()
+    assert "accuracy" not in first and at_first.keys() == {"accuracy"} and list(last)[:2] == ["loss", "accuracy"]
+    assert training.final_metrics() == {"accuracy": last["accuracy"]}
+    assert training.evaluate(splits.test).keys() == {"loss", "accuracy"}
+    always = Training(tiny.space.task, splits, spec)  # with the metric in every report
+    assert [always.run_epoch()["loss"] for _ in range(2)] == [first["loss"], last["loss"]]
+
+
+def test_a_task_is_searched_by_a_final_metric(here):
+    result = tuner.search(tiny.finals, num_samples=6, max_epochs=4, scheduler="asha", **QUICK)
+    trials = result.trials.set_index("trial")
+    assert result.best.metrics["accuracy"] == trials["best_accuracy"].max() and result.best.epoch == 4
+    assert result.best.test.keys() == {"loss", "accuracy"} and tuner.load_best(result.folder).model
+    assert set(trials[trials["best_accuracy"].notna()]["status"]) == {"completed"}
+    assert "pruned" in set(trials["status"]) and trials["last_loss"].notna().all()
+    report = (result.folder / "report.html").read_text()
+    assert "How well loss predicts accuracy" in report and "accuracy 0." in report
+    assert [row.at_rung.trials for row in result.prediction] == [0, 0]
+    assert result.prediction[0].at_end.trials == (trials["status"] == "completed").sum()
+
+
+def test_a_trial_that_reaches_a_value_of_stop_computes_the_final_metrics_too(here):
+    result = tuner.search(tiny.finals, num_samples=1, max_epochs=4, stop={"loss": 100}, scheduler="fifo", **QUICK)
+    assert result.best.epoch == 1 and result.best.metrics["accuracy"] > 0
+
+
+def test_a_function_may_return_the_searched_metric_after_its_last_epoch(here):
+    result = tuner.search(functions.accurate, scheduler="asha", **QUICK)
+    assert result.exit_code == 0 and result.best.epoch == 5
+    assert result.best.metrics["accuracy"] == 1 - result.best.config["x"]
+    done = result.trials[result.trials["status"] == "completed"]
+    assert result.best.config["x"] == done["x"].min() and 0 < len(done) < 6
+
+
+def test_a_search_whose_trials_never_report_the_searched_metric_gives_up(here, capsys):
+    result = tuner.search(functions.silent, scheduler="fifo", **QUICK)
+    out = capsys.readouterr().out
+    assert result.exit_code == 1 and result.state == "failed" and len(result.trials) < 9
+    assert "NOTE: trial 00000 completed without a finite 'acc', which an answer needs; report it at the latest" in out
+    assert "the search was stopped: 3 trials completed without a finite 'acc'" in out and "failed alike" not in out

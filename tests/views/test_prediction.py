@@ -1,0 +1,87 @@
+"""How well one metric predicts another at a rung: Spearman's correlation, with an interval that keeps its level."""
+
+import math
+import random
+
+import pytest
+from scipy.stats import spearmanr
+from test_figures import decided, record, trial
+
+from tuner.record.records import Report
+from tuner.views.figures.rung_values import draw_rung_values
+from tuner.views.prediction import Correlation, prediction, rank_correlation
+from tuner.views.report import page
+
+TWO = {"metric": "accuracy", "mode": "max", "prune_by": "loss"}
+
+
+def test_the_correlation_is_scipys_also_with_equal_values():
+    stream = random.Random(3)
+    for number in (4, 7, 30):
+        pairs = [(stream.randrange(6), stream.randrange(6)) for _ in range(number)]
+        found = rank_correlation(pairs)
+        assert found.value == pytest.approx(spearmanr(*zip(*pairs, strict=True)).statistic)
+        assert -1 <= found.low <= found.value <= found.high <= 1
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("number", [15, 40])
+def test_the_interval_covers_the_true_correlation_in_95_of_100_samples(rho, number):
+    true, stream, hits, times = 6 / math.pi * math.asin(rho / 2), random.Random(f"{rho} {number}"), 0, 1500
+    for _ in range(times):
+        x = [stream.gauss(0, 1) for _ in range(number)]
+        pairs = [(a, rho * a + math.sqrt(1 - rho**2) * stream.gauss(0, 1)) for a in x]
+        found = rank_correlation(pairs)
+        hits += found.low <= true <= found.high
+    assert 0.94 <= hits / times <= 0.97
+
+
+def test_too_few_trials_and_equal_values_are_unknown_and_a_perfect_order_is_not_certain():
+    assert rank_correlation([(1, 1), (2, 2), (3, 3)]) == Correlation(3)
+    assert str(rank_correlation([(1, 1), (2, 1), (3, 1), (4, 1)])) == "unknown from 4 trials"
+    perfect = rank_correlation([(n, n) for n in range(10)])
+    assert perfect.value == perfect.high == 1 and 0.9 < perfect.low < 1
+    reverse = rank_correlation([(n, -n) for n in range(10)])
+    assert (reverse.low, reverse.high) == (-1, pytest.approx(-perfect.low))
+
+
+@pytest.fixture
+def searched():
+    """Ten trials; the five with the smaller loss at rung 1 complete, and have the larger accuracy at their end."""
+    trials = []
+    for n in range(10):
+        completes = n < 5
+        made = trial(n, [1.0 + n, 0.5] if completes else [1.0 + n], "completed" if completes else "pruned",
+                     [decided(1, 1.0 + n, 6.5, "continue" if completes else "stop")])  # fmt: skip
+        first, *rest = made.reports
+        first.metrics["accuracy"] = 0.3 - n / 100
+        for report in rest:
+            report.metrics["accuracy"] = 0.9 - n / 10
+        trials.append(made)
+    return record(*trials, max_epochs=2, **TWO)
+
+
+def test_a_rung_has_a_row_that_says_how_well_it_predicts(searched):
+    (row,) = prediction(searched)
+    assert (row.rung, row.at_rung.value, row.at_rung.trials) == (1, 1, 10)  # smaller losses, larger accuracies
+    assert (row.at_end.value, row.at_end.trials) == (1, 5)
+    assert prediction(record(*searched.trials)) == []
+    text = draw_rung_values(searched)["layout"]["meta"]["text"]
+    assert "Values of loss at each rung" in text
+    assert f"Rank correlation with accuracy (95 % interval): at rung 1, {row.at_rung} there and {row.at_end}" in text
+    html = page(searched)
+    assert "<h2>How well loss predicts accuracy</h2>" in html and str(row.at_end) in html
+    assert "best loss</th>" in html
+
+
+def test_a_searched_metric_that_comes_only_at_the_end_is_unknown_at_the_rung(searched):
+    for each in searched.trials:
+        del each.reports[0].metrics["accuracy"]
+    (row,) = prediction(searched)
+    assert row.at_rung == Correlation(0) and row.at_end.trials == 5
+
+
+def test_reports_without_the_compared_metric_are_no_gap_in_its_curve(searched):
+    first = searched.trials[0]
+    object.__setattr__(first, "reports", (*first.reports, Report(3, {"accuracy": 0.95}, None, 3.0, 3)))
+    assert first.last("loss") == 0.5 and first.last("accuracy") == 0.95 and first.last("f1") is None

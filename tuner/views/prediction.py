@@ -1,0 +1,118 @@
+"""Says at each rung how well the metric of --prune-by, which the rungs compare, predicts the searched metric."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, StatisticsError, correlation
+
+from tuner.record.records import Decision, TrialRecord, finite
+from tuner.record.results import ExperimentRecord
+from tuner.record.texts import counted
+from tuner.spec.metrics import Goal
+
+LEAST = 4  # minimum number of trials; the interval of fewer is unknown
+LEVEL = 0.95
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Spearman's rank correlation over `trials` trials, and the limits of its 95 % interval; None if unknown.
+
+    It is 1 if both metrics order the trials alike, 0 if one says nothing about the other, and -1 if the trial that is
+    better by one metric is always worse by the other.
+    """
+
+    trials: int
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        number = counted(self.trials, "trial")
+        if self.value is None:
+            return f"unknown from {number}"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f}) from {number}"
+
+
+@dataclass(frozen=True)
+class PredictionRow:
+    """How well the compared metric at one rung of one bracket predicts the searched metric.
+
+    `at_rung` is over all trials that report both metrics at the rung. `at_end` compares the value at the rung with the
+    best searched value of the same trial, over the trials that completed. The rule has chosen these trials for their
+    value at the rung, so `at_end` is usually nearer to 0 than it would be over all trials.
+    """
+
+    rung: int
+    bracket: int | None
+    band: int | None
+    at_rung: Correlation
+    at_end: Correlation
+
+
+def prediction(record: ExperimentRecord) -> list[PredictionRow]:
+    """Returns a row for each rung that a trial reached; none if the rungs compare the searched metric itself."""
+    compared, wanted = record.experiment.compared, record.experiment.wanted
+    if compared == wanted or record.refused:
+        return []
+    pairs: dict[tuple[int | None, int | None, int], tuple[list[Pair], list[Pair]]] = {}
+    for trial in record.trials:
+        at_rungs = {(d.band, d.bracket, d.rung): d for d in trial.decisions if d.rung is not None}  # the last one there
+        for key, decision in at_rungs.items():
+            at_rung, at_end = pairs.setdefault(key, ([], []))
+            at_rung += _pair(decision, compared, wanted, _at(trial, decision.epoch, wanted))
+            best = trial.best(*wanted) if trial.status == "completed" else None
+            at_end += _pair(decision, compared, wanted, best and best.metrics[wanted.metric])
+    order = sorted(pairs, key=lambda key: [-1 if part is None else part for part in key])
+    return [PredictionRow(key[2], key[1], key[0], *map(rank_correlation, pairs[key])) for key in order]
+
+
+def _at(trial: TrialRecord, epoch: int, goal: Goal) -> float | None:
+    place = bisect_left(trial.reports, epoch, key=lambda report: report.epoch)
+    found = place < len(trial.reports) and trial.reports[place].epoch == epoch
+    return finite(goal.value(trial.reports[place].metrics)) if found else None
+
+
+def _pair(decision: Decision, compared: Goal, wanted: Goal, value: float | None) -> Iterator[Pair]:
+    """Yields the decision's value and the searched `value`, both as losses; nothing if one of them is unknown."""
+    at_rung = finite(decision.compared_value)
+    if at_rung is not None and value is not None:
+        yield compared.sign * at_rung, wanted.sign * value
+
+
+def rank_correlation(pairs: Sequence[Pair]) -> Correlation:
+    """Returns Spearman's correlation; equal values share their mean rank.
+
+    The interval is Fisher's z transform with the standard error of Bonett and Wright, "Sample size requirements for
+    estimating Pearson, Kendall and Spearman correlations", Psychometrika 65 (2000): sqrt((1 + r**2 / 2) / (n - 3)).
+    This error is 0 for a perfect order. Its nearer limit is then 1, and the other that of the order with one exchanged
+    pair of neighbours.
+    """
+    n = len(pairs)
+    if n < LEAST:
+        return Correlation(n)
+    try:
+        value = correlation(*(_ranks(column) for column in zip(*pairs, strict=True)))
+    except StatisticsError:  # all values of a metric are equal
+        return Correlation(n)
+    most = 1 - 12 / (n * (n * n - 1))
+    inner = max(-most, min(most, value))
+    width = NormalDist().inv_cdf((1 + LEVEL) / 2) * math.sqrt((1 + inner**2 / 2) / (n - 3))
+    low, high = (math.tanh(math.atanh(inner) + sign * width) for sign in (-1, 1))
+    return Correlation(n, value, min(low, value), max(high, value))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ordered = sorted(values)
+    return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
+
+
+def described(record: ExperimentRecord, most: int) -> str:
+    """Returns sentences about the first `most` rungs, each after a space; empty if `prediction` has no row."""
+    rows, wanted = prediction(record), record.experiment.metric
+    each = [f"at rung {row.rung:g}, {row.at_rung} there and {row.at_end} that completed" for row in rows[:most]]
+    return f" Rank correlation with {wanted[:40]} (95 % interval): {'; '.join(each)}." if each else ""
