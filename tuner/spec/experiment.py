@@ -11,14 +11,13 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import RequestError
 from tuner.spec.domains import literal, nested
-from tuner.spec.metrics import Goal, check_modes, reached
+from tuner.spec.metrics import Goal, check_modes
 from tuner.spec.option_values import allowed_in, check_value, option, tuples
 
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
@@ -244,10 +243,6 @@ class Options:
     @property
     def compared(self) -> Goal:  # what the scheduler's rule compares
         return Goal(self.prune_by, self.prune_mode) if self.prune_by else self.wanted
-
-    def reached(self, report: Mapping[str, Any]) -> str:
-        """Returns which value of --stop a report reaches: `loss reached 0.1 (--stop loss=0.1)`; empty if none."""
-        return reached(self.limits, dict((self.wanted, self.compared)), report)
 
     @property
     def folder(self) -> Path:

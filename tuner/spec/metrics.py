@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError, nearest
@@ -38,8 +38,9 @@ def check_modes(wanted: Goal, prune_by: str, prune_mode: str) -> None:
         raise RequestError(f"--prune-mode {prune_mode}: {why}")
 
 
-def reached(limits: Mapping[str, float], modes: Mapping[str, str], report: Mapping[str, Any]) -> str:
-    """Returns which limit a report reaches: `loss reached 0.1 (--stop loss=0.1)`; a metric without a mode has max."""
+def reached(limits: Mapping[str, float], goals: Iterable[Goal], report: Mapping[str, Any]) -> str:
+    """Returns which limit a report reaches: `loss reached 0.1 (--stop loss=0.1)`; other metrics have max."""
+    modes = dict(goals)
     for name, limit in limits.items():
         value, least = report.get(name), modes.get(name, "max") == "max"
         if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):

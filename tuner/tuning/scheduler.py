@@ -20,6 +20,7 @@ from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import reached
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import Budget
 
@@ -329,7 +330,7 @@ class SearchScheduler(TrialScheduler):
         A trial that has never reported the wanted metric may send one report after its last epoch: a function often
         computes this metric after its loop.
         """
-        if reason := self._experiment.reached({EPOCH: epoch, **metrics}):
+        if reason := reached(self._experiment.limits, (self._wanted, self._compared), {EPOCH: epoch, **metrics}):
             return reason
         ends = epoch > self.max_epochs or (epoch == self.max_epochs and trial_id in self._answered)
         return f"trained its {self.max_epochs} epochs" if ends else ""

@@ -32,6 +32,7 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
@@ -104,7 +105,7 @@ def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
     while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
         report["training_iteration"] = training.epoch
-        if training.epoch < most and setup.experiment.reached(report):
+        if training.epoch < most and reached(setup.experiment.limits, (wanted, compared), report):
             report |= training.final_metrics()
         value = finite(wanted.value(report))
         improved = value is not None and wanted.sign * value < best

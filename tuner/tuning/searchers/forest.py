@@ -69,11 +69,8 @@ class ForestSearcher(SeededSearcher):
     def _from_past(self, stream: np.random.Generator) -> Setting | None:
         assert self._past
         known = np.array([self._features[trial] for trial in self._values], dtype=np.float32)
-        losses = [standing.loss for standing in self._values.values()]
-        if any(standing.group == 1 for standing in self._values.values()):  # their losses are of another metric
-            order = sorted(self._values.values())
-            losses = [float(order.index(standing)) for standing in self._values.values()]
-        return self._past.proposed(stream, known, np.array(losses))
+        rank = {standing: number for number, standing in enumerate(sorted(self._values.values()))}
+        return self._past.proposed(stream, known, np.array([rank[standing] for standing in self._values.values()]))
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:
         self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
