@@ -160,7 +160,7 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
 
 def test_a_log_says_why_trials_wait(capsys):
     e, waits = Experiment(), lambda *_: "1 trial waits for a node"
-    progress.ProgressTable(e, 1, Tracker(e), SearchStopper(), waits, {}).report([], False)
+    progress.ProgressTable(e, lambda: 1, Tracker(e), SearchStopper(), waits, {}).report([], False)
     assert capsys.readouterr().out.splitlines() == ["1 trial waits for a node", "0/1 done | 0 s"]
 
 
