@@ -16,6 +16,7 @@ from tuner.space import Space
 from tuner.spec.experiment import Experiment
 from tuner.tuning.checks import known
 from tuner.tuning.checks.known import past_of
+from tuner.tuning.searchers.past import Standing
 
 SPACE = Space(
     params={
@@ -28,17 +29,19 @@ SPACE = Space(
 )
 
 
-def journaled(folder, trials, metric="loss", mode="min", constants=()):
-    """Writes an experiment's folder; a trial is its config, its values of the metric, and perhaps its status."""
+def journaled(folder, trials, metric="loss", mode="min", constants=(), **options):
+    """Writes an experiment's folder; a trial is its config, its values (or metrics), and perhaps its status."""
     folder.mkdir(parents=True)
-    experiment = Experiment(name=folder.name, results=str(folder.parent), metric=metric, mode=mode)
+    experiment = Experiment(name=folder.name, results=str(folder.parent), metric=metric, mode=mode, **options)
     save_experiment(experiment, folder, {"space": {"params": {}, "constants": dict(constants)}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=folder.name, num_samples=len(trials), max_epochs=9)
     for number, (config, values, *status) in enumerate(trials):
         journal.write("trial_started", f"{number:05d}", config=config, resources={}, node="")
         for epoch, value in enumerate(values, 1):
-            journal.write("report", f"{number:05d}", epoch=epoch, metrics={metric: value})
+            journal.write(
+                "report", f"{number:05d}", epoch=epoch, metrics=value if isinstance(value, dict) else {metric: value}
+            )
         journal.write("trial_ended", f"{number:05d}", status=(*status, "completed")[0], reason="")
     journal.write("experiment_finished", state="finished", reason="")
     journal.close()
@@ -98,11 +101,30 @@ def test_a_past_with_this_metric_is_ranked_by_it_and_one_without_by_its_own(tmp_
     assert [cells[0] for cells in from_(folder, metric="accuracy", mode="min")["first"]] == [0.01, 0.02]
 
 
+def test_a_past_whose_rungs_compared_another_metric_is_ranked_as_its_own_forest_did(tmp_path):
+    def losses(*values):
+        return [{"loss": value} for value in values]
+
+    trials = [
+        (setting(0.01), losses(0.3), "pruned"),
+        (setting(0.02), losses(0.9, 0.8), "pruned"),
+        (setting(0.03), [*losses(0.5, 0.4), {"accuracy": 0.6}]),
+        (setting(0.04), losses(0.9, 0.7), "pruned"),
+        (setting(0.05), [{"loss": 0.9, "accuracy": 0.7}, *losses(0.8)]),
+        (setting(0.06), losses(0.1, math.nan), "pruned"),
+    ]
+    goals = {"metric": "accuracy", "mode": "max"}
+    folder = journaled(tmp_path / "old", trials, **goals, prune_by="loss")
+    past = from_(folder, searcher="forest", **goals)
+    assert [cells[0] for cells in past["told"]] == [0.05, 0.03, 0.04, 0.02, 0.01, 0.06]
+    assert [cells[0] for cells in past["first"]] == [0.05, 0.03, 0.04]
+
+
 def test_of_many_trials_the_best_half_is_kept_and_others_evenly(tmp_path, monkeypatch):
     monkeypatch.setattr(known, "MOST_KNOWN", 10)
     trials = [(setting(0.01), [float(number)]) for number in range(100)]
     assert len(from_(journaled(tmp_path / "old", trials))["told"]) == 10
-    ranked = [([number], known.Known({}, float(number))) for number in range(100)]
+    ranked = [([number], known.Known({}, Standing(0, 0, float(number)))) for number in range(100)]
     kept = [cells[0] for cells, _ in known._fewer(ranked)]
     assert kept[:5] == [0, 1, 2, 3, 4] and kept[5:] == [5, 24, 43, 62, 81]
 

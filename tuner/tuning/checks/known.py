@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.records import TrialRecord, finite, sign_of
+from tuner.record.records import TrialRecord, finite
 from tuner.record.results import load
 from tuner.record.saved_experiment import latest_experiment
 from tuner.record.storage.files import bytes_in, json_in
@@ -19,8 +19,9 @@ from tuner.record.storage.object_store import ObjectStore
 from tuner.record.texts import counted, flat
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import LATEST, Experiment, is_uri, local_root
+from tuner.spec.metrics import Goal
 from tuner.spec.space import Space
-from tuner.tuning.searchers.past import Cells, cells_of, columns_of
+from tuner.tuning.searchers.past import Cells, Standing, cells_of, columns_of
 
 FIRST = 3  # settings of a past search that run first
 MOST_KNOWN = 1000  # maximum number of settings that are kept of a source
@@ -31,10 +32,10 @@ PREFIX = re.compile(r"^(config[/.]|params_)")
 
 
 class Known(NamedTuple):
-    """A known setting by flattened names; its value as a loss, None if it is unknown; how many epochs it trained."""
+    """A known setting by flattened names; how it ranks, None if it has no value; how many epochs it trained."""
 
     setting: dict[str, Any]
-    loss: float | None = None
+    rank: Standing | None = None
     epochs: int = 1
 
 
@@ -54,8 +55,8 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
         lost = f"; {refused.total()} of {len(known)} left out, such as {next(iter(refused))}" if refused else ""
         if not fitting:
             raise RequestError(f"--start-from {name}: no setting of this space{lost}; {ALLOWED}")
-        ranked = sorted((pair for pair in fitting if pair[1].loss is not None), key=_loss)
-        usable = [cells for cells, _ in fitting] if not ranked else [c for c, k in ranked if math.isfinite(k.loss or 0)]
+        ranked = sorted((pair for pair in fitting if pair[1].rank), key=lambda pair: pair[1].rank or ())
+        usable = [cells for cells, each in ranked or fitting if not each.rank or math.isfinite(each.rank.loss)]
         new = _unique(usable, first)[: FIRST if ranked else MOST_KNOWN]
         first += new
         told = [[*cells, each.epochs] for cells, each in _fewer(ranked)]
@@ -109,25 +110,28 @@ def _folder(name: str, experiment: Experiment) -> Path:
 def _trials(folder: Path, experiment: Experiment) -> Iterator[Known]:
     """Yields a past experiment's trials with its constants; ranked by this search's metric if they report it."""
     record = load(folder)
-    metric, mode = experiment.metric, experiment.mode
-    if not any(metric in report.metrics for trial in record.trials for report in trial.reports):
-        metric, mode = record.experiment.metric, record.experiment.mode
-    constants = flat(record.constants)
+    wanted, compared, constants = experiment.wanted, record.experiment.compared, flat(record.constants)
+    if not any(wanted.metric in report.metrics for trial in record.trials for report in trial.reports):
+        wanted = record.experiment.wanted
     for trial in record.trials:
         if trial.reports or trial.status == "failed":
-            yield Known(constants | flat(trial.config), _value(trial, metric, mode), max(1, trial.last_epoch))
+            rank = _standing(trial, wanted, compared)
+            yield Known(constants | flat(trial.config), rank, max(1, trial.last_epoch))
 
 
-def _value(trial: TrialRecord, metric: str, mode: str) -> float:
-    """Returns a trial's best value as a loss; infinity if it failed or diverged."""
-    last = finite(trial.reports[-1].metrics.get(metric)) if trial.reports else None
-    best = trial.best(metric, mode)
-    return math.inf if trial.status == "failed" or last is None or not best else sign_of(mode) * best.metrics[metric]
+def _standing(trial: TrialRecord, wanted: Goal, compared: Goal) -> Standing:
+    """Returns how a trial of a past search ranks, as in the search itself."""
+    last, best, other = trial.last(wanted.metric), trial.best(*wanted), finite(trial.last(compared.metric))
+    if trial.status != "failed" and best and finite(last) is not None:
+        return Standing(0, 0, wanted.sign * best.metrics[wanted.metric])
+    if trial.status != "failed" and last is None and other is not None:
+        return Standing(1, -trial.last_epoch, compared.sign * other)
+    return Standing(2, 0, math.inf)
 
 
 def _rows(text: str, experiment: Experiment) -> Iterator[Known]:
     """Yields the rows of a table, ranked by the column of the metric if there is one: also of our own trials.csv."""
-    metric, sign = experiment.metric, sign_of(experiment.mode)
+    metric, sign = experiment.metric, experiment.wanted.sign
     for row in csv.DictReader(text.splitlines()):
         # trials.csv puts a `'` before a text that a spreadsheet could run as a formula.
         cells = {
@@ -136,13 +140,9 @@ def _rows(text: str, experiment: Experiment) -> Iterator[Known]:
         values = [cells[column] for column in (f"best_{metric}", metric, "value") if column in cells]
         has_value = bool(values) and values[0] != ""
         number = finite(values[0]) if has_value else None
-        loss = None if not has_value else math.inf if number is None else sign * number
+        rank = Standing(2, 0, math.inf) if number is None else Standing(0, 0, sign * number)
         epochs = next((cells[c] for c in ("epochs", "training_iteration") if type(cells.get(c)) is int), 1)
-        yield Known(cells, loss, max(1, epochs))
-
-
-def _loss(pair: tuple[Cells, Known]) -> float:
-    return pair[1].loss or 0.0
+        yield Known(cells, rank if has_value else None, max(1, epochs))
 
 
 def _unique(settings: list[Cells], but: list[Cells]) -> list[Cells]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from importlib import import_module
 from threading import Thread
-from typing import NamedTuple
 
 import numpy as np
 
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.searchers.past import Past, PastModel
+from tuner.tuning.searchers.past import Past, PastModel, Standing
 from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 from tuner.tuning.searchers.trees import Forest, Matrix, drawn, features, normal_scores, promising, row_of
 
@@ -107,15 +106,3 @@ class ForestSearcher(SeededSearcher):
         if not self._num_reports:
             Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s; done before the first forest
         self._num_reports += 1
-
-
-class Standing(NamedTuple):
-    """How a trial ranks. Trials with a finite metric come first (group 0), failed and diverged ones last (group 2).
-
-    Group 1 has the trials that lack the metric because a rule stopped them before it came, or because they still train:
-    the longest first, then by what the rule compares. Optuna's TPE orders pruned trials in the same way.
-    """
-
-    group: int
-    shortness: int  # minus the number of epochs in group 1, else 0
-    loss: float  # what is compared, with a sign such that smaller is better; infinite in group 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,18 @@ from tuner.tuning.searchers.trees import TREES, Forest, drawn, features, normal_
 
 Setting = dict[str, Any]
 Cells = list[Any]  # a setting as JSON: a number per parameter, of a choice the index; None where the setting has none
+
+
+class Standing(NamedTuple):
+    """How a trial ranks. Trials with a finite metric come first (group 0), failed and diverged ones last (group 2).
+
+    Group 1 has the trials that lack the metric because a rule stopped them before it came, or because they still train:
+    the longest first, then by what the rule compares. Optuna's TPE orders pruned trials in the same way.
+    """
+
+    group: int
+    shortness: int  # minus the number of epochs in group 1, else 0
+    loss: float  # what is compared, with a sign such that smaller is better; infinite in group 2
 
 
 class Past:
