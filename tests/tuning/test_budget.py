@@ -42,11 +42,12 @@ def best_of(events):
     return best, {report["trial"]: report["epoch"] for report in reports}
 
 
-@pytest.mark.parametrize("scheduler", ["asha-promotion", "asha", "hyperband", "median", "fifo"])
+@pytest.mark.parametrize("scheduler", ["asha-promotion", "asha", "hyperband", "bohb", "median", "fifo"])
 @pytest.mark.parametrize("concurrent", [1, 2])
 def test_a_search_ends_with_its_budget_and_its_best_trial_is_whole(search, monkeypatch, scheduler, concurrent):
     monkeypatch.setattr(Workerless, "num_cpus", concurrent)
-    _, events = search(scheduler=scheduler, concurrent=concurrent)
+    searcher = "bohb" if scheduler == "bohb" else "random"
+    _, events = search(scheduler=scheduler, searcher=searcher, concurrent=concurrent)
     best, epochs = best_of(events)
     assert epochs[best] == RULES.max_epochs
     assert MOST - RULES.max_epochs < sum(event["event"] == "report" for event in events) <= MOST
@@ -60,10 +61,8 @@ def test_a_search_ends_with_its_budget_and_its_best_trial_is_whole(search, monke
 def test_a_budget_continues_where_it_was_cut_with_the_same_decisions(search, tmp_path):
     folder, events = search()
     expected = outcome_of(folder)
-    assert {e["action"] for e in events if e.get("budget")} == {
-        "continue",
-        "pause",
-    }  # one was finished out of turn, another waited
+    # One was finished out of turn, another waited.
+    assert {e["action"] for e in events if e.get("budget")} == {"continue", "pause"}
     for at in range(3, len(events), 7):
         target = tmp_path / f"cut-{at}"
         cut(folder, target, at)
@@ -154,6 +153,17 @@ def test_a_trial_waits_at_a_rung_for_a_better_one_that_could_not_end_after_it(mo
     assert clock.budget.held("good", ["poor"], [], RULES) == ""
     clock.now = 1000 + 600 - 60
     assert "its other 7 epochs need more than is left of the time budget" in clock.budget.held("good", [], [], RULES)
+
+
+def test_the_trials_to_finish_are_ordered_by_what_the_rungs_compare(monkeypatch):
+    goals = {"metric": "accuracy", "mode": "max", "prune_by": "score", "prune_mode": "max"}
+    clock = Clock(monkeypatch, time_budget="600s", **goals)
+    for trial, score in (("good", 0.9), ("poor", 0.2)):
+        clock.event("trial_started", trial)
+        clock.event("report", trial, 10.0, epoch=1, metrics={"score": score, "accuracy": 1 - score})
+        clock.event("decision", trial, action="pause")
+    clock.now = 1000 + 600 - 85
+    assert clock.budget.plan(["poor", "good"], [], RULES) == ("good", False)
 
 
 def test_only_the_best_trial_may_overrun_a_budget(monkeypatch):

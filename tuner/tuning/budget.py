@@ -85,10 +85,8 @@ class Budget:
             self._running[trial_id] = trial
         elif kind in ("report", "trial_failed", "trial_ended") and trial_id in self._running:
             took_s, trial.since = max(0.0, event["time"] - trial.since), event["time"]
-            self._cpu_s, self._gpu_s = (
-                self._cpu_s + took_s * trial.resources[0],
-                self._gpu_s + took_s * trial.resources[1],
-            )
+            self._cpu_s += took_s * trial.resources[0]
+            self._gpu_s += took_s * trial.resources[1]
             if kind == "report" and math.isnan(trial.first_s):
                 trial.first_s = took_s
                 self._firsts_s, self._num_firsts = self._firsts_s + took_s, self._num_firsts + 1
@@ -146,7 +144,7 @@ class Budget:
                 left = left / (per_s * epoch_s) if per_s * epoch_s else math.inf
             workers = self._concurrent if name == "time_budget" else 1
             number = min(number, workers * (left - e.max_epochs) / mean_epochs(e))
-        return max(0, int(min(number, e.most_samples)))
+        return max(0, int(min(number, e.most_samples - len(self._trials))))
 
     def _hourly(self, name: str) -> float:
         return self._per_trial[("cpu_hours", "gpu_hours").index(name)]
@@ -177,10 +175,8 @@ class Budget:
 
     def used_up(self) -> str:
         """Says that what is left of a budget pays for nothing more."""
-        shares = {name: 1 - self.used(name) / limit for name, limit in self.limits.items()}
-        return (
-            f"{self.named(min(shares, key=shares.__getitem__))} is over: what is left is too little for another trial"
-        )
+        name = max(self.limits, key=lambda name: self.used(name) / self.limits[name])
+        return f"{self.named(name)} is over: what is left is too little for another trial"
 
     @property
     def name(self) -> str:
