@@ -75,6 +75,20 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
     assert set(drawn(recorded, outcome)) == names
 
 
+def test_trials_of_a_confirmation_are_no_part_of_a_replay():
+    # Trial 2 repeats trial 1, which asha pruned after its best epoch, and wins; then the search went on with trial 3.
+    curves, rules = [[3.0] * 8, [0.8, 1.0, 1.0, 5.0], [0.5] * 8, [4.0] * 2], {"scheduler": "asha", "confirm": 1}
+    one = record(curves, "pruned", confirm_seeds=2, **{**rules, "grace_period": 2})
+    again = tuple(replace(one.trials[2], id=f"0000{n}", config={"x": 1}, confirms="00001") for n in (2, 4))
+    one = replace(one, trials=(*one.trials[:2], again[0], one.trials[3], again[1]))
+    assert one.confirmation.done and one.best()[0].confirms == "00001"
+    for period in (2, 4):
+        outcome = what_if(one, "asha", period, 2)
+        assert [fate.trial for fate in outcome.fates] == ["00000", "00001", "00003"]
+        assert outcome.epochs_recorded == 8 + 4 + 2 and (outcome.best, outcome.best_lost) == ("00001", False)
+    assert draw_whatif(one, outcome)
+
+
 def drawn(recorded, outcome):
     """The points of each trace of the figure, by its name; a curve ends with (None, None)."""
     traces = go.Figure(draw_whatif(recorded, outcome)).to_dict()["data"]

@@ -173,8 +173,8 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     chosen = repeated(experiment, stats) if experiment.confirm else []
     if not any(each.repeats for each in chosen):
         return Confirmation((), done=False)
-    metric, mode = experiment.metric, experiment.mode
-    values = [tuple(value_of(trial, metric, mode) for trial in each.repeats) for each in chosen]
+    goal, mode = experiment.wanted, experiment.mode
+    values = [tuple(trial.best_value(*goal) for trial in each.repeats) for each in chosen]
     whole = [each for each in values if each and None not in each] or values
     judged = (tuple(value for value in each if value is not None) for each in whole)
     found = iter(estimates(tuple(filter(None, judged)), mode))
@@ -182,26 +182,19 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     for (original, repeats), own in zip(chosen, values, strict=True):
         finite_ones = [value for value in own if value is not None]
         mean = statistics.fmean(finite_ones) if finite_ones else None
-        single = value_of(original, metric, mode)
-        assert single is not None  # a setting without a value has no rank
+        single = original.best_value(*goal)
         settings.append(
             ConfirmedSetting(
                 original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),
                 tuple(trial.seed for trial in repeats), own, mean,
                 *(next(found)[1:] if finite_ones and own in whole else (None, None, None)),
-                luck=None if mean is None else sign_of(mode) * (mean - single),
+                luck=None if mean is None else goal.sign * (mean - single),
             )
         )  # fmt: skip
-    settings.sort(key=lambda each: (each.mean is None, None in each.values, sign_of(mode) * (each.mean or 0)))
+    settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))
     seeds = experiment.confirm_seeds
     done = all(len(each.repeats) >= seeds and all(t.status in ENDED for t in each.repeats) for each in chosen)
     return Confirmation(tuple(settings), done)
-
-
-def value_of(trial: TrialRecord, metric: str, mode: str) -> float | None:
-    """Returns a trial's best finite value; None without one."""
-    report = trial.best(metric, mode)
-    return float(report.metrics[metric]) if report else None
 
 
 def wobble(values: Sequence[float]) -> float | None:

@@ -137,6 +137,11 @@ class TrialRecord:
         """Returns the report with the best finite value, the earlier of two equal ones; None if no value is finite."""
         return best_of(self.reports, metric, mode)
 
+    def best_value(self, metric: str, mode: str) -> Any:
+        """Returns the best finite value; None without one."""
+        best = self.best(metric, mode)
+        return best.metrics[metric] if best else None
+
     def best_saved(self, metric: str, mode: str, saved: Container[str] | None) -> Report | None:
         """Returns the best report whose checkpoint is in `saved`; if `saved` is None, the best with any checkpoint."""
         named = (report for report in self.reports if report.checkpoint)
@@ -305,10 +310,5 @@ class _Building:
 
 _OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_WHERE_THEY_APPLY = (
-    "band",
-    "compared",
-    "copied",
-    "budget",
-)  # last fields of a decision; other schedulers' events lack them
+_WHERE_THEY_APPLY = ("band", "compared", "copied", "budget")  # last fields of a decision, which most events lack
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

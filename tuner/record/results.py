@@ -63,18 +63,23 @@ class ExperimentRecord:
         return SearchStats(self.experiment, self.trials, refused=self.refused)
 
     @cached_property
+    def searched(self) -> tuple[TrialRecord, ...]:
+        """The trials of the search without those of `--confirm`, which no rule judges."""
+        return tuple(trial for trial in self.trials if not trial.confirms)
+
+    @cached_property
     def confirmation(self) -> Confirmation:
         return confirmation(self.experiment, self.stats)
 
     @cached_property
     def contenders(self) -> SearchStats:
         """The trials among which the best is the answer: those that confirmed the winner, else those of the search."""
-        if not any(self.stats.by_trial(getattr, "confirms")):
+        if len(self.searched) == len(self.trials):
             return self.stats
         settings, done = self.confirmation
-        winners = set(settings[0].trials) if done and settings[0].mean is not None else set()
-        chosen = (trial for trial in self.trials if trial.id in winners or not (winners or trial.confirms))
-        return SearchStats(self.experiment, tuple(chosen), refused=self.refused)
+        winners = settings[0].trials if done and settings[0].mean is not None else ()
+        chosen = tuple(trial for trial in self.trials if trial.id in winners) or self.searched
+        return SearchStats(self.experiment, chosen, refused=self.refused)
 
     @property
     def rules(self) -> Experiment:

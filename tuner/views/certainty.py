@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tuner.record.confirm import ConfirmedSetting, repeated, value_of, wobble
+from tuner.record.confirm import ConfirmedSetting, repeated, wobble
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
@@ -73,8 +73,7 @@ def _best_two(record: ExperimentRecord) -> str:
     pair = [each.original for each in repeated(replace(e, confirm=2), record.stats)]
     if len(pair) < 2 or e.scheduler == "pbt":
         return ""
-    one, two = (value_of(trial, e.metric, e.mode) for trial in pair)
-    assert one is not None and two is not None  # settings without a value have no rank
+    one, two = (trial.best_value(*e.wanted) for trial in pair)
     curves = [[finite(report.metrics.get(e.metric)) for report in trial.reports] for trial in pair]
     known = [w for curve in curves if (w := wobble([value for value in curve if value is not None])) is not None]
     gap, names = abs(one - two), " and ".join(trial.id for trial in pair)

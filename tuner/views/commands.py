@@ -69,7 +69,7 @@ def confirm_command(record: ExperimentRecord) -> str:
     if e.confirm or e.scheduler == "pbt" or record.state != "finished" or record.refused or not record.best():
         return ""
     number = len(repeated(replace(e, confirm=MOST_CONFIRMED), record.stats))
-    more = [] if e.num_samples else [f"--num-samples {sum(not trial.confirms for trial in record.trials)}"]
+    more = [] if e.num_samples else [f"--num-samples {len(record.searched)}"]
     more += [twice(record)] if record.out_of_time else []
     return resume_command(record, f"--confirm {number}", *more) if number > 1 else ""
 

@@ -65,8 +65,8 @@ def prediction(record: ExperimentRecord) -> list[PredictionRow]:
         for key, decision in at_rungs.items():
             at_rung, at_end = pairs.setdefault(key, ([], []))
             at_rung += _pair(decision, compared, wanted, _at(trial, decision.epoch, wanted))
-            best = trial.best(*wanted) if trial.status == "completed" else None
-            at_end += _pair(decision, compared, wanted, best and best.metrics[wanted.metric])
+            best = trial.best_value(*wanted) if trial.status == "completed" else None
+            at_end += _pair(decision, compared, wanted, best)
     order = sorted(pairs, key=lambda key: [-1 if part is None else part for part in key])
     return [PredictionRow(key[2], key[1], key[0], *map(rank_correlation, pairs[key])) for key in order]
 

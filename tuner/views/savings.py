@@ -41,7 +41,7 @@ def _rule_of(record: ExperimentRecord) -> str:
 
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
-    scheduler, of = _rule_of(record), f"of {counted(sum(not t.confirms for t in record.trials), 'trial')}"
+    scheduler, of = _rule_of(record), f"of {counted(len(record.searched), 'trial')}"
     number, judged = record.stats.counts["pruned"], len(record.stats.stopped)
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""

@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The result of replaying a whole search.
+    """The result of replaying a whole search, without the trials of `--confirm`.
 
     `same`: the rules are the search's own. `exact`: no trial's outcome is unknown. `best_lost`: whether the winner
     would have been stopped before its best epoch; None if unknown. `stopped_recorded` counts the recorded stops by a
@@ -79,9 +79,11 @@ def what_if(
     if same:  # the search's rungs moved while it ran; a replay of other rules knows the trials' length from the start
         rules, brackets = record.experiment, record.experiment.brackets
     runs = [_Simulation(record, rules, brackets, beyond, same).fates() for beyond in ("missing", "best", "worst")]
-    best, last = (winner[0].id, winner[1].epoch) if (winner := record.best()) else ("", 0)
+    winner = record.best()
     if winner and winner[0].confirms:  # no rule judged the winner itself, but the trial whose setting it repeats
-        best, last = winner[0].confirms, own.max_epochs
+        original = next(trial for trial in record.searched if trial.id == winner[0].confirms)
+        winner = (original, report) if (report := original.best(*own.wanted)) else None
+    best, last = (winner[0].id, winner[1].epoch) if winner else ("", 0)
     lost = {any(f.trial == best and f.outcome == "stopped" and f.epochs < last for f in run) for run in runs}
     epochs = [sum(fate.epochs for fate in run) for run in runs]
     stopped = [sum(fate.outcome == "stopped" for fate in run) for run in runs]
@@ -96,7 +98,7 @@ def what_if(
         exact=unknown == 0,
         best=best,
         best_lost=lost.pop() if len(lost) == 1 else None,
-        epochs_recorded=sum(trial.last_epoch for trial in record.trials),
+        epochs_recorded=sum(trial.last_epoch for trial in record.searched),
         epochs=Range(min(epochs), max(epochs)),
         stopped_recorded=len(record.stats.stopped),
         reproduced=reproduced(record),
@@ -182,7 +184,7 @@ class AlternativeRow(NamedTuple):
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     """Returns one row per set of stopping rules, the search's own first; none if a replay exceeds MOST_REPORTS."""
     own = record.rules
-    beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.trials)
+    beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.searched)
     if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
         return []
     grace, factor = own.grace_period, own.reduction_factor
@@ -269,7 +271,7 @@ class _Simulation:
             self._take()
         if self._record.state == "finished" and self._rules.scheduler == "asha-promotion":
             self._close()
-        return [self._fate(index) for index in range(len(self._trials))]
+        return [self._fate(index) for index in indices]
 
     def _take(self) -> None:
         """Passes the queued arrivals to the rule; an arrival of a paused trial is kept until the trial resumes."""
@@ -362,7 +364,7 @@ class _Simulation:
 
     def _fate(self, index: int) -> Fate:
         trial, last, stopped = self._trials[index], self._last.get(index), self._ended.get(index)
-        epochs = last.epoch if last else trial.last_epoch if trial.confirms else 0
+        epochs = last.epoch if last else 0
         if last and stopped:
             return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
         ended = index in self._ended or last is None or trial.status in ("completed", "failed")
@@ -391,7 +393,7 @@ class _Simulation:
 def _extremes(record: ExperimentRecord) -> tuple[float, float]:
     """Returns the best and the worst finite value of all trials; 0, 0 without any."""
     compared = record.experiment.compared
-    reported = (compared.value(report.metrics) for trial in record.trials for report in trial.reports)
+    reported = (compared.value(report.metrics) for trial in record.searched for report in trial.reports)
     values = sorted(value for each in reported if (value := finite(each)) is not None)
     best, worst = (0, -1) if compared.mode == "min" else (-1, 0)
     return (values[best], values[worst]) if values else (0.0, 0.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tuner.engine.controller.failures import likeness
 from tuner.errors import RequestError, blamed
@@ -32,11 +32,9 @@ from tuner.tuning.output.console import banner, notes_on_metric, place
 from tuner.views.certainty import confirmed_lines
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
+from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.report import write_report
 from tuner.views.verdict import diverged, ending_lines
-
-if TYPE_CHECKING:
-    from tuner.views.prediction import PredictionRow
 
 MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
 MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
@@ -105,8 +103,6 @@ class SearchResult:
     @property
     def prediction(self) -> list[PredictionRow]:
         """How well the metric of `prune_by` predicts the searched one, at each rung; empty without `prune_by`."""
-        from tuner.views.prediction import prediction
-
         return prediction(self._record)
 
     def refreshed(self) -> SearchResult:

@@ -26,8 +26,6 @@ NO_SEED = (
     "the function gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of "
     "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
 )
-
-
 EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch for which a dry run counts settings
 
 

@@ -226,7 +226,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
     """Draws each curve (of an even sample of many) solid up to where the rules end it, and dotted after that."""
     metric, step = record.experiment.compared.metric, max(1, len(record.trials) // MOST_CUT)
-    pairs = list(zip(record.trials, outcome.fates, strict=True))
+    pairs = list(zip(record.searched, outcome.fates, strict=True))
     pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
     every = math.ceil(sum(len(trial.reports) for trial, _ in pairs) / MOST_CUT_POINTS) or 1
     kept: dict[str, list[list[plot.Point]]] = {"stopped": [], "ended": [], "unknown": [], "best": []}

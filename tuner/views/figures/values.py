@@ -60,8 +60,8 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
     """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
     if choice == BEST:
-        best = trial.best(metric, mode)
-        return None if best is None else best.metrics[metric]
+        best: float | None = trial.best_value(metric, mode)
+        return best
     if choice == LAST:
         return finite(trial.last(metric))
     place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
