@@ -77,7 +77,7 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
 
 def test_trials_of_a_confirmation_are_no_part_of_a_replay():
     # Trial 2 repeats trial 1, which asha pruned after its best epoch, and wins; then the search went on with trial 3.
-    curves, rules = [[3.0] * 8, [0.8, 1.0, 1.0, 5.0], [0.5] * 8, [4.0] * 2], {"scheduler": "asha", "confirm": 1}
+    curves, rules = [[3.0] * 8, [0.8, 1.0, 1.0, 5.0], [*[0.9] * 7, 0.5], [4.0] * 2], {"scheduler": "asha", "confirm": 1}
     one = record(curves, "pruned", confirm_seeds=2, **{**rules, "grace_period": 2})
     again = tuple(replace(one.trials[2], id=f"0000{n}", config={"x": 1}, confirms="00001") for n in (2, 4))
     one = replace(one, trials=(*one.trials[:2], again[0], one.trials[3], again[1]))
