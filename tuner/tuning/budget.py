@@ -114,10 +114,9 @@ class Budget:
 
     def _notice_too_long(self) -> None:
         """Tells once if a trial of all epochs takes longer than a whole budget."""
-        if not self.on_notice or not (text := too_long(self._experiment, self._per_trial, self.epoch_s or 0.0)):
-            return
-        self.on_notice(text)
-        self.on_notice = None
+        if self.on_notice and (text := too_long(self._experiment, self._per_trial, self.epoch_s or 0.0)):
+            self.on_notice(text)
+            self.on_notice = None
 
     def line(self) -> str:
         """Says what is used, what an epoch costs, and what is planned with the rest; '' without a budget."""
