@@ -26,6 +26,7 @@ from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, figures, formatted
+from tuner.spec.constraints import Aim
 from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
@@ -96,19 +97,20 @@ def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
     """Trains a pruned trial to the last epoch; compares its metric with the search's at epochs that both trained."""
     experiment, began, differs = record.experiment, time.monotonic(), ""
-    values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
+    values = {r.epoch: r.metrics.get(experiment.wanted.metric) for r in trial.reports}
     for epoch, repeated in epochs_of(record, trial):
         before = values.get(epoch, repeated)
         if before != repeated and not differs:
             differs = f"epoch {epoch}: {repeated!r} here, {before!r} in the search"
         values[epoch] = repeated
-    reports = (Report(epoch, {experiment.metric: value}, None, 0.0) for epoch, value in sorted(values.items()))
-    best = best_of(reports, experiment.metric, experiment.mode)
+    wanted = experiment.wanted
+    reports = (Report(epoch, {wanted.metric: value}, None, 0.0) for epoch, value in sorted(values.items()))
+    best = best_of(reports, Aim((wanted,)))
     return AuditedTrial(
         trial=trial.id,
         stopped=trial.last_epoch,
         epochs=max(values),
-        best=best.metrics[experiment.metric] if best else None,
+        best=best.metrics[wanted.metric] if best else None,
         best_epoch=best.epoch if best else None,
         beats=False,
         differs=differs,
@@ -138,7 +140,8 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         while training.epoch < experiment.max_epochs:
             value = experiment.wanted.value(training.run_epoch())
             values[training.epoch] = value
-            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {figures({experiment.metric: value}) or 'done'}")
+            found = figures({experiment.wanted.metric: value}) or "done"
+            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {found}")
             write_atomically(kept, training.state(values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)

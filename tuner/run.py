@@ -22,6 +22,7 @@ from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.session import SearchCall, run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
+METAVARS = {"metric": "NAME", "mode": "{min,max}", "constraint": "'NAME <= VALUE'", "start_from": "SOURCE"}
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 
 
@@ -86,7 +87,7 @@ def _add_option(parser: Parser, name: str, about: str) -> None:
         how = {"action": "store_true"}
     elif tuple in classes:
         how = {"action": "append" if name == "point" else "extend", "nargs": "+"}
-        how["metavar"] = "SOURCE" if name == "start_from" else "NAME=VALUE"
+        how["metavar"] = METAVARS.get(name, "NAME=VALUE")
     about += "" if default in ("", ()) or default is False else f" (default: {default})"
     parser.add_argument(option(name), default=argparse.SUPPRESS, help=about.replace("%", "%%"), **how)
 

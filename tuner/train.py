@@ -70,7 +70,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     if not experiment.space:
         raise RequestError(f"{experiment.folder} was not written by tuner, so its space is unknown")
     trial = known[trial_id]
-    best = trial.best(experiment.metric, experiment.mode)
+    best = trial.best(experiment.aim)
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
     return config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)

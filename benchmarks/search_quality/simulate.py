@@ -241,7 +241,7 @@ class Search:
     """
 
     def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
-        space = Space(params=params, train=_untrained, metric=experiment.metric, mode=experiment.mode)
+        space = Space(params=params, train=_untrained, metric=experiment.wanted.metric, mode=experiment.wanted.mode)
         self._asked = build_searcher(experiment, space)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
         self._experiment = experiment
@@ -267,7 +267,7 @@ class Search:
         return trial, self._settings[trial]
 
     def report(self, trial: int, epoch: int, value: float) -> Action:
-        result = self._last[trial] = {"training_iteration": epoch, self._experiment.metric: value}
+        result = self._last[trial] = {"training_iteration": epoch, self._experiment.wanted.metric: value}
         action = self._decided(trial, epoch, value)
         if action == "stop":
             self._end(trial)
@@ -286,7 +286,7 @@ class Search:
     def _end(self, trial: int) -> None:
         """Tells the rule and then the searcher of a trial's end, as Ray's controller does."""
         last = self._last[trial]
-        value = last.get(self._experiment.metric, math.nan)
+        value = last.get(self._experiment.wanted.metric, math.nan)
         finite = value if math.isfinite(value) else None
         self._apply(self._rule.ended(trial, last.get("training_iteration", 0), finite))
         self._asked.complete(str(trial), last)

@@ -96,14 +96,14 @@ def record(folder: Path, out: Path) -> tuple[Curves, int]:
     settings, metric, seconds = [], [], []
     trials = Reading(folder / "journal.jsonl").read_on().records()
     for trial in trials:
-        values = values_of(trial, experiment.metric, experiment.max_epochs)
+        values = values_of(trial, experiment.wanted.metric, experiment.max_epochs)
         if values is not None:
             settings.append(dict(leaves(trial.config)))
             metric.append(values)
             seconds.append(seconds_of(trial, experiment.max_epochs))
     if not settings:
         raise RequestError(f"{folder}: none of {len(trials)} trials completed or diverged; {SEARCH}")
-    curves = write(out, experiment.metric, experiment.mode, space, settings, metric, seconds)
+    curves = write(out, experiment.wanted.metric, experiment.wanted.mode, space, settings, metric, seconds)
     return curves, len(trials) - len(settings)
 
 

@@ -9,6 +9,7 @@ from workerless import Worker, Workerless, run
 from tuner.record.reading import read
 from tuner.record.records import Folding
 from tuner.record.report_keys import WAITS
+from tuner.spec.constraints import aim_of
 
 WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
 
@@ -61,7 +62,7 @@ def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(wh
     worker = dying(trial, epoch)
     trials, events = whole(worker, **choices)
     assert not worker.alive
-    ends = [[(each.id, each.status, each.reason, each.best("loss", "min").metrics) for each in search]
+    ends = [[(each.id, each.status, each.reason, each.best(aim_of("loss", "min", ())).metrics) for each in search]
             for search in (trials, expected)]  # fmt: skip
     assert ends[0] == ends[1]
     reported = [(event["trial"], event["epoch"]) for event in events if event["event"] == "report"]

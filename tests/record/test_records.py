@@ -7,6 +7,7 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.storage.lock import only_driver
+from tuner.spec.constraints import aim_of
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 
@@ -67,8 +68,8 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
         report("0", 3, 3, loss=0.5),
     ]
     (record,) = Folding(events).records()
-    assert record.best("loss", "min").epoch == 3
-    assert record.best_saved("loss", "min", SavedCheckpoints(tmp_path)).epoch == 1
+    assert record.best(aim_of("loss", "min", ())).epoch == 3
+    assert record.best_saved(aim_of("loss", "min", ()), SavedCheckpoints(tmp_path)).epoch == 1
 
 
 def test_a_bounded_number_of_checkpoints_is_looked_for_on_the_disk(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -81,7 +82,7 @@ def test_the_rule_decides_as_algorithm_2(data):
     eta, grace = data.draw(st.sampled_from([2, 2.5, 3])), data.draw(st.integers(1, 3))
     most = data.draw(st.integers(max(grace, 2), 12))
     rules = Experiment(scheduler="asha-promotion", max_epochs=most, grace_period=grace, reduction_factor=eta)
-    rules = Experiment(**{**vars(rules), "brackets": data.draw(st.integers(1, len(rules.rungs())))})
+    rules = replace(rules, brackets=data.draw(st.integers(1, len(rules.rungs()))))
     rule, paper = Promotion(rules, rules.brackets), Algorithm2(rules)
     running, epochs, num = {}, {}, data.draw(st.integers(1, 25))
     slots, stopped, suggested = data.draw(st.integers(1, 4)), set(), 0

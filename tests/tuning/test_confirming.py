@@ -7,6 +7,7 @@ import statistics
 import pytest
 
 from tuner import load
+from tuner.spec.constraints import aim_of
 from tuner.training.task import trial_seed
 
 
@@ -28,14 +29,14 @@ def test_a_finished_search_is_confirmed_and_its_best_mean_is_tested(search_here)
     assert [trial.id for trial in repeats] == ["00005", "00006", "00007", "00008"]
     assert all(trial.last_epoch == 4 and trial.reason == "trained its 4 epochs" for trial in repeats)
     assert [trial.seed for trial in repeats] == [trial_seed(0, trial.id) for trial in repeats]
-    ranked = sorted(first.record.trials, key=lambda trial: trial.best("loss", "min").metrics["loss"])
+    ranked = sorted(first.record.trials, key=lambda trial: trial.best(aim_of("loss", "min", ())).metrics["loss"])
     assert [trial.confirms for trial in repeats] == [ranked[0].id, ranked[1].id] * 2
     assert all(trial.config == ran.trials[trial.confirms].config for trial in repeats)
     one, two = load(ran.folder).confirmed
     assert one.mean < two.mean and {one.trial, two.trial} == {ranked[0].id, ranked[1].id}
-    own = [ran.trials[each].best("loss", "min").metrics["loss"] for each in one.trials]
+    own = [ran.trials[each].best(aim_of("loss", "min", ())).metrics["loss"] for each in one.trials]
     assert one.mean == pytest.approx(statistics.fmean(own)) and len(set(own)) == 2  # another seed, another value
-    assert one.luck == pytest.approx(one.mean - ran.trials[one.trial].best("loss", "min").metrics["loss"])
+    assert one.luck == pytest.approx(one.mean - ran.trials[one.trial].best(aim_of("loss", "min", ())).metrics["loss"])
     assert one.low < one.mean < one.high and one.best_probability + two.best_probability == pytest.approx(1)
     assert f"confirmed   trial {one.trial}: mean " in ran.out and "--confirm" not in ran.out
     # `best/` has the better of the winner's new trainings; only it is tested.

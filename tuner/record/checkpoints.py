@@ -17,25 +17,26 @@ STATE = "state.pt"  # the file with a checkpoint's state; torch.save writes it a
 
 
 class SavedCheckpoints:
-    """Container of the checkpoints on disk, by name; after MOST_LOOKS look-ups it contains only the one in `best/`."""
+    """Container of the checkpoints on disk, by name; after MOST_LOOKS look-ups it contains only those in `best/`."""
 
     def __init__(self, experiment: Path) -> None:
         self._experiment = experiment
         self._left = MOST_LOOKS
 
     @cached_property
-    def in_best(self) -> str | None:
-        """The name of the checkpoint that `best/` comes from; None if unknown, or if `best/` has no copy of it."""
-        best = self._experiment / "best"
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            if (best / "model.pt").is_file() or (best / "checkpoint").is_dir():
-                name = dict(json_in(best, "config.json")).get("checkpoint")
-                return name if isinstance(name, str) else None
-        return None
+    def in_best(self) -> set[str]:
+        """The names of the checkpoints of which `best/` or a folder in `best/front/` has a copy."""
+        best, names = self._experiment / "best", set[str]()
+        for folder in (best, *sorted(best.glob("front/*"))):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                if (folder / "model.pt").is_file() or (folder / "checkpoint").is_dir():
+                    name = dict(json_in(folder, "config.json")).get("checkpoint")
+                    names |= {name} if isinstance(name, str) else set()
+        return names
 
     def __contains__(self, name: object) -> bool:
         self._left -= 1
-        return (self._left >= 0 and os.path.isdir(self._experiment / str(name))) or name == self.in_best
+        return (self._left >= 0 and os.path.isdir(self._experiment / str(name))) or name in self.in_best
 
 
 def within(experiment: Path, name: str) -> Path:

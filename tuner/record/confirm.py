@@ -173,8 +173,8 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     chosen = repeated(experiment, stats) if experiment.confirm else []
     if not any(each.repeats for each in chosen):
         return Confirmation((), done=False)
-    goal, mode = experiment.wanted, experiment.mode
-    values = [tuple(trial.best_value(*goal) for trial in each.repeats) for each in chosen]
+    aim, goal, mode = experiment.aim, experiment.wanted, experiment.wanted.mode
+    values = [tuple(trial.best_value(aim) for trial in each.repeats) for each in chosen]
     whole = [each for each in values if each and None not in each] or values
     judged = (tuple(value for value in each if value is not None) for each in whole)
     found = iter(estimates(tuple(filter(None, judged)), mode))
@@ -182,7 +182,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     for (original, repeats), own in zip(chosen, values, strict=True):
         finite_ones = [value for value in own if value is not None]
         mean = statistics.fmean(finite_ones) if finite_ones else None
-        single = original.best_value(*goal)
+        single = original.best_value(aim)
         settings.append(
             ConfirmedSetting(
                 original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, is_inside, parsed
-from tuner.spec.experiment import MOST_EPOCHS, MOST_RUNGS
+from tuner.spec.metrics import MOST_INTEGER
+from tuner.spec.option_values import MOST_EPOCHS, MOST_RUNGS
 
 Event = dict[str, Any]
 MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
-MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
 RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended

@@ -17,7 +17,8 @@ from tuner.record.reading import Hold
 from tuner.record.records import Folding, TrialRecord, finite
 from tuner.record.report_keys import RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
-from tuner.spec.experiment import MOST_EPOCHS, Experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.option_values import MOST_EPOCHS
 
 # Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
 MOST_ENTRIES = 20_000

@@ -9,7 +9,9 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.events import BEGINNINGS, MOST_INTEGER, Event
+from tuner.record.events import BEGINNINGS, Event
+from tuner.spec.constraints import Aim
+from tuner.spec.metrics import finite as finite
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -133,42 +135,50 @@ class TrialRecord:
         return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
 
     @kept
-    def best(self, metric: str, mode: str) -> Report | None:
-        """Returns the report with the best finite value, the earlier of two equal ones; None if no value is finite."""
-        return best_of(self.reports, metric, mode)
+    def best(self, aim: Aim) -> Report | None:
+        """Returns the report that stands for the trial (`best_of`); None if no report has a finite value."""
+        return best_of(self.reports, aim)
 
-    def best_value(self, metric: str, mode: str) -> Any:
-        """Returns the best finite value; None without one."""
-        best = self.best(metric, mode)
-        return best.metrics[metric] if best else None
+    def best_value(self, aim: Aim) -> Any:
+        """Returns the best finite value, of the first metric; None without one."""
+        best = self.best(aim)
+        return best.metrics[aim.goals[0].metric] if best else None
 
-    def best_saved(self, metric: str, mode: str, saved: Container[str] | None) -> Report | None:
+    def best_saved(self, aim: Aim, saved: Container[str] | None) -> Report | None:
         """Returns the best report whose checkpoint is in `saved`; if `saved` is None, the best with any checkpoint."""
         named = (report for report in self.reports if report.checkpoint)
-        return best_of((r for r in named if saved is None or r.checkpoint in saved), metric, mode)
+        return best_of((r for r in named if saved is None or r.checkpoint in saved), aim)
+
+    @kept
+    def violation(self, aim: Aim) -> float:
+        """Returns by how much the trial breaks the constraints at its end, by the last value of each; 0 if it does not.
+
+        A metric that the trial has never reported counts as infinitely broken.
+        """
+        return aim.violation({each.metric: self.last(each.metric) for each in aim.constraints}, unknown=math.inf)
+
+    def broken(self, aim: Aim, report: Report) -> str:
+        """Says which constraints the trial breaks at its end, or else in a report; empty if it keeps them all."""
+        last = {each.metric: self.last(each.metric) for each in aim.constraints}
+        missing = [f"{name} was never reported" for name, value in last.items() if value is None]
+        return " and ".join([*filter(None, [aim.broken_by(last)]), *missing]) or aim.broken_by(report.metrics)
 
 
-def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:
-    """Returns the report with the best finite value, the earlier of two equal ones; None if no value is finite."""
-    best, least, sign = None, math.inf, sign_of(mode)
+def best_of(reports: Iterable[Report], aim: Aim) -> Report | None:
+    """Returns the last report that no earlier one equals or beats: with one metric, the first with the best value.
+
+    None if no report has finite values. A report that breaks a constraint is worse than one that does not.
+    """
+    best, found = math.inf, None
     for report in reports:
-        value = finite(report.metrics.get(metric))
-        if value is not None and sign * value < least:
-            best, least = report, sign * value
-    return best
+        improves, best = aim.improved(best, report.metrics)
+        found = report if improves else found
+    return found
 
 
 def sign_of(mode: str) -> int:
     """Returns the factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
     return 1 if mode == "min" else -1
-
-
-def finite(value: Any) -> float | None:
-    """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
 MOST_CHANGED = 1000  # maximum characters of a reason in `search["changed"]`

@@ -132,6 +132,20 @@ class ExperimentRecord:
         """The best trial by `experiment.BEST_RULE` and its best report; if possible, one whose checkpoint is left."""
         return self.contenders.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
+    @kept
+    def front(self) -> list[tuple[TrialRecord, Report]]:
+        """The Pareto front of trials that keep the constraints, its knee first; with one metric only `best`."""
+        best = self.best()
+        if not (best and self.experiment.aim.several):
+            return [best] if best else []
+        saved = SavedCheckpoints(self.experiment.folder)
+        return self.stats.front(saved) or self.stats.front(None) or self.stats.whole_front()
+
+    def broken(self) -> str:
+        """Says which constraints the best trial breaks; empty if it keeps all, or if there is no best trial."""
+        best = self.best()
+        return best[0].broken(self.experiment.aim, best[1]) if best else ""
+
     @property
     def best_journaled(self) -> tuple[TrialRecord, Report] | None:
         """The best trial and report as the journal has them: what `best` returns while all checkpoints exist."""

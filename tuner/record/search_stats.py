@@ -15,18 +15,25 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.records import Report, TrialRecord, finite, sign_of
+from tuner.record.records import Report, TrialRecord, finite
+from tuner.rules.order import best_first, pareto
+from tuner.spec.constraints import Aim, Point
 from tuner.spec.experiment import Experiment
 
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
+Answer = tuple[TrialRecord, Report]
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 MANY = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
 
 class Rank(NamedTuple):
-    """A trial's best value as a loss (smaller is better), the unix time of that report, and the trial's index."""
+    """A trial's best value as a loss (smaller is better), the unix time of that report, and the trial's index.
 
+    `violation` says by how much the trial breaks the constraints. With several metrics, `loss` is the trial's place.
+    """
+
+    violation: float
     loss: float
     time: float
     trial_index: int
@@ -80,7 +87,7 @@ class SearchStats:
 
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
-        self._metric, self._mode, self._refused = experiment.metric, experiment.mode, refused
+        self._aim, self._refused = experiment.aim, refused
         self._compared = experiment.compared
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
@@ -88,7 +95,7 @@ class SearchStats:
 
     def take_over(self, before: SearchStats) -> None:
         """Takes over the parts of an earlier summary of the same search; corrects them where trials have changed."""
-        goal, pairs = (self._metric, self._mode), enumerate(zip_longest(before.trials, self.trials))
+        aim, pairs = self._aim, enumerate(zip_longest(before.trials, self.trials))
         changed = [(index, old, new) for index, (old, new) in pairs if old is not new]
         for key, values in list(before._by_trial.items()):  # a list, because other threads may add parts meanwhile
             function, *rest = key
@@ -96,8 +103,8 @@ class SearchStats:
             for index, _, new in changed:
                 values[index : index + 1] = [function(new, *rest)]
         for items_of, items in list(before._sorted.items()):
-            removed = {item for index, old, _ in changed if old for item in items_of(index, old, *goal)}
-            added = {item for index, _, new in changed for item in items_of(index, new, *goal)}
+            removed = {item for index, old, _ in changed if old for item in items_of(index, old, aim)}
+            added = {item for index, _, new in changed for item in items_of(index, new, aim)}
             self._sorted[items_of] = _updated(items, removed - added, added - removed)
         self._rungs = dict(list(before._rungs.items()))
         for _, old, new in changed:
@@ -106,7 +113,7 @@ class SearchStats:
                 if then.get(key) != reached:
                     self._rungs.pop(key, None)
 
-    def by_trial(self, function: Callable[..., Value], *rest: str) -> list[Value]:
+    def by_trial(self, function: Callable[..., Value], *rest: Any) -> list[Value]:
         """Returns `function(trial, *rest)` for each trial; a later summary calls it only for changed trials."""
         key = (function, *rest)
         if key not in self._by_trial:
@@ -115,7 +122,7 @@ class SearchStats:
 
     def _in_order(self, items_of: _ItemsOf[Item]) -> list[Item]:
         if items_of not in self._sorted:
-            each = (items_of(index, trial, self._metric, self._mode) for index, trial in enumerate(self.trials))
+            each = (items_of(index, trial, self._aim) for index, trial in enumerate(self.trials))
             self._sorted[items_of] = sorted(chain.from_iterable(each))
         return self._sorted[items_of]
 
@@ -164,28 +171,57 @@ class SearchStats:
     def worker_spans(self) -> list[WorkerSpan]:
         return self._in_order(_worker_spans)
 
-    @property
+    @cached_property
     def ranked(self) -> list[Rank]:
-        """The trials with a finite value, the best first."""
-        return [] if self._refused else self._in_order(_ranks)
+        """The trials with a finite value, the best first; with several metrics, in the order of `best_first`."""
+        ranks = [] if self._refused else self._in_order(_ranks)
+        if not self._aim.several:
+            return ranks
+        points = [self._point(trial, report) for trial, report in map(self._answer, ranks)]
+        return [ranks[at]._replace(loss=place) for place, at in enumerate(best_first(points))]
 
-    def best(self) -> tuple[TrialRecord, Report] | None:
+    def best(self) -> Answer | None:
         """Returns trial and report with the best finite value, the earlier of two equal ones; None without a value."""
-        trial = self.trials[self.ranked[0].trial_index] if self.ranked else None
-        report = trial.best(self._metric, self._mode) if trial else None
-        return (trial, report) if trial and report else None
+        return self._answer(self.ranked[0]) if self.ranked else None
 
-    def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
+    def best_saved(self, saved: Container[str] | None) -> Answer | None:
         """Like `best`, but only among reports whose checkpoint is in `saved`; None means all recorded checkpoints."""
+        if self._aim.several:
+            return next(iter(self.front(saved)), None)
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if any(self.by_trial(_has_checkpoint)) else []:
-            if best and rank[:2] > best[0][:2]:
+            if best and rank[:3] > best[0][:3]:
                 break  # no later trial can be better, so their checkpoints need not be looked up on disk
-            report = self.trials[rank.trial_index].best_saved(self._metric, self._mode, saved)
-            if report:
-                own = _rank(rank.trial_index, report, self._metric, self._mode)
-                best = min(best or (own, report), (own, report), key=lambda pair: pair[0][:2])
+            trial = self.trials[rank.trial_index]
+            if report := trial.best_saved(self._aim, saved):
+                own = _rank(rank.trial_index, trial, report, self._aim)
+                best = min(best or (own, report), (own, report), key=lambda pair: pair[0][:3])
         return (self.trials[best[0].trial_index], best[1]) if best else None
+
+    def front(self, saved: Container[str] | None) -> list[Answer]:
+        """Returns the Pareto front of the reports that `best_saved` may return: its knee, then by the first metric.
+
+        Without a trial that keeps all constraints, it has only the trial that breaks them least.
+        """
+        reports = ((t, t.best_saved(self._aim, saved)) for t in ([] if self._refused else self.trials))
+        answers = [(trial, report) for trial, report in reports if report]
+        return [answers[at] for at in pareto([self._point(*each) for each in answers])]
+
+    def whole_front(self) -> list[Answer]:
+        """Returns the Pareto front of all reports, as `front` does."""
+        answers = [self._answer(rank) for rank in sorted(self.ranked, key=lambda rank: rank.trial_index)]
+        return [answers[at] for at in pareto([self._point(*each) for each in answers])]
+
+    def _answer(self, rank: Rank) -> Answer:
+        trial = self.trials[rank.trial_index]
+        report = trial.best(self._aim)
+        assert report is not None  # a trial without a finite value has no rank
+        return trial, report
+
+    def _point(self, trial: TrialRecord, report: Report) -> Point:
+        losses = self._aim.losses(report.metrics)
+        assert losses is not None
+        return Point(trial.violation(self._aim), losses)
 
     @property
     def ranked_decisions(self) -> list[RankedDecision]:
@@ -214,7 +250,7 @@ class SearchStats:
     def improvements(self) -> list[Improvement]:
         """The new best values of the search, in the order in which they arrived."""
         found: list[Improvement] = []
-        best, sign, orders = math.inf, sign_of(self._mode), self._in_order(_orders)
+        best, sign, orders = math.inf, self._aim.goals[0].sign, self._in_order(_orders)
         for order, index, value, time in [] if self._refused else self._in_order(_improvements):
             if value * sign < best:
                 best = value * sign
@@ -232,7 +268,7 @@ class _AtRung(NamedTuple):
 
 
 _RungKey = tuple[int | None, int | None, int]  # band, bracket, rung
-_ItemsOf = Callable[[int, TrialRecord, str, str], Iterator[Item]]  # a trial's index, the trial, metric and mode
+_ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index, the trial, the search's aim
 
 
 def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[Item]:
@@ -247,33 +283,34 @@ def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[It
     return items
 
 
-def _orders(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[int]:
+def _orders(index: int, trial: TrialRecord, aim: Aim) -> Iterator[int]:
     return (report.order for report in (*trial.repeated, *trial.reports))
 
 
-def _worker_spans(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[WorkerSpan]:
+def _worker_spans(index: int, trial: TrialRecord, aim: Aim) -> Iterator[WorkerSpan]:
     return (WorkerSpan(start, index, number) for number, (start, _) in enumerate(trial.spans))
 
 
-def _ranks(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[Rank]:
-    if report := trial.best(metric, mode):
-        yield _rank(index, report, metric, mode)
+def _ranks(index: int, trial: TrialRecord, aim: Aim) -> Iterator[Rank]:
+    if report := trial.best(aim):
+        yield _rank(index, trial, report, aim)
 
 
-def _rank(index: int, report: Report, metric: str, mode: str) -> Rank:
-    return Rank(report.metrics[metric] * sign_of(mode), report.time, index)
+def _rank(index: int, trial: TrialRecord, report: Report, aim: Aim) -> Rank:
+    goal = aim.goals[0]
+    return Rank(trial.violation(aim), report.metrics[goal.metric] * goal.sign, report.time, index)
 
 
-def _ranked_decisions(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[RankedDecision]:
+def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[RankedDecision]:
     return (RankedDecision(decision.margin, index, number) for number, decision in enumerate(trial.decisions))
 
 
-def _improvements(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[int, int, float, float]]:
+def _improvements(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[int, int, float, float]]:
     """Yields the order, the trial's index, the value and the time of each report that improved the trial's best."""
-    best, sign = math.inf, sign_of(mode)
+    best, metric, sign = math.inf, aim.goals[0].metric, aim.goals[0].sign
     for report in () if trial.confirms else sorted((*trial.repeated, *trial.reports), key=lambda each: each.order):
         value = finite(report.metrics.get(metric))
-        if value is not None and value * sign < best:
+        if value is not None and value * sign < best and not aim.broken_by(report.metrics):
             best = value * sign
             yield report.order, index, value, report.time
 

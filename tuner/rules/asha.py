@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Sequence
+from typing import Any
 
-from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision
+from tuner.rules.order import best_first
+from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
+from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 
 
@@ -25,15 +28,17 @@ class Asha(Rule):
         # Each bracket's rungs, the highest first as in Ray.
         self._rungs = [[_Rung(at) for at in reversed(rungs)] for rungs in self._brackets.rungs]
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
-        bracket, reward = self._brackets.of(trial), -self._sign * value
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+        bracket = self._brackets.of(trial)
         # A report counts at one rung: the highest rung reached that has no reward of this trial.
         rungs = (rung for rung in self._rungs[bracket] if epoch >= rung.epoch and trial not in rung.trials)
         rung = next(rungs, None)
         if rung is None:
             return RuleDecision(), []
-        least, recorded = cutoff(rung.rewards, self._factor), len(rung.rewards)
         rung.trials.add(trial)
+        if self._goals:
+            return self._against_order(rung, bracket, value), []
+        reward, least, recorded = -self._sign * value, cutoff(rung.rewards, self._factor), len(rung.rewards)
         insort(rung.rewards, reward)  # moves 8 bytes per reward: 3 us with 10,000 rewards
         if rung.epoch >= self._most:
             return RuleDecision(), []  # the rung of the last epoch: to stop a trial there would save nothing
@@ -42,7 +47,21 @@ class Asha(Rule):
         decision = RuleDecision(action, rung=rung.epoch, bracket=bracket, cutoff=own, recorded=recorded)
         return self._against_cutoff(self._metric, value, decision), []
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def _against_order(self, rung: _Rung, bracket: int, values: Any) -> RuleDecision:
+        """Compares several metrics: a trial continues at the places that would reach the cutoff with one metric."""
+        recorded = len(rung.points)
+        rung.points.append(self._point(values))
+        if rung.epoch >= self._most:
+            return RuleDecision()
+        decision = RuleDecision("continue", "", rung.epoch, bracket, recorded=recorded)
+        if not recorded:
+            return self._against_cutoff("", 0.0, decision)
+        place, last = 1 + best_first(rung.points).index(recorded), 1 + int((recorded - 1) / self._factor)
+        at = f"of the {trials(recorded + 1)} recorded at rung {rung.epoch:g}: {self._shown(values)}"
+        reason = f"rank {place} {at}; rank {last} or better continues"
+        return decision._replace(action="continue" if place <= last else "stop", reason=reason)
+
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         if value is not None:
             self.judge(trial, epoch, value)  # as in Ray, a completed trial's last value counts at a rung
         return []
@@ -53,6 +72,7 @@ class _Rung:
 
     def __init__(self, epoch: float) -> None:
         self.epoch, self.trials, self.rewards = epoch, set[int](), list[float]()
+        self.points = list[Point]()  # in place of the rewards, if there are several metrics
 
 
 def cutoff(rewards: Sequence[float], factor: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class HyperBand(Rule):
         bracket.live[trial] = math.inf
         bracket.was_full |= bracket.is_full()
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         bracket = self._of[trial]
         if epoch < bracket.rung:
             return RuleDecision(), []
@@ -89,7 +89,7 @@ class HyperBand(Rule):
         decided = dict(self._settled(bracket, trial))
         return decided.pop(trial, pause), list(decided.items())
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         bracket = self._of[trial]
         bracket.leave(trial)
         return self._settled(bracket, trial)

@@ -6,6 +6,7 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Median(Rule):
         # epoch -> the running means at that epoch, one per trial, in ascending order
         self._means: dict[int, list[float]] = defaultdict(list)
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         self._best[trial] = min(self._sign * value, self._best[trial])
         if epoch < self._grace:
             return RuleDecision(), []
@@ -50,7 +51,7 @@ class Median(Rule):
         decision = RuleDecision(action, rung=epoch, cutoff=cutoff, recorded=recorded, compared=own)
         return self._against_cutoff(f"best {self._metric}", own, decision), []
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         if value is not None and epoch >= self._grace:
             self._record(trial, epoch, self._sign * value)  # as in Ray, a completed trial's last result counts twice
         return []

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import replace
+from typing import Any
 
 from tuner.rules.asha import Asha
 from tuner.rules.promotion import Promotion
 from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
-from tuner.spec.experiment import MOST_RUNGS, Experiment, milestones
+from tuner.spec.experiment import Experiment, milestones
+from tuner.spec.option_values import MOST_RUNGS
 
 
 def at_length(rules: Experiment, epochs: int) -> Experiment:
@@ -54,13 +56,13 @@ class OwnLength(Rule):
         self._experiment, self._brackets, self._length = experiment, brackets, 0
         self._is_chosen = experiment.scheduler == "asha"  # whether asha or asha-promotion is chosen for good
         # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None for `ended`.
-        self._calls: list[tuple[int, int, float | None, bool | None]] = []
+        self._calls: list[tuple[int, int, Any, bool | None]] = []
         self._rule = self._new_rule()
 
     def added(self, trial: int) -> None:
         self._rule.added(trial)
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         self._calls.append((trial, epoch, value, saved))
         judged = self._rule.judge(trial, epoch, value, saved=saved)
         if self._is_chosen or judged[0].rung is None:
@@ -71,7 +73,7 @@ class OwnLength(Rule):
         self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
         return self._replace_rule(set())[0], []
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         self._calls.append((trial, epoch, value, None))
         return self._rule.ended(trial, epoch, value)
 

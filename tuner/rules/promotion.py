@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from typing import Any
 
+from tuner.rules.order import best_first
 from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
+from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 
 
@@ -20,8 +23,10 @@ class Promotion(Rule):
         super().__init__(experiment)
         self._brackets, self._best = Brackets(experiment, brackets), f"the best 1/{self._factor:g}"
         self._rungs = [
-            [PromotionRung(at, self._factor) for at in rungs if at < self._most] for rungs in self._brackets.rungs
+            [(OrderedRung if self._goals else PromotionRung)(at, self._factor) for at in rungs if at < self._most]
+            for rungs in self._brackets.rungs
         ]
+        self._values: dict[int, Any] = {}  # trial -> its last values, of several metrics
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._completed: set[int] = set()
@@ -29,7 +34,7 @@ class Promotion(Rule):
     def added(self, trial: int) -> None:
         self._completed.discard(trial)  # a resume may continue a trial that had ended
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         self._withdraw(trial)  # if pausing a trial failed, it trains on and no longer waits
         rungs = self._rungs[self._brackets.of(trial)]
         reached = sum(epoch >= rung.epoch for rung in rungs)
@@ -37,7 +42,9 @@ class Promotion(Rule):
             return RuleDecision(), []
         self._reached[trial] = reached
         rung = rungs[reached - 1]
-        promoted, others = rung.arrive(trial, self._sign * value), Decisions()
+        self._values[trial] = value
+        arrived = self._point(value) if self._goals else self._sign * value
+        promoted, others = rung.arrive(trial, arrived), Decisions()
         if promoted == trial:
             return self._decision("continue", trial, rung, self._among_best(trial, rung)), []
         if promoted is not None:
@@ -52,7 +59,7 @@ class Promotion(Rule):
         why = f"has no checkpoint to wait with at rung {rung.epoch:g}, not among {self._best} of the trials there"
         return self._decision("stop", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         self._withdraw(trial)
         if value is not None:
             self._completed.add(trial)  # only a trial that was not stopped by this rule has a value here
@@ -75,7 +82,7 @@ class Promotion(Rule):
 
     def _closing(self, trial: int, rung: PromotionRung) -> RuleDecision:
         why = f"not among {self._best} of the trials there"
-        if rung.cutoff is None:
+        if not rung.num_best:
             why = f"with too few trials there to promote {self._best} of them"
         end = f"waited at rung {rung.epoch:g} to the end of the search"
         return self._decision("stop", trial, rung, f"{end}, {why}: {self._missed(trial, rung)}")
@@ -86,19 +93,24 @@ class Promotion(Rule):
             self._waiting.pop(trial).leave(trial)
 
     def _decision(self, action: Action, trial: int, rung: PromotionRung, reason: str) -> RuleDecision:
-        cutoff = None if rung.cutoff is None else self._sign * rung.cutoff
+        cutoff = None if rung.cutoff is None or self._goals else self._sign * rung.cutoff
         bracket, recorded = self._brackets.of(trial), len(rung) - 1
         return RuleDecision(action, reason, rung.epoch, bracket, cutoff=cutoff, recorded=recorded)
 
     def _own(self, trial: int, rung: PromotionRung) -> str:
+        if self._goals:
+            return f"rank {rung.value(trial):.0f} of the {trials(len(rung))} there ({self._shown(self._values[trial])})"
         return f"{self._metric} {self._sign * rung.value(trial):.6g}"
 
     def _among_best(self, trial: int, rung: PromotionRung) -> str:
         assert rung.cutoff is not None
-        at = f"at rung {rung.epoch:g}; the cutoff is {self._sign * rung.cutoff:.6g}"
+        at = f"at rung {rung.epoch:g}"
+        at += "" if self._goals else f"; the cutoff is {self._sign * rung.cutoff:.6g}"
         return f"{self._own(trial, rung)} is among {self._best} of the {trials(len(rung))} {at}"
 
     def _missed(self, trial: int, rung: PromotionRung) -> str:
+        if rung.cutoff is not None and self._goals:
+            return self._own(trial, rung)
         if rung.cutoff is not None:
             why = f"the cutoff is {self._sign * rung.cutoff:.6g}, from {trials(len(rung))}"
         else:
@@ -130,14 +142,33 @@ class PromotionRung:
     def value(self, trial: int) -> float:
         return self._of[trial][0]
 
-    def arrive(self, trial: int, value: float) -> int | None:
+    def arrive(self, trial: int, value: Any) -> int | None:
         """Records a trial's value; returns the trial that is promoted, being among the best 1/factor now, or None."""
+        self._record(trial, value)
+        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
+        return self._waiting.pop(0)[2] if is_promoted else None
+
+    def _record(self, trial: int, value: Any) -> None:
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)
-        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
-        return self._waiting.pop(0)[2] if is_promoted else None
 
     def leave(self, trial: int) -> None:
         """Removes a trial from those that may be promoted; its value still counts."""
         del self._waiting[bisect_left(self._waiting, self._of[trial])]
+
+
+class OrderedRung(PromotionRung):
+    """A rung of trials with several metrics: a trial's value is its place among all, which each arrival may change."""
+
+    def __init__(self, epoch: float, factor: float) -> None:
+        super().__init__(epoch, factor)
+        self._points: dict[int, Point] = {}
+
+    def _record(self, trial: int, value: Any) -> None:
+        self._points[trial] = value
+        waiting, trials = {each for *_, each in self._waiting} | {trial}, list(self._points)
+        for place, at in enumerate(best_first(list(self._points.values())), 1):
+            self._of[trials[at]] = place, at, trials[at]
+        self._ranked = sorted(self._of.values())
+        self._waiting = [entry for entry in self._ranked if entry[2] in waiting]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment, milestones
 
 Action = Literal["continue", "stop", "pause"]
@@ -32,25 +33,26 @@ class Rule:
     """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
 
     Trials are numbered 0, 1, ... in the order in which they were suggested. Values are those of `Experiment.compared`,
-    with this metric's own sign.
+    with this metric's own sign. With several metrics, a value is a tuple, and trials are compared by `best_first`.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         self.in_force = experiment  # the options in force; asha and asha-promotion may change them during a search
         self._metric, self._sign = experiment.compared.metric, experiment.compared.sign
+        self._goals = experiment.aim.goals if experiment.aim.several else ()
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
     def added(self, trial: int) -> None:
         """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
 
-    def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
+    def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         """Decides on a report with a finite value before max_epochs, and on the paused trials that waited for it.
 
         `saved` says whether the trial has a checkpoint; without one, asha-promotion does not pause it.
         """
         return RuleDecision(), []
 
-    def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
+    def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         """Removes a trial that has ended; returns the decisions on paused trials that waited only for it.
 
         `value` is the trial's last value; None if the trial failed, diverged, or was stopped while it was paused.
@@ -64,6 +66,12 @@ class Rule:
     def learn_length(self, epochs: int, paused: Set[int]) -> Decisions:
         """Notes that a trial ended by itself after `epochs` < max_epochs; returns decisions on some `paused` trials."""
         return []
+
+    def _point(self, values: Any) -> Point:
+        return Point(0.0, tuple(goal.sign * value for goal, value in zip(self._goals, values, strict=True)))
+
+    def _shown(self, values: Any) -> str:
+        return ", ".join(f"{goal.metric} {value:.6g}" for goal, value in zip(self._goals, values, strict=True))
 
     def _against_cutoff(self, what: str, value: float, decision: RuleDecision) -> RuleDecision:
         """Adds the reason to a decision that compares a value with a cutoff."""

@@ -13,6 +13,7 @@ FEWEST_TO_PROMOTE = 20  # trials; with 10, asha-promotion pauses too many: its m
 # Number of trials. Mean regrets on LCBench with 4 workers, of random and of forest: .374 and .375 with 20 trials, .323
 # and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.
 FEWEST_TO_LEARN = 40
+FEWEST_TO_IMPROVE = 20  # number of trials, with several metrics or constraints
 MEANS = {  # searcher or scheduler that `auto` may choose -> what it does, for a user who does not know it
     "random": "draws each setting at random",
     "forest": "learns from earlier trials what to try next",
@@ -99,13 +100,14 @@ def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -
         return options.searcher, ""
     if scheduler == "bohb":
         return "bohb", ", the only one that works with scheduler bohb"
-    if scheduler not in ("asha", "asha-promotion"):
+    least = FEWEST_TO_LEARN if options.aim.simple else FEWEST_TO_IMPROVE
+    if scheduler not in ("asha", "asha-promotion") and options.aim.simple:
         return "random", f", because forest was not measured with {scheduler}"
     if "forest" not in traits.searchers:
         return "random", ", because forest cannot propose every parameter of this space"
-    if options.most_samples < FEWEST_TO_LEARN:
-        return "random", f", because {_meaning('forest')} needs --num-samples {FEWEST_TO_LEARN} or more"
-    return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more" if options.num_samples else ""
+    if options.most_samples < least:
+        return "random", f", because {_meaning('forest')} needs --num-samples {least} or more"
+    return "forest", f", because --num-samples is {least} or more" if options.num_samples else ""
 
 
 def as_before(options: Options, earlier: Experiment) -> Experiment:

@@ -12,15 +12,26 @@ import math
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from tuner.errors import RequestError
+from tuner.spec.constraints import Aim, aim_of, check_aim
 from tuner.spec.domains import literal, nested
-from tuner.spec.metrics import Goal, check_modes
-from tuner.spec.option_values import allowed_in, check_value, option, tuples
+from tuner.spec.metrics import Goal
+from tuner.spec.option_values import (
+    MOST_NUMBER,
+    MOST_RUNGS,
+    MOST_SAMPLES,
+    MOST_SECONDS,
+    allowed_in,
+    check_value,
+    option,
+    tuples,
+)
 
-SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
+SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna", "nsga2"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
 SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
@@ -35,6 +46,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "forest": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "hyperopt": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
+    "nsga2": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
 BUDGETS = ("time_budget", "gpu_hours", "cpu_hours", "epoch_budget")  # what may end a search before its last trial
@@ -44,36 +56,12 @@ EXTENDABLE = frozenset(
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds"}
 )
-MOST_SAMPLES = 1_000_000  # maximum number of trials, also if only a budget ends the search
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
-    "metric": (r".+", "give the name of a reported metric"),
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-# Allowed ranges of options. Values may come from an HTTP request or a stranger's file; huge ones would slow the checks.
-MOST_EPOCHS = 1_000_000
-MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; a rung costs memory, and time per report
-BOUNDS = {
-    "num_samples": (0, MOST_SAMPLES),
-    "max_epochs": (1, MOST_EPOCHS),
-    "grace_period": (1, MOST_EPOCHS),
-    "brackets": (1, MOST_RUNGS),
-    "perturbation_interval": (0, MOST_EPOCHS),
-    "workers_per_trial": (1, 10_000),
-    "max_failures": (0, 1_000_000),
-    "gpu_hours": (0, 1_000_000_000),
-    "cpu_hours": (0, 1_000_000_000),
-    "epoch_budget": (0, 1_000_000_000),
-    "max_concurrent_trials": (0, 1_000_000),
-    "confirm": (0, 1000),
-    "confirm_seeds": (2, 1000),
-    "seed": (0, 2**32 - 1),
-    "priority": (-100, 100),
-}
-MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
-MOST_NUMBER = 1e6  # maximum number of CPUs, and of GPUs, of a trial; maximum reduction factor
 BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` that are no fields of `Options`
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
@@ -105,10 +93,14 @@ class Options:
     """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
     scheduler: Literal[Auto, SchedulerName] = AUTO
     """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
-    metric: str = "loss"
-    """Reported metric to optimize; the space's own value takes precedence over the default."""
-    mode: Literal["min", "max"] = "min"
-    """Minimize or maximize the metric; the space's own value takes precedence over the default."""
+    metric: str | tuple[str, ...] = "loss"
+    """Reported metric to optimize, or several: the answer is then their Pareto front. The space's own value takes
+    precedence over the default."""
+    mode: Literal["min", "max"] | tuple[str, ...] = "min"
+    """Minimize or maximize the metric, for each metric; the space's own value takes precedence over the default."""
+    constraint: tuple[str, ...] = ()
+    """Limit of a reported metric that the answer must keep: 'size_mb <= 10'. With 'at start' after it, the first report
+    that breaks it ends the trial."""
     prune_by: str = ""
     """Reported metric that the scheduler compares, if --metric comes rarely or last. Empty = --metric."""
     prune_mode: Literal["min", "max"] = "min"
@@ -173,14 +165,13 @@ class Options:
     """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
-        for name in ("point", "start_from", "prior", "stop"):
+        for name in ("metric", "mode", "constraint", "point", "start_from", "prior", "stop"):
             object.__setattr__(self, name, tuples(getattr(self, name)))  # JSON has lists, but no tuples
+        for name in ("metric", "mode"):
+            if type(value := getattr(self, name)) is tuple and len(value) == 1:
+                object.__setattr__(self, name, value[0])
         for field in dataclasses.fields(self):
             check_value(self, field.name)
-        for name, (least, most) in BOUNDS.items():
-            value = getattr(self, name)
-            if value != AUTO and not least <= value <= most:
-                raise RequestError(f"{option(name)} {value}: must be {least:,} or more, at most {most:,}")
         if not (self.num_samples or self.budgets):
             given = ", ".join(map(option, BUDGETS))
             raise RequestError(f"--num-samples 0: must be 1 or more; or give what ends the search ({given})")
@@ -195,7 +186,8 @@ class Options:
         self._check_resources()
         self._check_pair()
         self._check_names()
-        self.time_budget_s, self.trial_timeout_s, self.points, self.guess, self.limits  # noqa: B018  (raise for a wrong value)
+        # Each of these raises an error for a wrong value.
+        self.time_budget_s, self.trial_timeout_s, self.points, self.guess, self.limits, self.aim  # noqa: B018
 
     @property
     def time_budget_s(self) -> float | None:
@@ -237,8 +229,12 @@ class Options:
         return limits
 
     @property
-    def wanted(self) -> Goal:  # what the answer is chosen by, and what the searcher learns
-        return Goal(self.metric, self.mode)
+    def wanted(self) -> Goal:  # what the answer is chosen by, and what the searcher learns; of several, the first one
+        return self.aim.goals[0]
+
+    @cached_property
+    def aim(self) -> Aim:
+        return aim_of(self.metric, self.mode, self.constraint)
 
     @property
     def compared(self) -> Goal:  # what the scheduler's rule compares
@@ -322,7 +318,7 @@ class Experiment(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         # These checks need the final options; those of `Options` may still lack the space's defaults.
-        check_modes(self.wanted, self.prune_by, self.prune_mode)
+        check_aim(self)
         if self.grace_period > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from tuner.errors import RequestError, nearest
 
 LARGER = {"accuracy", "acc", "auc", "f1"}  # words in the names of metrics whose larger values are better
 SMALLER = {"loss", "error", "perplexity"}  # words in the names of metrics whose smaller values are better
+MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larger neg_log_loss is better
 
 
@@ -27,6 +29,25 @@ class Goal(NamedTuple):
     def value(self, metrics: Mapping[str, Any]) -> Any:
         """Returns a report's value of this metric; None if the report has none."""
         return metrics.get(self.metric)
+
+
+def finite(value: Any) -> float | None:
+    """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
+
+
+def finite_all(value: Any) -> Any:
+    """Returns a finite value, or a tuple of values that are all finite; else None."""
+    if isinstance(value, tuple):
+        return None if None in map(finite, value) else value
+    return finite(value)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def check_modes(wanted: Goal, prune_by: str, prune_mode: str) -> None:

@@ -17,6 +17,29 @@ KINDS = {  # class of an option's value -> how an error text names it
     tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
 }
 TIMES = ("time_budget", "trial_timeout")
+MOST_SAMPLES = 1_000_000  # maximum number of trials, also if only a budget ends the search
+# Allowed ranges of options. Values may come from an HTTP request or a stranger's file; huge ones would slow the checks.
+MOST_EPOCHS = 1_000_000
+MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; a rung costs memory, and time per report
+BOUNDS = {
+    "num_samples": (0, MOST_SAMPLES),
+    "max_epochs": (1, MOST_EPOCHS),
+    "grace_period": (1, MOST_EPOCHS),
+    "brackets": (1, MOST_RUNGS),
+    "perturbation_interval": (0, MOST_EPOCHS),
+    "workers_per_trial": (1, 10_000),
+    "max_failures": (0, 1_000_000),
+    "gpu_hours": (0, 1_000_000_000),
+    "cpu_hours": (0, 1_000_000_000),
+    "epoch_budget": (0, 1_000_000_000),
+    "max_concurrent_trials": (0, 1_000_000),
+    "confirm": (0, 1000),
+    "confirm_seeds": (2, 1000),
+    "seed": (0, 2**32 - 1),
+    "priority": (-100, 100),
+}
+MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
+MOST_NUMBER = 1e6  # maximum number of CPUs, and of GPUs, of a trial; maximum reduction factor
 
 
 def check_value(options: Any, name: str) -> None:
@@ -30,10 +53,17 @@ def check_value(options: Any, name: str) -> None:
     elif isinstance(value, tuple):
         fits = fits and _are_words(value, depth=2 if name == "point" else 1)
     if fits:
+        least, most = BOUNDS.get(name, (0, 0))
+        if name in BOUNDS and not isinstance(value, str) and not least <= value <= most:
+            raise RequestError(f"{option(name)} {value}: must be {least:,} or more, at most {most:,}")
         return
     short = isinstance(value, (str, float, int, type(None))) and not is_huge
     shown = (repr if str in allowed else str)(value)[:50] if short else f"({type(value).__name__})"
-    texts = ["a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each] for each in allowed if each in KINDS]
+    texts = [
+        "a text such as 90s, 30m or 2h" if name in TIMES else KINDS[each]
+        for each in allowed
+        if each in KINDS and (each is not tuple or len(allowed) == 1)
+    ]
     if choices:
         listed = ", ".join(choices) + (nearest(value, choices) if isinstance(value, str) else "")
         texts += [f"one of {listed}" if len(choices) > 1 else listed]

@@ -11,13 +11,15 @@ from tuner.errors import RequestError
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
+from tuner.spec.constraints import written
 from tuner.spec.experiment import Options, with_fields
 from tuner.training.task import Task, callable_with
 
 # Field -> the classes of its values, and what an error text asks for. The other fields have checks of their own.
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "task": ((Task, type(None)), "a Task, such as Task(data=..., model=..., optimizer=...)"),
-    "metric": ((str,), 'the name of a metric, such as "loss"'),
+    "metric": ((str, Sequence), 'the name of a metric, such as "loss", or several names'),
+    "constraints": ((Mapping,), 'a dict, metric -> limit, such as {"size_mb": "<= 10"}'),
     "prune_by": ((str,), 'the name of a metric that every report has, such as "loss"'),
     "points": ((Sequence,), 'a list of settings, such as [{"lr": 0.01}]'),
     "prior": ((Mapping,), 'a dict, parameter -> guessed value, such as {"lr": 1e-3}'),
@@ -39,8 +41,10 @@ class Space:
         task: the training functions. Give either `task` or `train`.
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
-        metric: the reported metric to optimize.
-        mode: "min" or "max": whether to minimize or maximize the metric.
+        metric: the reported metric to optimize, or several, such as ("accuracy", "latency_ms").
+        mode: "min" or "max": whether to minimize or maximize the metric; with several metrics, one mode for each.
+        constraints: metric -> the limit that the answer must keep, such as {"size_mb": "<= 10"}. With "<= 10 at start",
+            the first report that breaks it ends the trial.
         prune_by: the reported metric that the scheduler compares instead of `metric`, which may then come rarely, or
             once at a trial's end. Every report must have `prune_by`. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
@@ -65,8 +69,9 @@ class Space:
     params: Mapping[str, Any]
     task: Task | None = None
     train: Callable[[dict[str, Any]], Any] | None = None
-    metric: str = "loss"
-    mode: str = "min"
+    metric: str | Sequence[str] = "loss"
+    mode: str | Sequence[str] = "min"
+    constraints: Mapping[str, Any] = field(default_factory=dict)
     prune_by: str = ""
     prune_mode: str = "min"
     max_epochs: int = 10
@@ -136,6 +141,7 @@ class Space:
             point=tuple(domains.words(point) for point in self.points),
             prior=domains.words(self.prior),
             stop=domains.words(self.stop),
+            constraint=written(self.constraints),
         )
 
     @cached_property

@@ -288,7 +288,8 @@ def with_line(text: str, path: Path | None) -> str:
 
 def metric_option(space: LoadedSpace, metric: str, field: str = "metric") -> str:
     """Names the source of a search's metric: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
-    if metric != getattr(space.space, field):
+    own = getattr(space.space, field)
+    if metric not in ((own,) if isinstance(own, str) else own):
         return f"{option(field)} {metric}"
     line = line_written(space.path, rf"\b{field}\s*=")
     return f"{field}={metric!r}{line and f' ({shown_path(space.path)}, {line})'}"

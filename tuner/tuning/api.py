@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
+from tuner.spec.constraints import written
 from tuner.spec.domains import words
 from tuner.spec.experiment import Options, Table, with_fields
 from tuner.spec.script import importing, running
@@ -67,9 +68,9 @@ def search(
         dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.
         table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
-            a list of settings to try first; `stop` maps a metric to the value at which a trial ends; `prior` maps
-            parameters to guesses; `start_from` is an experiment, a best/config.json or a table of settings (.csv), or a
-            list of these.
+            a list of settings to try first; `stop` maps a metric to the value at which a trial ends; `constraint` maps
+            a metric to its limit, such as `{"size_mb": "<= 10"}`; `prior` maps parameters to guesses; `start_from` is
+            an experiment, a best/config.json or a table of settings (.csv), or a list of these.
 
     Raises:
         RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
@@ -106,12 +107,14 @@ def load(folder: str | PathLike[str]) -> SearchResult:
         return load_result(_path(folder))
 
 
-def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, trust: bool = False) -> BestModel:
+def load_best(
+    folder: str | PathLike[str], *, space: AnySpace | None = None, trust: bool = False, point: int = 0
+) -> BestModel:
     """Loads the best model of a search from its folder; see `tuner.tuning.answer.best.load_best`."""
     from tuner.tuning.answer.best import load_best as load_model
 
     with in_python():
-        return load_model(_path(folder), space=space, trust=trust)
+        return load_model(_path(folder), space=space, trust=trust, point=point)
 
 
 def _path(folder: object) -> str:
@@ -161,6 +164,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     checked = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in options.items()}
     if isinstance(checked.get("prior"), Mapping):
         checked["prior"] = words(checked["prior"])
+    if isinstance(checked.get("constraint"), Mapping):
+        checked["constraint"] = written(checked["constraint"])
     if "stop" in checked:
         stop = checked["stop"]
         if not isinstance(stop, (Mapping, list, tuple)):

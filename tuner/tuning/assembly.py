@@ -104,7 +104,9 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         may_start=(lambda: True) if pbt else scheduler.may_start,
         is_over=lambda: bool(stopper.reason),
     )
-    files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
+    # With constraints, or several metrics, only the search's end shows whose files the answer needs.
+    few = loaded_space.space.train and experiment.aim.simple
+    files = TrialFiles(experiment.folder, tracker.best) if few else None
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
     # limits it: to one more than the number of trials that may run at once.

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.records import Folding, finite
 from tuner.record.texts import counted, duration
+from tuner.rules.order import best_first
+from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
@@ -43,7 +45,8 @@ class Spent:
     """What is known of a trial's cost and value."""
 
     epoch: int = 0  # its last epoch
-    best: float = math.inf  # its best value, as a loss
+    best: float = math.inf  # its best value of the reports that break no constraint, as a loss
+    point: Point | None = None  # its last report, if there are several metrics
     since: float = math.nan  # unix time of its last start or report
     resources: Sequence[float] = (0.0, 0.0)  # its CPUs and GPUs
     first_s: float = math.nan  # seconds from its last start to the first report after it; nan without that report
@@ -58,6 +61,7 @@ class Budget:
         self.limits = experiment.budgets
         self.finishing: set[str] = set()  # trials that train to their last epoch, whatever the rule says of them
         self._experiment, self._begun, self._compared = experiment, time.monotonic(), experiment.compared
+        self._aim = experiment.aim
         self._per_trial, self._concurrent = (resources.cpus, resources.gpus), resources.concurrent
         self._num_epochs, self._cpu_s, self._gpu_s, self._before_s = 0, 0.0, 0.0, 0.0
         self._trials: dict[str, Spent] = {}
@@ -97,7 +101,10 @@ class Budget:
         if kind == "report":
             self._num_epochs += 1
             trial.epoch = max(trial.epoch, event["epoch"])
-            value = finite(self._compared.value(event["metrics"]))
+            broken = self._aim.broken_by(event["metrics"])
+            value = None if broken else finite(self._compared.value(event["metrics"]))
+            if self._aim.several:
+                trial.point = self._aim.point(event["metrics"]) or trial.point
             trial.best = min(trial.best, math.inf if value is None else self._compared.sign * value)
         elif kind in ("trial_failed", "trial_ended") or event.get("action") == "pause":
             self._running.pop(trial_id, None)
@@ -186,8 +193,16 @@ class Budget:
         return f"trains to its last epoch: the best of the paused trials for which {self.name} suffices"
 
     def _is_training_best(self) -> bool:
-        best = min(self._trials, key=lambda trial_id: self._trials[trial_id].best, default="")
+        best = min(self._trials, key=self._standings().__getitem__, default="")
         return best in self._running and (best in self.finishing or self._experiment.scheduler != "asha-promotion")
+
+    def _standings(self) -> dict[str, float]:
+        """Trial -> its best value as a loss; with several metrics, its place in the order of `best_first`."""
+        if not self._aim.several:
+            return {trial_id: trial.best for trial_id, trial in self._trials.items()}
+        points = {trial_id: trial.point for trial_id, trial in self._trials.items() if trial.point}
+        order = [list(points)[at] for at in best_first(list(points.values()))]
+        return dict.fromkeys(self._trials, math.inf) | {trial_id: place for place, trial_id in enumerate(order)}
 
     @property
     def epoch_s(self) -> float | None:
@@ -255,14 +270,15 @@ class Budget:
         if not self.fits(rest, to_come):
             return f"waits: its other {counted(rest.epochs, 'epoch')} need more than is left of {self.name}"
         best = self._best(paused, to_come, rules)
-        if not best or self._trials[trial_id].best <= self._trials[best].best:
+        standings = self._standings()
+        if not best or standings[trial_id] <= standings[best]:
             return ""
         after = self._leg(trial_id, rules).and_then(self.rest(best, rules))
         return "" if self.fits(after, to_come) else f"waits: what is left of {self.name} is for the better trial {best}"
 
     def _best(self, paused: Iterable[str], to_come: Cost, rules: Experiment) -> str:
         """Returns the best of the paused trials that can train to their last epoch; '' if none can."""
-        for trial_id in sorted(paused, key=lambda trial_id: self._trials[trial_id].best):
+        for trial_id in sorted(paused, key=self._standings().__getitem__):
             if trial_id not in self.finishing and self.fits(self.rest(trial_id, rules), to_come):
                 return trial_id
         return ""

@@ -20,7 +20,7 @@ from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
-from tuner.spec.metrics import reached
+from tuner.spec.metrics import finite_all, is_number, reached
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import Budget
 
@@ -68,11 +68,12 @@ class SearchScheduler(TrialScheduler):
         self.max_epochs = experiment.max_epochs
         self.ends: dict[str, TrialEnd] = {}  # trial -> how it will end; until its `trial_ended` event
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
-        self._compared, self._wanted = experiment.compared, experiment.wanted
+        self._compared, self._wanted, self._aim = experiment.compared, experiment.wanted, experiment.aim
         self._compared_option = compared_option or f"--{'prune-by' if experiment.prune_by else 'metric'} {self.metric}"
         self._budget = budget or Budget(experiment, Resources(1, 0, 1))
         self.any_usable = resumed  # whether a report of any session had the compared metric and --stop's metrics
         self._answered: set[str] = set()  # trials with a finite value of the wanted metric
+        self._broken: set[str] = set()  # trials that broke a constraint which must hold from the start
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: dict[str, str] = {}  # trial -> the name of its newest checkpoint, if it has saved one
@@ -85,6 +86,10 @@ class SearchScheduler(TrialScheduler):
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self.repeats = False  # whether the decision on the present report is recorded
         self.run_first: list[Trial] = []  # trials that ran when the resumed search stopped; they run before all others
+
+    def value_of(self, metrics: dict[str, Any]) -> Any:
+        """Returns what the rule compares of a report: a value, or a tuple of several; None if the report lacks one."""
+        return self._aim.values(metrics) if self._aim.several else self._compared.value(metrics)
 
     def num_promoted(self) -> int:
         """Returns how many promoted trials wait for a worker; they take precedence over new trials."""
@@ -185,11 +190,14 @@ class SearchScheduler(TrialScheduler):
         epochs = result.get(EPOCH, 0)
         if self._is_known(trial):  # false for a trial that the rule has stopped while the trial waited
             self._move(trial, None)
-            value = self._compared.value(result)
+            value = self.value_of(result)
             if value is None and epochs:  # the last report has only the wanted metric
                 _, value = self._last.get(trial.trial_id, (0, None))
+            if trial.trial_id in self._broken:
+                value = None
             if not confirms(trial):
-                self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, finite(plain(value))))
+                value = finite_all(value if isinstance(value, tuple) else plain(value))
+                self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
@@ -204,7 +212,7 @@ class SearchScheduler(TrialScheduler):
         named = result.keys() - NOT_METRICS
         metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
-        value, answers = self._compared.value(metrics), finite(self._wanted.value(metrics)) is not None
+        value, answers = self.value_of(metrics), self._aim.losses(metrics) is not None
         if is_last := value is None and answers:  # a function may report the wanted metric alone, at its end
             saved = saved or self._saved.get(trial_id)
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
@@ -222,14 +230,18 @@ class SearchScheduler(TrialScheduler):
             return self._stop(trial_id, RuleDecision("stop", refused), "failed")
         self.any_usable = True
         self._answered |= {trial_id} if answers else set()
-        assert isinstance(value, (int, float))  # `_refuse` has checked this
-        if finite(value) is None:
+        if finite_all(value) is None:
             # The rule does not get NaN or infinity: if it counted as the worst value, it would distort the percentile.
-            reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
+            name, own = self._aim.first_not(finite_all, self._compared, metrics)
+            reason = f"{name} is {own} at epoch {epoch}: the training diverged"
             return self._stop(trial_id, RuleDecision("stop", reason))
+        if broken := self._aim.broken_by(metrics, at="start"):
+            self._broken.add(trial_id)
+            return self._stop(trial_id, RuleDecision("stop", f"breaks a constraint at epoch {epoch}: {broken}"))
         if reason := self._completes(trial_id, epoch, metrics) or (RETURNED if final else ""):
             return self._stop(trial_id, RuleDecision("stop", reason), "completed")
-        result[self.metric] = value
+        if not self._aim.several:
+            result[self.metric] = value
         if saved is not None:
             self._saved[trial_id] = saved
         asks = epoch < self.max_epochs and not confirms(trial)
@@ -269,7 +281,7 @@ class SearchScheduler(TrialScheduler):
         if trial_id in self._budget.finishing:
             decision, others = RuleDecision(), Decisions()
         else:
-            decision, others = self._rule.judge(int(trial_id), result[EPOCH], result[self.metric], saved=saved)
+            decision, others = self._rule.judge(int(trial_id), result[EPOCH], self._last[trial_id][1], saved=saved)
         if decision.rung is not None:
             self._at[trial_id] = decision
         if self._rule.in_force.scheduler != scheduler:
@@ -330,7 +342,7 @@ class SearchScheduler(TrialScheduler):
         A trial that has never reported the wanted metric may send one report after its last epoch: a function often
         computes this metric after its loop.
         """
-        if reason := reached(self._experiment.limits, (self._wanted, self._compared), {EPOCH: epoch, **metrics}):
+        if reason := reached(self._experiment.limits, (*self._aim.goals, self._compared), {EPOCH: epoch, **metrics}):
             return reason
         ends = epoch > self.max_epochs or (epoch == self.max_epochs and trial_id in self._answered)
         return f"trained its {self.max_epochs} epochs" if ends else ""
@@ -338,17 +350,18 @@ class SearchScheduler(TrialScheduler):
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Returns why a report cannot be compared, empty if it can; stops the search if no report was usable so far."""
         missing = [name for name in self._experiment.limits if name not in {*metrics, EPOCH, self._wanted.metric}]
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self.any_usable or not missing):
+        if all(map(is_number, value if isinstance(value, tuple) else [value])) and (self.any_usable or not missing):
             return ""
+        compared, found = self._aim.first_not(is_number, self._compared, metrics)
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        option, name = self._compared_option, self.metric
-        if self.metric in metrics and missing:
+        option, name = self._compared_option, compared
+        if compared in metrics and missing:
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:
             what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
             hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
         else:
-            what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
+            what = f"reports {compared!r} as {found!r} at epoch {epoch}, which is not a number"
             hint = "; report a number"
         if not self.any_usable:
             then = f"; then give another --name, as the folder of {self._experiment.name!r} keeps this attempt"

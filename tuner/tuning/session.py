@@ -42,12 +42,12 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options in place of its own; adds --point and --stop to a space's own.
+        """Returns `default` with the caller's options in place of its own; adds --point, --stop ... to a space's own.
 
         A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
         settings (refine) or the population (pbt) needs one.
         """
-        added = () if isinstance(default, Experiment) else ("point", "prior", "stop")
+        added = () if isinstance(default, Experiment) else ("point", "prior", "stop", "constraint")
         needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
         if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
             self.given.setdefault("num_samples", 0)

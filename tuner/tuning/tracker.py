@@ -41,7 +41,7 @@ class Tracker:
     """Follows a search through `hear`, which must get each event once; an event takes constant time."""
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
-        self._wanted, self._compared = experiment.wanted, experiment.compared
+        self._wanted, self._compared, self._aim = experiment.wanted, experiment.compared, experiment.aim
         self._sign = self._wanted.sign
         self._best: dict[bool, tuple[float, str]] = {}  # saved a checkpoint? -> best value (as a loss), its trial
         self._hopeful = False  # whether a trial has completed, in any session
@@ -123,6 +123,8 @@ class Tracker:
             return
         if trial.best is None or self._sign * value < self._sign * trial.best:
             trial.best = value
+        if self._aim.broken_by(metrics):
+            return
         if saved not in self._best or self._sign * value < self._best[saved][0]:
             self._best[saved] = self._sign * value, trial_id
 

@@ -99,19 +99,17 @@ def begin_task(num_threads: int, gpus: float) -> bytes | None:
         return (Path(folder) / STATE).read_bytes()
 
 
-def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
-    """Trains to the last epoch by a `Training` or a group of workers; `best` is the best value so far, as a loss."""
-    wanted, compared, most = setup.experiment.wanted, setup.experiment.compared, setup.spec.max_epochs
+def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
+    """Trains to the last epoch by a `Training` or a group of workers; `best` is that of `Aim.improved` so far."""
+    aim, compared, most = setup.experiment.aim, setup.experiment.compared, setup.spec.max_epochs
     while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
         report["training_iteration"] = training.epoch
-        if training.epoch < most and reached(setup.experiment.limits, (wanted, compared), report):
+        if training.epoch < most and reached(setup.experiment.limits, (*aim.goals, compared), report):
             report |= training.final_metrics()
-        value = finite(wanted.value(report))
-        improved = value is not None and wanted.sign * value < best
-        best = wanted.sign * value if improved and value is not None else best
+        improved, best = aim.improved(best, report)
         report["improved"] = training.epoch if improved else 0
-        if math.isfinite(compared.value(report)):
+        if all(finite(goal.value(report)) is not None for goal in (aim.goals if aim.several else (compared,))):
             patiently(report_with, report, training.state(best))
         else:
             tune.report(report)
@@ -129,7 +127,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     experiment = setup.experiment
-    reporter = begin_reports(experiment.metric)
+    reporter = begin_reports(experiment.wanted.metric)
     random.seed(spec.seed)
     np.random.seed(spec.seed)
     if "torch" in sys.modules:

@@ -77,10 +77,10 @@ class AuditResult:
 
 def result_of(record: ExperimentRecord) -> AuditResult | None:
     """Returns the audit so far; None without an audit or a winner. A damaged audit.json raises a RequestError."""
-    saved, winner, metric = read_audit(record.experiment.folder), record.best(), record.experiment.metric
+    saved, winner, metric = read_audit(record.experiment.folder), record.best(), record.experiment.wanted.metric
     if saved is None or winner is None:
         return None
-    value, sign = winner[1].metrics[metric], sign_of(record.experiment.mode)
+    value, sign = winner[1].metrics[metric], sign_of(record.experiment.wanted.mode)
     trials = [replace(t, beats=t.best is not None and sign * t.best < sign * value) for t in saved.trials]
     # Only trials that are still pruned and not the winner count: an extended search may have changed both.
     pruned = {trial.id for trial in prunable(record)}

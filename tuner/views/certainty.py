@@ -27,7 +27,7 @@ def certainty(record: ExperimentRecord) -> str:
     best = settings[0]
     if best.mean is None:
         return "Not confirmed: no training with another seed has a finite value."
-    metric, seeds = record.experiment.metric, counted(len(best.values), "other seed")
+    metric, seeds = record.experiment.wanted.metric, counted(len(best.values), "other seed")
     said = f"The setting of trial {best.trial} has the mean {metric} {formatted(best.mean)} over {seeds}"
     if best.low is not None and best.high is not None and best.best_probability is not None:
         said += f", with 95 % confidence {formatted(best.low)} to {formatted(best.high)}"
@@ -70,14 +70,18 @@ def _ignores_seed(settings: tuple[ConfirmedSetting, ...]) -> bool:
 def _best_two(record: ExperimentRecord) -> str:
     """Says how far apart the best two settings are, beside the wobble of their curves; empty with fewer."""
     e = record.experiment
+    if e.aim.several:
+        return ""
     pair = [each.original for each in repeated(replace(e, confirm=2), record.stats)]
     if len(pair) < 2 or e.scheduler == "pbt":
         return ""
-    one, two = (trial.best_value(*e.wanted) for trial in pair)
-    curves = [[finite(report.metrics.get(e.metric)) for report in trial.reports] for trial in pair]
+    one, two = (trial.best_value(e.aim) for trial in pair)
+    curves = [[finite(report.metrics.get(e.wanted.metric)) for report in trial.reports] for trial in pair]
     known = [w for curve in curves if (w := wobble([value for value in curve if value is not None])) is not None]
     gap, names = abs(one - two), " and ".join(trial.id for trial in pair)
-    said = f"The best two settings, of trials {names}, are {formatted(gap)} apart in {e.metric}, each with one seed"
+    said = (
+        f"The best two settings, of trials {names}, are {formatted(gap)} apart in {e.wanted.metric}, each with one seed"
+    )
     if not known:
         return f"{said}; their curves are too short to show how much chance moves them."
     moved = math.sqrt(sum(each**2 for each in known) / len(known))

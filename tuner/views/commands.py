@@ -66,7 +66,14 @@ def audit_command(record: ExperimentRecord) -> str:
 def confirm_command(record: ExperimentRecord) -> str:
     """Returns the command that confirms the best settings; empty if the search did, has one setting, or goes on."""
     e = record.experiment
-    if e.confirm or e.scheduler == "pbt" or record.state != "finished" or record.refused or not record.best():
+    if (
+        e.confirm
+        or e.aim.several
+        or e.scheduler == "pbt"
+        or record.state != "finished"
+        or record.refused
+        or not record.best()
+    ):
         return ""
     number = len(repeated(replace(e, confirm=MOST_CONFIRMED), record.stats))
     more = [] if e.num_samples else [f"--num-samples {len(record.searched)}"]
@@ -76,7 +83,7 @@ def confirm_command(record: ExperimentRecord) -> str:
 
 def num_audited(record: ExperimentRecord) -> int:
     """Returns how many pruned trials an audit finishes: at most MOST_AUDITED; 0 without a best trial."""
-    return min(MOST_AUDITED, len(prunable(record))) if record.best() else 0
+    return min(MOST_AUDITED, len(prunable(record))) if record.best() and not record.experiment.aim.several else 0
 
 
 def start_again(record: ExperimentRecord, *options: str) -> str:

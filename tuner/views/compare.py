@@ -118,9 +118,9 @@ def compared_of(record: ExperimentRecord) -> Compared:
     found = steps[-2] if steps else None
     row = ComparedRow(
         experiment.name,
-        metric=experiment.metric,
-        mode=experiment.mode,
-        best=winner[1].metrics[experiment.metric] if winner else None,
+        metric=experiment.wanted.metric,
+        mode=experiment.wanted.mode,
+        best=winner[1].metrics[experiment.wanted.metric] if winner else None,
         trial=winner[0].id if winner else "",
         best_epochs=found.epochs if found else None,
         best_s=found.seconds if found else None,
@@ -177,7 +177,7 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
     """Collects the trials' best values, and their values at each epoch 1, 2, 4, ... that nine of ten trials reached."""
-    sign, found, last = sign_of(record.experiment.mode), {}, shared_epoch(record)
+    sign, found, last = sign_of(record.experiment.wanted.mode), {}, shared_epoch(record)
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
         values = enumerate(trial_values(record, choice))
         ranked = sorted((sign * value, record.trials[index].id) for index, value in values if value is not None)
@@ -192,7 +192,7 @@ def _options(record: ExperimentRecord) -> dict[str, str]:
     """Returns the search's options, and the versions of its code, as text."""
     experiment, facts = record.experiment, record.facts
     if facts.get("foreign"):
-        return {"metric": experiment.metric, "mode": experiment.mode}
+        return {"metric": experiment.wanted.metric, "mode": experiment.wanted.mode}
     options = values_of(experiment)
     del options["name"], options["results"]
     versions, space = facts.get("versions"), facts.get("space", {})

@@ -58,7 +58,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     if trial is None:
         return None
     experiment = record.experiment
-    best, saved = trial.best(experiment.metric, experiment.mode), SavedCheckpoints(experiment.folder)
+    best, saved = trial.best(experiment.aim), SavedCheckpoints(experiment.folder)
     retrain = ""
     if record.retrainable and trial.reports:
         retrain = command("train", shlex.quote(str(experiment.folder)), f"--trial {shlex.quote(trial.id)}")
@@ -66,7 +66,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
         row=trial_rows(record, [trial])[0],
         decisions=[decision_row(trial, decision) for decision in trial.decisions],
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
-        figure=draw_metrics(trial, experiment.compared.metric, best.epoch if best else None, experiment.metric),
+        figure=draw_metrics(trial, experiment.compared.metric, best.epoch if best else None, experiment.wanted.metric),
         cost=cost_of(trial),
         checkpoint=next((r.checkpoint for r in reversed(trial.reports) if r.checkpoint and r.checkpoint in saved), ""),
         retrain=retrain,

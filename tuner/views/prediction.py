@@ -65,7 +65,7 @@ def prediction(record: ExperimentRecord) -> list[PredictionRow]:
         for key, decision in at_rungs.items():
             at_rung, at_end = pairs.setdefault(key, ([], []))
             at_rung += _pair(decision, compared, wanted, _at(trial, decision.epoch, wanted))
-            best = trial.best_value(*wanted) if trial.status == "completed" else None
+            best = trial.best_value(record.experiment.aim) if trial.status == "completed" else None
             at_end += _pair(decision, compared, wanted, best)
     order = sorted(pairs, key=lambda key: [-1 if part is None else part for part in key])
     return [PredictionRow(key[2], key[1], key[0], *map(rank_correlation, pairs[key])) for key in order]
@@ -113,6 +113,6 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 def described(record: ExperimentRecord, most: int) -> str:
     """Returns sentences about the first `most` rungs, each after a space; empty if `prediction` has no row."""
-    rows, wanted = prediction(record), record.experiment.metric
+    rows, wanted = prediction(record), record.experiment.wanted.metric
     each = [f"at rung {row.rung:g}, {row.at_rung} there and {row.at_end} that completed" for row in rows[:most]]
     return f" Rank correlation with {wanted[:40]} (95 % interval): {'; '.join(each)}." if each else ""

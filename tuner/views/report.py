@@ -20,7 +20,7 @@ from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
 from tuner.views.prediction import prediction
-from tuner.views.tables import best_row, decision_rows, notices, rung_rows, trial_rows
+from tuner.views.tables import best_row, decision_rows, front_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
 
@@ -99,10 +99,13 @@ def _summary(record: ExperimentRecord) -> list[str]:
     lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
         found = f"trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
-        lines.append(escaped(f"Best {e.metric} {formatted(best.value)}: {found}"))
+        what = "Knee of the Pareto front" if e.aim.several else f"Best {e.wanted.metric} {formatted(best.value)}"
+        lines.append(escaped(f"{what}: {found}"))
+        if broken := record.broken():
+            lines.append(escaped(f"No trial keeps all constraints; this one breaks them least: {broken}."))
     elif not record.refused:
-        lines.append(escaped(f"No trial reported a finite {e.metric}."))
-    if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
+        lines.append(escaped(f"No trial reported a finite {e.wanted.metric}."))
+    if e.scheduler in REPLAYED and any(t.decisions for t in record.trials) and not e.aim.several:
         repeated = f"{reproduced(record)} of the {len(record.stats.stopped)} recorded prunes"
         lines.append(f"Check: with the search's own rules, a replay repeats {repeated}.")
     shown = [f"<p>{line}</p>" for line in lines]
@@ -133,10 +136,11 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     shown = [
         _table("Confirmed settings", "trial mean low high best_probability single luck epochs config",
                record.confirmation.settings),
+        _table("Pareto front, its knee first", "point trial epoch values config", front_rows(record)),
         parts["curves"], parts["rung_values"], parts["lineage"],
         _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
                "would_pass_now", rung_rows(record), {"best": f"best {e.compared.metric}"} if e.prune_by else {}),
-        _table(f"How well {e.compared.metric} predicts {e.metric}", "rung bracket band at_rung at_end",
+        _table(f"How well {e.compared.metric} predicts {e.wanted.metric}", "rung bracket band at_rung at_end",
                prediction(record)),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS), {"value": e.compared.metric} if e.prune_by else {}),
@@ -149,7 +153,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
                "saved share", cost_rows(record)),
         _table("Trials", "trial status best best_epoch last epochs seconds cpu_hours gpu_hours config reason",
                trial_rows(record, record.trials[:MOST_TRIALS]),
-               {"best": f"best_{e.metric}", "last": f"last_{e.metric}"}),
+               {"best": f"best_{e.wanted.metric}", "last": f"last_{e.wanted.metric}"}),
     ]  # fmt: skip
     return [part for part in shown if part]
 

@@ -28,6 +28,17 @@ class BestRow:
 
 
 @dataclass(frozen=True)
+class FrontRow:
+    """A point of the Pareto front, as `load_best` numbers it: its trial, the epoch, its metrics, and its parameters."""
+
+    point: int
+    trial: str
+    epoch: int
+    values: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class TrialRow:
     """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
 
@@ -103,7 +114,16 @@ def best_row(record: ExperimentRecord) -> BestRow | None:
     if (best := record.best()) is None:
         return None
     trial, report = best
-    return BestRow(trial.id, report.epoch, report.metrics[record.experiment.metric], trial.config)
+    return BestRow(trial.id, report.epoch, report.metrics[record.experiment.wanted.metric], trial.config)
+
+
+def front_rows(record: ExperimentRecord) -> list[FrontRow]:
+    """Returns the Pareto front, its knee first; empty with one metric."""
+    goals, rows = record.experiment.aim.goals, []
+    for point, (trial, report) in enumerate(record.front() if record.experiment.aim.several else ()):
+        values = ", ".join(f"{goal.metric} {formatted(report.metrics[goal.metric])}" for goal in goals)
+        rows.append(FrontRow(point, trial.id, report.epoch, values, trial.config))
+    return rows
 
 
 def changed_since(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]:
@@ -117,8 +137,8 @@ def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = 
 
 
 def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
-    metric = record.experiment.metric
-    best = trial.best(metric, record.experiment.mode)
+    metric = record.experiment.wanted.metric
+    best = trial.best(record.experiment.aim)
     last = trial.last(metric)
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
@@ -157,7 +177,7 @@ def notices(record: ExperimentRecord) -> list[str]:
     notices, first, best = [notice] if notice else [], record.best_journaled, record.best()
     if first and best and first[1] is not best[1]:
         trial, report = first
-        value = f"{record.experiment.metric} {formatted(report.metrics[record.experiment.metric])}"
+        value = f"{record.experiment.wanted.metric} {formatted(report.metrics[record.experiment.wanted.metric])}"
         what = f"trial {trial.id} reported {value} at epoch {report.epoch}, but its checkpoint is gone"
         notices.append(f"The best shown is that of the other checkpoints: {what}.")
     return notices

@@ -116,7 +116,7 @@ def outcome_of(record: ExperimentRecord) -> str:
 
 
 def _ended(record: ExperimentRecord, outcome: str) -> str:
-    counts, metric = record.stats.counts, record.experiment.metric
+    counts, metric = record.stats.counts, record.experiment.wanted.metric
     ended = sum(counts[status] for status in ("completed", "pruned", "failed"))
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {counted(asked, 'trial')} have ended."
@@ -177,7 +177,7 @@ def _values(record: ExperimentRecord) -> str:
     which = f"the {len(judged)} trials" if len(judged) > 1 else "the trial"
     if diverged(record):
         return _sentence(all_diverged(which, metric))
-    silent = [t for t in judged if t.status == "completed" and not t.best(*wanted)]
+    silent = [t for t in judged if t.status == "completed" and not t.best(record.experiment.aim)]
     if silent and record.experiment.prune_by:
         named = {name for trial in silent for name in trial.reports[-1].metrics}
         return _sentence(without_metric(f"{len(silent)} of {counted(len(judged), 'trial')}", wanted.metric, named))

@@ -82,7 +82,7 @@ def what_if(
     winner = record.best()
     if winner and winner[0].confirms:  # no rule judged the winner itself, but the trial whose setting it repeats
         original = next(trial for trial in record.searched if trial.id == winner[0].confirms)
-        winner = (original, report) if (report := original.best(*own.wanted)) else None
+        winner = (original, report) if (report := original.best(own.aim)) else None
     best, last = (winner[0].id, winner[1].epoch) if winner else ("", 0)
     lost = {any(f.trial == best and f.outcome == "stopped" and f.epochs < last for f in run) for run in runs}
     epochs = [sum(fate.epochs for fate in run) for run in runs]
@@ -112,8 +112,9 @@ def _checked_rules(
     own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
 ) -> Experiment:
     """Returns the rules as an `Experiment`, which checks them as it does for a search."""
-    if scheduler not in REPLAYED:
-        raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}")
+    if scheduler not in REPLAYED or own.aim.several:
+        more = ", with one metric only" if own.aim.several else ""
+        raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}{more}")
     if not 1 <= grace_period <= own.max_epochs:
         raise RequestError(f"grace period {grace_period}: must be 1..{own.max_epochs}, the epochs per trial; change it")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
@@ -135,7 +136,7 @@ def _checked_rules(
 def reproduced(record: ExperimentRecord) -> int | None:
     """Counts the recorded stops that a replay of the search's own rules repeats; None if these cannot be replayed."""
     own = record.experiment
-    if own.scheduler not in REPLAYED or record.facts.get("foreign"):
+    if own.scheduler not in REPLAYED or record.facts.get("foreign") or own.aim.several:
         return None
     rules = replace(own, scheduler="asha", brackets=1) if record.changed else own
     fates = _Simulation(record, rules, own.brackets, "missing", not record.changed).fates()
@@ -185,7 +186,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     """Returns one row per set of stopping rules, the search's own first; none if a replay exceeds MOST_REPORTS."""
     own = record.rules
     beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.searched)
-    if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
+    if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
         return []
     grace, factor = own.grace_period, own.reduction_factor
     first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []

@@ -13,6 +13,7 @@ from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.saved_experiment import save_experiment
 from tuner.space import Space
+from tuner.spec.constraints import aim_of
 from tuner.spec.experiment import Experiment
 from tuner.tuning.checks import known
 from tuner.tuning.checks.known import past_of
@@ -182,7 +183,7 @@ def test_a_search_starts_from_another_and_resumes_without_it(search_here, tmp_pa
     new = search_here("tiny.py", "--num-samples", "5", *usual, "--start-from", "old", name="new")
     assert (old.code, new.code) == (0, 0), new.err
     assert "known       old: 3 settings first; forest learns from 4 trials" in new.out
-    best = sorted(old.record.trials, key=lambda trial: trial.best("loss", "min").metrics["loss"])[:3]
+    best = sorted(old.record.trials, key=lambda trial: trial.best(aim_of("loss", "min", ())).metrics["loss"])[:3]
     assert [trial.config for trial in new.record.trials[:3]] == [trial.config for trial in best]
     whole = [trial.config for trial in new.record.trials]
     starts = [

@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -50,7 +50,8 @@ def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[Ba
         for field, text in zip(body, body[1:], strict=False)
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-    kinds, definitions = get_type_hints(Options), dict(more)
+    one_metric = {"metric": str, "mode": Literal["min", "max"]}  # the service starts searches of one metric only
+    kinds, definitions = get_type_hints(Options) | one_metric, dict(more)
     for field in fields:
         # Null means "not set": a new search uses the space's default, and a resumed search keeps its value.
         limit = MOST_CHARS if kinds[field] is str else None

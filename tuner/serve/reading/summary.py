@@ -87,7 +87,8 @@ UNRECORDED: dict[str, Any] = {"space": "Ray Tune folder", "searcher": "not recor
 def options_summary(experiment: Experiment) -> Summary:
     """Returns a summary with an experiment's options only, without its progress or results."""
     shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
-    return Summary(**{name: getattr(experiment, name) for name in shared}, length=experiment.max_epochs)
+    own = {name: getattr(experiment, name) for name in shared} | experiment.wanted._asdict()  # of several, the first
+    return Summary(**own, length=experiment.max_epochs)
 
 
 def with_notes(summary: Summary, folder: Path) -> Summary:

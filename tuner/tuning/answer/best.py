@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tuner.training.task import Task
 
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
+FRONT = "front"  # the folder in `best/` with the other points of the Pareto front
 # Field of best/config.json -> the field of Experiment with the same meaning, which checks the value.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
 OPTIONS["workers"] = "workers_per_trial"
@@ -71,6 +72,7 @@ class BestTrial:
     config: dict[str, Any]
     metrics: dict[str, Any]
     test: dict[str, Any] | None = None
+    broken: str = ""  # which constraints it breaks, if no trial keeps them all; empty if it keeps them
     _best: Path | None = field(default=None, repr=False)  # the folder best/; None if best/ has another trial or epoch
 
     @property
@@ -89,10 +91,17 @@ class BestTrial:
 
 
 def best_trial(record: ExperimentRecord, trial: TrialRecord, report: Report) -> BestTrial:
-    best, config = record.experiment.folder / "best", record.config_of(trial)
-    saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
-    test = saved["test"] if saved else None
-    return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)
+    best, saved = held_in(record.experiment.folder / "best", trial, report)
+    test, broken = saved["test"] if saved else None, trial.broken(record.experiment.aim, report)
+    return BestTrial(trial.id, report.epoch, record.config_of(trial), dict(report.metrics), test, broken, best)
+
+
+def held_in(best: Path, trial: TrialRecord, report: Report) -> tuple[Path | None, dict[str, Any] | None]:
+    """Returns the folder that has this trial and epoch, `best/` or one in `best/front/`, and its metrics.json."""
+    for folder in (best, *sorted((best / FRONT).glob("*"))):
+        if saved := metrics_in(folder, report, trial=trial.id, epoch=report.epoch):
+            return folder, saved
+    return None, None
 
 
 def load_best(
@@ -100,8 +109,11 @@ def load_best(
     *,
     space: Space | str | PathLike[str] | ModuleType | None = None,
     trust: bool = False,
+    point: int = 0,
 ) -> BestModel:
     """Loads the best model of an experiment, from its folder or from the folder's `best/`.
+
+    With several metrics, it is the knee of the Pareto front; `point` 1, 2, ... are the others, in `best/front/`.
 
     The code comes from `space` (a Space, a name, a path to a .py file or a module), or else from the space that the
     folder names: a space in `search_spaces/`, an installed module, or a file that has not changed since the search.
@@ -111,6 +123,11 @@ def load_best(
     """
     whole = Path(folder)
     best = whole / "best" if (whole / "best").is_dir() else whole
+    if point:
+        number = len(list((best / FRONT).glob("*")))
+        if not 0 <= point <= number:
+            raise RequestError(f"point {point}: {best / FRONT} has {number}; give 0 (the knee, in best/) to {number}")
+        best = best / FRONT / f"{point:02d}"
     if not (best / CONFIG).exists():
         raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
     config = load_config(best / CONFIG)
@@ -136,7 +153,7 @@ def load_best(
     setting = {**constants, **config["config"]}
     model = _weighted(task, setting, best)
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
-        return load_best(folder, space=space, trust=trust)
+        return load_best(folder, space=space, trust=trust, point=point)
     return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
 
 
@@ -184,15 +201,16 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
         return None
 
 
-def readme(folder: Path, space: str, best: Path) -> str:
+def readme(folder: Path, space: str, best: Path, point: int = 0) -> str:
     """Returns the text of best/README.md: how to load the files in `best`, the answer of the experiment `folder`."""
-    given = ", space=space" if is_in_main(space) else ""
+    given = (", space=space" if is_in_main(space) else "") + (f", point={point}" if point else "")
     uses = {
         MODEL: "scores = best.model(best.prepare(inputs))",
         CHECKPOINT: "print(best.checkpoint)  # what the trial reported at its best epoch",
         FILES: "print(best.files)  # what the trial wrote by relative paths, as it was when the trial ended",
     }
-    text = f"# The best trial of {folder.name}\n\n`{CONFIG}` has its parameters."
+    what = f"Point {point} of the Pareto front" if point else "The best trial"
+    text = f"# {what} of {folder.name}\n\n`{CONFIG}` has its parameters."
     if loads := [line for name, line in uses.items() if (best / name).exists()]:
         load = f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment"
         code = "\n".join(["from tuner import load_best\n", load, "print(best.config, best.metrics)", *loads])

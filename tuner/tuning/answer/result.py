@@ -34,6 +34,7 @@ from tuner.views.commands import resume_command, retrain_command, start_again, t
 from tuner.views.figures.plot import escaped
 from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.report import write_report
+from tuner.views.tables import front_rows
 from tuner.views.verdict import diverged, ending_lines
 
 MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
@@ -76,6 +77,14 @@ class SearchResult:
         return None
 
     @cached_property
+    def front(self) -> list[BestTrial]:
+        """The Pareto front of the trials that keep the constraints, the knee first; with one metric only the best.
+
+        Point 1, 2, ... of this list is in `best/front/01`, `best/front/02`, ...; `load_best(folder, point=1)` loads it.
+        """
+        return [best_trial(self._record, *answer) for answer in self._record.front()]
+
+    @cached_property
     def trials(self) -> Any:
         """A pandas DataFrame with one row per trial and the columns of trials.csv."""
         columns, *rows = trials_table(self._record)
@@ -113,10 +122,10 @@ class SearchResult:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        e, table, best = self._record.experiment, self.trials, f"best_{self._record.experiment.metric}"
+        e, table, best = self._record.experiment, self.trials, f"best_{self._record.experiment.wanted.metric}"
         if best in table:
             names = dict.fromkeys(name for trial in self._record.trials for name in flat(trial.config))
-            table = table.sort_values(best, ascending=e.mode == "min").dropna(subset=best)
+            table = table.sort_values(best, ascending=e.wanted.mode == "min").dropna(subset=best)
             table = table[["trial", "status", "epochs", best, *names]]
         lines = "<br>".join(escaped(line, 1000) for line in self._lines())
         return f"<p>{lines}</p>{table.head(MOST_SHOWN).to_html(index=False)}"
@@ -124,11 +133,12 @@ class SearchResult:
     def _lines(self) -> list[str]:
         e = self._record.experiment
         totals = (f"{count} {status}" for status, count in self._record.stats.counts.items() if count)
-        lines = [f"best        none: no trial has a finite {e.metric}"]
+        lines = [f"best        none: no trial has a finite {e.wanted.metric}"]
         if self._record.best() and (best := self.best):
             lines = [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
-            lines += [f"validation  {figures(best.metrics, e.metric)}"]
+            lines += [f"validation  {figures(best.metrics, e.wanted.metric)}"]
             lines += [f"test        {figures(best.test)}"] if best.test else []
+            lines += front_lines(self._record, best)
         return [f"{e.name}: {self.state}; {', '.join(totals) or 'no trial'}", *lines, f"folder      {self.folder}"]
 
 
@@ -175,7 +185,10 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
             whole = f"{trial.last_epoch} of {counted(e.max_epochs, 'epoch')}"
             lines += [f"NOTE: the best trial has trained {whole}; a resume with a larger budget may continue it"]
         lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(config)}"]
-        lines += [f"{'validation' if splits else 'reported  '}  {figures(best.metrics, e.metric)}", *notes_on_metric(e)]
+        lines += [
+            f"{'validation' if splits else 'reported  '}  {figures(best.metrics, e.wanted.metric)}",
+            *notes_on_metric(e),
+        ]
         if best.test:
             lines += [f"test        {figures(best.test)}"]
         elif splits is None:
@@ -184,13 +197,13 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
             lines += ["test        not yet: the test set is used once, after the search has ended"]
         else:
             lines += [f"test        none: {'best/ has no model' if splits.test else 'the data has no test part'}"]
-        lines += confirmed_lines(record)
+        lines += [*front_lines(record, best), *confirmed_lines(record)]
         if splits and splits.notice:
             lines += [banner(splits.notice)]
     elif state == "interrupted":
         lines += ["no answer yet"]
     else:
-        lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
+        lines += [f"no answer: no trial has a finite {e.wanted.metric}; see {e.folder}/trials.csv"]
     lines += [*ending_lines(record), f"folder      {place(e)}"]
     if best and is_loadable(e.folder / "best"):
         given = ", space=space" if is_in_main(e.space) and splits else ""
@@ -205,6 +218,18 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         more = [f"--space {shlex.quote(e.space)}"]
     how = " from Python:" if is_in_main(e.space) else ""
     return [*lines, f"{'extend' if state == 'finished' else 'resume'}     {how} {resume_command(record, *more)}"]
+
+
+def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:
+    """Returns a line for each other point of the Pareto front, and one if the best trial breaks a constraint."""
+    lines = [f"NOTE: no trial keeps all constraints; this one breaks them least: {best.broken}"] if best.broken else []
+    if record.experiment.aim.several:
+        names = " and ".join(goal.metric for goal in record.experiment.aim.goals)
+        rows = front_rows(record)
+        lines += [f"front       {counted(len(rows), 'trial')}: in {names}, none is worse than another trial in all"]
+        for row in rows[1:]:
+            lines += [f"  {row.point:<9} trial {row.trial}, epoch {row.epoch}: {row.values}; {setting(row.config)}"]
+    return lines
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:

@@ -28,12 +28,14 @@ from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
     CONFIG,
+    FRONT,
     METRICS,
     MODEL,
     OPTIONS,
     README,
     BestTrial,
     best_trial,
+    held_in,
     is_loadable,
     metrics_in,
     readme,
@@ -67,37 +69,12 @@ def conclude(
         return None
     trial, report, checkpoint = winner
     best = folder / "best"
-    config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
-    config["checkpoint"] = report.checkpoint
-    if is_in_main(loaded_space.name) and loaded_space.path:  # `load_best` needs the script
-        config["space_file"] = str(loaded_space.path)
-    with contextlib.suppress(TypeError, ValueError):  # if JSON cannot hold the constants, `load_best` reads the data
-        if splits is not None:
-            config["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
+    others = [(*each, _whole(folder, each[1])) for each in record.front() if each[0].id != trial.id]
     with replacing_folder(best) as new:
-        held = best if metrics_in(best, report, trial=trial.id, epoch=report.epoch) else None
-        same = metrics_in(best, report, **{name: config[name] for name in SAME})
-        test = same["test"] if same else None
-        if splits is None:
-            _keep(held, CHECKPOINT, new)
-            if ended and checkpoint and not (new / CHECKPOINT).exists():
-                shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
-            if ended:
-                copy_files(folder / "ray" / trial.id, new / FILES)
-                _keep(held, FILES, new)  # if the trial's folder is gone
-        else:
-            state = _stage_model(checkpoint, new)
-            if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
-                test = evaluate(loaded_space, config, state, splits)
-            if held and not damage_in(held, MODEL):
-                _keep(held, MODEL, new)
-        metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
-        metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
-        if settings := record.confirmation.settings:
-            metrics["confirmed"] = {"done": record.confirmation.done, "settings": [asdict(each) for each in settings]}
-        (new / README).write_text(readme(folder, loaded_space.name, new), "utf-8")
-        (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-        (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
+        for point, each in enumerate([winner, *others]):
+            place = new / FRONT / f"{point:02d}" if point else new
+            place.mkdir(parents=True, exist_ok=True)
+            _write(record, loaded_space, splits, (cpus, gpus), *each, place, point)
     if (ended or splits is not None) and not is_loadable(best):
         files = folder / "ray" / trial.id / FILES
         if report.checkpoint:
@@ -107,10 +84,51 @@ def conclude(
             what = f"{files}, the files of the best trial {trial.id}, are gone"
             logger.warning("NOTE: %s: best/ has none of them", what)
     if splits is None:
-        for each in record.trials:
-            if each.status in DONE and each.id != trial.id:
-                thin(folder / "ray" / each.id)
+        kept = {trial.id, *(other.id for other, *_ in others)}
+        for trial_record in record.trials:
+            if trial_record.status in DONE and trial_record.id not in kept:
+                thin(folder / "ray" / trial_record.id)
     return best_trial(record, trial, report)
+
+
+def _write(
+    record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, resources: tuple[float, float],
+    trial: TrialRecord, report: Report, checkpoint: Path | None, new: Path, point: int,
+) -> None:  # fmt: skip
+    """Writes a trial of the answer to the folder `new`; tests it if the search has finished and it was not tested."""
+    folder, ended = record.experiment.folder, record.state == "finished"
+    config = config_of(record, trial, report.epoch, cpus=resources[0], gpus=resources[1], sha256=loaded_space.sha256)
+    config["checkpoint"] = report.checkpoint
+    if is_in_main(loaded_space.name) and loaded_space.path:  # `load_best` needs the script
+        config["space_file"] = str(loaded_space.path)
+    with contextlib.suppress(TypeError, ValueError):  # if JSON cannot hold the constants, `load_best` reads the data
+        if splits is not None:
+            config["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
+    held, _ = held_in(folder / "best", trial, report)
+    same = metrics_in(held, report, **{name: config[name] for name in SAME}) if held else None
+    test = same["test"] if same else None
+    if splits is None:
+        _keep(held, CHECKPOINT, new)
+        if ended and checkpoint and not (new / CHECKPOINT).exists():
+            shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
+        if ended:
+            copy_files(folder / "ray" / trial.id, new / FILES)
+            _keep(held, FILES, new)  # if the trial's folder is gone
+    else:
+        state = _stage_model(checkpoint, new)
+        if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
+            test = evaluate(loaded_space, config, state, splits)
+        if held and not damage_in(held, MODEL):
+            _keep(held, MODEL, new)
+    metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
+    metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
+    if broken := trial.broken(record.experiment.aim, report):
+        metrics["broken"] = broken
+    if settings := record.confirmation.settings:
+        metrics["confirmed"] = {"done": record.confirmation.done, "settings": [asdict(each) for each in settings]}
+    (new / README).write_text(readme(folder, loaded_space.name, new, point), "utf-8")
+    (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
 
 
 def config_of(
@@ -148,13 +166,19 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
         trial, report = winner
         path = within(folder, str(report.checkpoint))
         why = damage(path)
-        if not why or report.checkpoint == saved.in_best:
+        if not why or report.checkpoint in saved.in_best:
             return trial, report, path if path.is_dir() and not why else None
         logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
         winner = record.contenders.best_saved(saved)
     return *first, None
+
+
+def _whole(folder: Path, report: Report) -> Path | None:
+    """Returns the path of a report's checkpoint; None if it has none, or a damaged one."""
+    path = within(folder, report.checkpoint) if report.checkpoint else None
+    return path if path and path.is_dir() and not damage(path) else None
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
@@ -225,7 +249,6 @@ def trials_csv(record: ExperimentRecord) -> str:
 
 def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     """Yields the names of the columns of trials.csv, then one row per trial; None where a trial has no value."""
-    metric, mode = record.experiment.metric, record.experiment.mode
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     costs = ["seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate"]
@@ -234,7 +257,7 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     more = ["confirms", "seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
     yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names), *more]
     for trial in record.trials:
-        best, last = trial.best(metric, mode), trial.reports[-1] if trial.reports else None
+        best, last = trial.best(record.experiment.aim), trial.reports[-1] if trial.reports else None
         rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
         error, config = trial.errors[-1] if trial.errors else None, flat(trial.config)
         yield [

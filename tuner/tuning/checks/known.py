@@ -18,6 +18,7 @@ from tuner.record.storage.files import bytes_in, json_in
 from tuner.record.storage.object_store import ObjectStore
 from tuner.record.texts import counted, flat
 from tuner.spec import domains, parameters
+from tuner.spec.constraints import Aim
 from tuner.spec.experiment import LATEST, Experiment, is_uri, local_root
 from tuner.spec.metrics import Goal
 from tuner.spec.space import Space
@@ -121,7 +122,7 @@ def _trials(folder: Path, experiment: Experiment) -> Iterator[Known]:
 
 def _standing(trial: TrialRecord, wanted: Goal, compared: Goal) -> Standing:
     """Returns how a trial of a past search ranks, as in the search itself."""
-    last, best, other = trial.last(wanted.metric), trial.best(*wanted), finite(trial.last(compared.metric))
+    last, best, other = trial.last(wanted.metric), trial.best(Aim((wanted,))), finite(trial.last(compared.metric))
     if trial.status != "failed" and best and finite(last) is not None:
         return Standing(0, 0, wanted.sign * best.metrics[wanted.metric])
     if trial.status != "failed" and last is None and other is not None:
@@ -131,7 +132,7 @@ def _standing(trial: TrialRecord, wanted: Goal, compared: Goal) -> Standing:
 
 def _rows(text: str, experiment: Experiment) -> Iterator[Known]:
     """Yields the rows of a table, ranked by the column of the metric if there is one: also of our own trials.csv."""
-    metric, sign = experiment.metric, experiment.wanted.sign
+    metric, sign = experiment.wanted.metric, experiment.wanted.sign
     for row in csv.DictReader(text.splitlines()):
         # trials.csv puts a `'` before a text that a spreadsheet could run as a formula.
         cells = {

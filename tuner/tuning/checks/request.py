@@ -185,7 +185,7 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Raises a RequestError if the task does not report the metric of --metric or a metric of --stop."""
-    metric, task = experiment.metric, loaded_space.space.task
+    metric, task = experiment.wanted.metric, loaded_space.space.task
     if task is None or (reported := loaded_space.space.reported()) is None:
         return
     known, given = ", ".join(sorted(reported)), compared_option(loaded_space, experiment)
@@ -201,9 +201,19 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
         reported = {*reported, *task.final_metrics}
         known = ", ".join(sorted(reported))
         hint = nearest(metric, reported) or f"; give one of these, or add it to the Task: metrics={{{metric!r}: ...}}"
-        more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in metric else ""
+        more = (
+            " (with mode max if larger is better)" if experiment.wanted.mode == "min" and "loss" not in metric else ""
+        )
         given = metric_option(loaded_space, metric)
         raise RequestError(f"{given}: space {experiment.space!r} reports {known}{hint}{more}")
+    for goal in experiment.aim.goals[1:]:
+        if goal.metric not in reported - task.final_metrics.keys():
+            given = metric_option(loaded_space, goal.metric)
+            raise RequestError(f"{given}: every report of space {experiment.space!r} has {known}; give one of these")
+    for constraint in experiment.aim.constraints:
+        if constraint.metric not in {*reported, *task.final_metrics, *USAGE}:
+            hint = nearest(constraint.metric, sorted(reported)) or "; give one of these"
+            raise RequestError(f"--constraint {str(constraint)!r}: the space reports {known}{hint}")
     for name, limit in experiment.limits.items():
         if name in task.final_metrics:
             raise RequestError(f"--stop {name}={limit:g}: only a trial's last report has {name!r}; leave it out")
@@ -216,12 +226,13 @@ def _check_comes(experiment: Experiment) -> None:
     """Raises a RequestError if a final metric comes too late for the searcher, or for some trials of the scheduler."""
     if experiment.searcher == "bohb":
         why = "learns from the values at rungs, which a final metric lacks; use forest, optuna or hyperopt"
-        raise RequestError(f"--searcher bohb --metric {experiment.metric}: bohb {why}")
+        raise RequestError(f"--searcher bohb --metric {experiment.wanted.metric}: bohb {why}")
     if experiment.scheduler != "hyperband":
         return
     most = experiment.max_epochs
     if (last := min(last_rungs(most, experiment.reduction_factor))) < most:
-        why = f"brackets of hyperband end at epoch {last}, before a trial's last epoch, which has {experiment.metric!r}"
+        metric = experiment.wanted.metric
+        why = f"brackets of hyperband end at epoch {last}, before a trial's last epoch, which has {metric!r}"
         raise RequestError(f"--max-epochs {most}: {why}; give --max-epochs {last}, or another scheduler")
 
 

@@ -77,7 +77,12 @@ def notes(request: Request) -> list[str]:
         lines += [f"known       {source['note']}" for source in request.past.get("sources", ())]
     if e.prune_by:
         compared = f"{e.scheduler} compares {e.prune_by} ({e.prune_mode})"
-        lines += [f"metrics     {compared}; the answer and the searcher use {e.metric} ({e.mode})"]
+        lines += [f"metrics     {compared}; the answer and the searcher use {e.wanted.metric} ({e.wanted.mode})"]
+    if e.aim.several:
+        goals = ", ".join(f"{goal.metric} ({goal.mode})" for goal in e.aim.goals)
+        lines += [f"metrics     {goals}; the answer is their Pareto front, and best/ has its knee"]
+    if e.aim.constraints:
+        lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     few = resources is not None and resources.gpus < 2
@@ -102,7 +107,10 @@ def notes(request: Request) -> list[str]:
 
 def notes_on_metric(e: Experiment) -> list[str]:
     """Returns a note if the metric's name contradicts the mode: such a search would choose its worst trial."""
-    texts = [wrong_mode(*e.wanted), wrong_mode(*e.compared, "--prune-mode") if e.prune_by else ""]
+    texts = [
+        *(wrong_mode(*goal) for goal in e.aim.goals),
+        wrong_mode(*e.compared, "--prune-mode") if e.prune_by else "",
+    ]
     return [f"NOTE: {text}" for text in texts if text]
 
 

@@ -25,7 +25,8 @@ from tuner.errors import printable, say
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
 from tuner.record.texts import duration, flat, formatted
 from tuner.spec import parameters
-from tuner.spec.experiment import MOST_SAMPLES, Experiment, Table
+from tuner.spec.experiment import Experiment, Table
+from tuner.spec.option_values import MOST_SAMPLES
 from tuner.tuning.budget import Budget
 from tuner.tuning.tracker import DONE, ENDINGS, Tracker
 
@@ -77,9 +78,10 @@ class ProgressTable(CLIReporter):
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
-        others = dict.fromkeys((experiment.compared.metric, "loss", "accuracy"))
-        self._others = [name for name in others if name != experiment.metric]
-        values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
+        goals = (goal.metric for goal in experiment.aim.goals)
+        others = dict.fromkeys((*goals, experiment.compared.metric, "loss", "accuracy"))
+        self._others = [name for name in others if name != experiment.wanted.metric]
+        values = [f"best_{experiment.wanted.metric}", f"last_{experiment.wanted.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
@@ -139,7 +141,7 @@ class ProgressTable(CLIReporter):
     def _cells(self, trial: Trial) -> list[str]:
         params, report, known = flat(trial.config), trial.last_result or {}, self._tracker.trials.get(trial.trial_id)
         best = known.best if known else None
-        values = [report.get("training_iteration"), best, report.get(self._experiment.metric)]
+        values = [report.get("training_iteration"), best, report.get(self._experiment.wanted.metric)]
         values += [*map(params.get, self._params), *map(report.get, self._others)]
         return list(map(cell, [trial.trial_id, *self._statuses([trial]), *values]))
 
@@ -244,7 +246,7 @@ def progress_line(
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
     best = None if stopper.error else tracker.best()
-    found = f"best {experiment.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
+    found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
 
 

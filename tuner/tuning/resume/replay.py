@@ -28,7 +28,6 @@ from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import Journal
-from tuner.record.records import finite
 from tuner.record.report_keys import FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
@@ -55,7 +54,7 @@ class Replay(ReplayController):
         self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
         self._history, self._sha256 = history, sha256
         self._code = ""  # the digest of the space's file in the replayed session
-        self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the value's epoch
+        self._best: dict[str, tuple[Any, int, Any]] = {}  # trial -> `best` of `Aim.improved`, its epoch and point
         self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
@@ -83,7 +82,7 @@ class Replay(ReplayController):
         finally:
             self._journal.repeated, self._scheduler.repeats = Counter(), False
         reports = (event for event in self._history if event["event"] == "report")
-        self._scheduler.any_usable = any(self._experiment.compared.metric in report["metrics"] for report in reports)
+        self._scheduler.any_usable = any(self._scheduler.value_of(report["metrics"]) is not None for report in reports)
         num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
         self._scheduler.run_first = [self.trials[trial_id] for trial_id in self._started]
         for trial in self.get_trials():
@@ -249,13 +248,13 @@ class Replay(ReplayController):
 
     def _remember_checkpoint(self, trial: Trial, report: Event) -> None:
         """Keeps the checkpoint that a journaled report names, for `_register_checkpoints`."""
-        wanted = self._experiment.wanted
-        value = finite(wanted.value(report["metrics"]))
-        value = math.inf if value is None else wanted.sign * value
-        best, at = self._best.get(trial.trial_id, (math.inf, 0))
-        improved = value < best or (value == best and report["epoch"] == at)  # the trial repeated its best epoch
+        aim = self._experiment.aim
+        before, at, point = self._best.get(trial.trial_id, (math.inf, 0, None))
+        improved, best = aim.improved(before, report["metrics"])
+        # Or the trial repeated its best epoch.
+        improved |= report["epoch"] == at and aim.point(report["metrics"]) == point is not None
         if improved:
-            self._best[trial.trial_id] = value, report["epoch"]
+            self._best[trial.trial_id] = best, report["epoch"], aim.point(report["metrics"])
         if "checkpoint" not in report:
             return
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
+from tuner.tuning.searchers.improving import PARENTS, Improving
 from tuner.tuning.searchers.past import Past, PastModel, Standing
 from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 from tuner.tuning.searchers.trees import Forest, Matrix, drawn, features, normal_scores, promising, row_of
@@ -45,11 +46,16 @@ class ForestSearcher(SeededSearcher):
         self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
+        self._flat: dict[str, Setting] = {}  # trial -> its setting, if there are constraints or several metrics
+        self._losses: dict[str, list[float]] = {}  # trial -> its last value of each metric, as losses
+        self._improving: Improving | None = None
         self._past = PastModel(past, self._domains, self._seed) if past else None
 
     def _next(self, trial_id: str) -> Setting:
         stream = np.random.default_rng([self._seed, self.num_proposed])
         num, flat = len(self._values), None
+        if not self._aim.simple and len(self._losses) >= NUM_RANDOM:
+            return self._use(trial_id, self._improved(stream))
         if (num >= NUM_RANDOM or self._past) and stream.random() >= RANDOM_SHARE:
             if self._past and stream.random() * num < PAST_TRIALS:
                 flat = self._from_past(stream)
@@ -65,6 +71,24 @@ class ForestSearcher(SeededSearcher):
             self._forest = self._learnt(stream)
         return promising(self._domains, self._forest, stream)
 
+    def _improved(self, stream: np.random.Generator) -> Setting:
+        """Returns a setting that promises to improve on the trials by several metrics, or within the constraints."""
+        trials = list(self._losses)
+        if self._improving is None or self._num_reports >= GROWTH * self._num_learnt:
+            self._num_learnt = self._num_reports
+            nan = [math.nan] * len(self._aim.constraints)
+            excesses = [[math.nan if e is None else e for e in self._excesses.get(trial, nan)] for trial in trials]
+            self._improving = Improving(
+                np.stack([self._features[trial] for trial in trials]),
+                np.array([self._losses[trial] for trial in trials]),
+                np.array(excesses).reshape(len(trials), -1),
+                [self._weight(trial) for trial in trials],
+                stream,
+            )
+        parents = [self._flat[trials[at]] for at in self._improving.order[:PARENTS]]
+        tried = {row.tobytes() for row in self._features.values()}
+        return self._improving.proposed(self._domains, parents, tried, stream)
+
     def _from_past(self, stream: np.random.Generator) -> Setting | None:
         assert self._past
         known = np.array([self._features[trial] for trial in self._values], dtype=np.float32)
@@ -72,6 +96,8 @@ class ForestSearcher(SeededSearcher):
         return self._past.proposed(stream, known, np.array([rank[standing] for standing in self._values.values()]))
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:
+        if not self._aim.simple:
+            self._flat[trial_id] = flat
         self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
         return super()._use(trial_id, flat)
 
@@ -93,6 +119,7 @@ class ForestSearcher(SeededSearcher):
     def _learn(self, trial_id: str, result: Setting) -> None:
         super()._learn(trial_id, result)
         loss = self._sign * float(result[self._metric])
+        self._losses[trial_id] = [goal.sign * float(goal.value(result)) for goal in self._aim.goals]
         self._rank(trial_id, result, Standing(0 if math.isfinite(loss) else 2, 0, loss))
 
     def _note(self, trial_id: str, result: Setting) -> None:

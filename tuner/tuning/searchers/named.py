@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
@@ -13,7 +14,8 @@ from ray.tune.search import Searcher
 from tuner.errors import RequestError
 from tuner.record.events import Event, first_start
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import MOST_SAMPLES, PAIRS, Experiment, SearcherName
+from tuner.spec.experiment import PAIRS, Experiment, SearcherName
+from tuner.spec.option_values import MOST_SAMPLES
 from tuner.spec.space import Space
 from tuner.tuning.searchers.forest import ForestSearcher
 from tuner.tuning.searchers.past import Past, PastModel
@@ -54,9 +56,21 @@ class LibrarySearcher(SeededSearcher):
             from ray.tune.search.optuna import OptunaSearch
 
             optuna.logging.set_verbosity(optuna.logging.WARNING)
-            sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=num_random)
+            limits: dict[str, Any] = {"constraints_func": lambda trial: self._broken} if self._aim.constraints else {}
+            sampler: Any
+            with warnings.catch_warnings():
+                for kind in (optuna.exceptions.ExperimentalWarning, FutureWarning):  # constraints_func is both
+                    warnings.simplefilter("ignore", kind)
+                if experiment.searcher == "nsga2":
+                    population = max(10, min(50, first_num_samples // 5))  # its default of 50 is random up to then
+                    sampler = optuna.samplers.NSGAIISampler(seed=self._seed, population_size=population, **limits)
+                else:
+                    sampler = optuna.samplers.TPESampler(seed=self._seed, n_startup_trials=num_random, **limits)
             self.library = OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
-        self.library.set_search_properties(experiment.metric, experiment.mode, space.encoded)
+        metric, mode = (
+            list(each) if isinstance(each, tuple) else each for each in (experiment.metric, experiment.mode)
+        )
+        self.library.set_search_properties(metric, mode, space.encoded)
 
     def _from_past(self, past: Past | None, number: int) -> list[dict[str, Any]]:
         """Returns the settings that a model of past searches proposes in place of the library's random first ones."""
@@ -80,6 +94,8 @@ class LibrarySearcher(SeededSearcher):
             self.library.on_trial_result(trial_id, result)
 
     def _end(self, trial_id: str, result: dict[str, Any] | None) -> None:
+        excesses = self._excesses.get(trial_id, [1.0] * len(self._aim.constraints))
+        self._broken = [1.0 if each is None else each for each in excesses]  # Optuna asks for it in the call below
         with seeded(self._seed, 3, int(trial_id)):
             self.library.on_trial_complete(trial_id, result)
 
@@ -161,6 +177,11 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "hyperopt": ("sample_from", "grid_search"),
     # With the quantised domains below, Ray's adapters silently ignore the steps or raise an error during the search.
     "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
+    "nsga2": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
     "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
 }
-NEEDS = {"optuna": (("optuna", "optuna"),), "bohb": (("hpbandster", "bohb"), ("ConfigSpace", "bohb"))}
+NEEDS = {
+    "optuna": (("optuna", "optuna"),),
+    "nsga2": (("optuna", "optuna"),),
+    "bohb": (("hpbandster", "bohb"), ("ConfigSpace", "bohb")),
+}

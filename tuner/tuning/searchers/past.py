@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tuner.errors import RequestError
 from tuner.spec import domains
-from tuner.spec.experiment import MOST_EPOCHS
+from tuner.spec.option_values import MOST_EPOCHS
 from tuner.spec.space import Space
 from tuner.tuning.searchers.trees import TREES, Forest, drawn, features, normal_scores, promising
 

@@ -89,14 +89,16 @@ class SeededSearcher:
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         self.num_settings, self.num_proposed, self.exhausted = experiment.most_samples, 0, False
-        self._seed, self._metric, self._sign = experiment.seed, experiment.metric, experiment.wanted.sign
-        self._compared = experiment.compared
+        self._seed, self._metric, self._sign = experiment.seed, experiment.wanted.metric, experiment.wanted.sign
+        self._compared, self._aim = experiment.compared, experiment.aim
         self._space = space
         self._points = first_settings(experiment, space, past)
         self._prior = prior_of(experiment, space)
         # The last report of each unfinished trial that has the metric, or its last one if none has it.
         self._last: dict[str, Setting] = {}
         self._completed: set[str] = set()  # trials whose end the searcher knows
+        # Trial -> the last known excess of each constraint; None for a metric that it has not reported.
+        self._excesses: dict[str, list[float | None]] = {}
 
     def suggest(self, trial_id: str) -> Setting | None:
         """Returns the next setting; None if the searcher has none now, or none any more."""
@@ -109,6 +111,7 @@ class SeededSearcher:
         """Learns from a trial's report, unless the searcher already knows the trial's end."""
         if trial_id in self._completed:
             return
+        self._judge(trial_id, result)
         known = self._known(result)
         if known or finite(plain(self._last.get(trial_id, {}).get(self._metric))) is None:
             self._last[trial_id] = known or result
@@ -125,6 +128,8 @@ class SeededSearcher:
         last = self._last.pop(trial_id, None)
         # Ray gives no result of a trial that is stopped while it is paused.
         reports = [] if error else [report for report in (result, last) if report]
+        for report in reversed(reports):
+            self._judge(trial_id, report)
         # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
         # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
         reports = reports or [{"training_iteration": 0}]
@@ -132,6 +137,12 @@ class SeededSearcher:
         if known is None:
             self._note(trial_id, reports[0])
         self._end(trial_id, known)
+
+    def _judge(self, trial_id: str, result: Setting) -> None:
+        """Notes by how much a report breaks each constraint."""
+        before = self._excesses.setdefault(trial_id, [None] * len(self._aim.constraints))
+        now = (constraint.excess(result) for constraint in self._aim.constraints)
+        self._excesses[trial_id] = [old if new is None else new for old, new in zip(before, now, strict=True)]
 
     def _next(self, trial_id: str) -> Setting | None:
         raise NotImplementedError
@@ -141,7 +152,8 @@ class SeededSearcher:
 
     def _learn(self, trial_id: str, result: Setting) -> None:
         """Learns from a report, whose metric is finite or infinitely bad; without a prior, random and grid do not."""
-        self._prior.learn(trial_id, self._sign * float(result[self._metric]))
+        breaks = any((excess or 0) > 0 for excess in self._excesses.get(trial_id, ()))
+        self._prior.learn(trial_id, math.inf if breaks else self._sign * float(result[self._metric]))
 
     def _note(self, trial_id: str, result: Setting) -> None:
         """Notes a report without the metric, which has the one of --prune-by; only the forest learns from it."""
@@ -153,7 +165,11 @@ class SeededSearcher:
 
     def _known(self, result: Setting) -> Setting | None:
         """Returns a report with a finite or infinitely bad metric; None if it has none but is compared by another."""
-        value = finite(plain(result.get(self._metric)))
+        values = [finite(plain(goal.value(result))) for goal in self._aim.goals]
+        if self._aim.several:
+            worst = {goal.metric: goal.sign * math.inf for goal in self._aim.goals}
+            return {**result, **worst} if None in values else result
+        (value,) = values
         if value is None and finite(plain(self._compared.value(result))) is not None:
             return None
         return {**result, self._metric: self._sign * math.inf if value is None else value}

@@ -122,7 +122,7 @@ def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
 
 
 def _described(record: ExperimentRecord) -> str:
-    stats, winner, metric = record.stats, record.best(), record.experiment.metric
+    stats, winner, metric = record.stats, record.best(), record.experiment.wanted.metric
     ended = [(name, stats.counts[status]) for status, (name, *_) in plot.GROUPS.items()]
     totals = ", ".join(f"{count} {name}" for name, count in ended if count)
     lines = [f"{counted(len(record.trials), 'trial')}: {totals or 'none started'}."]
@@ -198,7 +198,7 @@ def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
 
 def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     """Draws the best value so far as a step line over the epochs of all trials; epochs trained twice count twice."""
-    stats, metric = record.stats, record.experiment.metric
+    stats, metric = record.stats, record.experiment.wanted.metric
     if not stats.improvements:
         return None
     steps = [*stats.improvements, stats.improvements[-1]._replace(epochs=stats.num_reports)]
@@ -211,7 +211,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     )  # fmt: skip
     # A value's weight is the number of epochs for which it was the best: a bad first value is then an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
-    within = plot.clipped([s.value for s in steps[:-1]], record.experiment.mode, lasted) if sum(lasted) else None
+    within = plot.clipped([s.value for s in steps[:-1]], record.experiment.wanted.mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
     best = f"{steps[-1].value:.5g}, of trial {plot.tick(trials[-1].id, 40)}"
     text = (

@@ -80,7 +80,7 @@ def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     names = islice(dict.fromkeys(name for config in configs for name in config), MOST_PARAMETERS)
     axes = [_axis(name, [config.get(name, MISSING) for config in configs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
-    title = title_of(record.experiment.metric, choice)
+    title = title_of(record.experiment.wanted.metric, choice)
     return Parallel(varied, [value for _, value in pairs], [trial for trial, _ in pairs], title)
 
 
@@ -120,13 +120,13 @@ def too_few(record: ExperimentRecord, choice: str) -> plot.Figure | None:
     """Returns a figure that says that no trials can be compared, if the reader's choice is the cause; else None."""
     if not choice or choice == default(record) or not parallel_of(record).axes:
         return None
-    value = title_of(record.experiment.metric, choice)
+    value = title_of(record.experiment.wanted.metric, choice)
     return plot.empty_figure(f"No two trials with different settings have a {value}.")
 
 
 def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws Plotly's parallel coordinates, coloured by the metric. Outliers lie at the end of the metric's axis."""
-    data, mode = parallel_of(record, choice), record.experiment.mode
+    data, mode = parallel_of(record, choice), record.experiment.wanted.mode
     if not data.axes:
         return too_few(record, choice)
     within = plot.clipped(data.values, mode)
@@ -208,10 +208,10 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
     size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
     if best >= 0:
         color[best], size[best], opacity[best] = plot.BEST_COLOR, 11, 1.0
-    within = plot.clipped(values, record.experiment.mode)
+    within = plot.clipped(values, record.experiment.wanted.mode)
     look = {
         "type": "scattergl", "meta": meta,
-        "hovertemplate": f"%{{text}}<br>{plot.escaped(record.experiment.metric, 40)} %{{y:.5g}}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{plot.escaped(record.experiment.wanted.metric, 40)} %{{y:.5g}}<extra></extra>",
         "marker": {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}},
     }  # fmt: skip
     ids, labels = [trial.id for trial in trials], list(map(plot.label_of, trials))
@@ -246,7 +246,7 @@ def _label(axis: Axis, position: float) -> str:
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
     """Draws the metric, smoothed over the parameters `x` and `y`, and, as dots, the trials that have both."""
-    parallel, mode = parallel_of(record, choice), record.experiment.mode
+    parallel, mode = parallel_of(record, choice), record.experiment.wanted.mode
     axes = {axis.name: axis for axis in parallel.axes}
     for name in (x, y):
         if name not in axes:

@@ -107,7 +107,7 @@ class Copy(NamedTuple):
 
 def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
     """Draws pbt's trials as rows, reports as dots, copies as lines, and the best value's history as a thick line."""
-    metric, mode, winner = record.experiment.metric, record.experiment.mode, record.best()
+    metric, mode, winner = record.experiment.wanted.metric, record.experiment.wanted.mode, record.best()
     if record.experiment.scheduler != "pbt" or winner is None:
         return None
     copied_by = record.experiment.compared.metric

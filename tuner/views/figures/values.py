@@ -8,6 +8,7 @@ from bisect import bisect_left
 from tuner.errors import RequestError, nearest
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.spec.constraints import Aim
 
 BEST, LAST = "best", "last"
 PATTERN = "^(best|last|[1-9][0-9]{0,8})?$"  # what a choice must look like, for the service
@@ -53,14 +54,15 @@ def chosen(record: ExperimentRecord, choice: str) -> str:
 def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
     """Returns each trial's `value_of`; None for all trials if the search was refused."""
     experiment = record.experiment
-    values = record.stats.by_trial(value_of, experiment.metric, experiment.mode, choice)
+    values = record.stats.by_trial(value_of, experiment.aim, choice)
     return [None] * len(values) if record.refused else values
 
 
-def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
+def value_of(trial: TrialRecord, aim: Aim, choice: str) -> float | None:
     """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
+    metric = aim.goals[0].metric
     if choice == BEST:
-        best: float | None = trial.best_value(metric, mode)
+        best: float | None = trial.best_value(aim)
         return best
     if choice == LAST:
         return finite(trial.last(metric))
