@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 4
+FORMAT = 5
 FIELD = "format"  # the field's name in experiment.json, in best/config.json and in a journal's first line
 
 

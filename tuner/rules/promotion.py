@@ -25,6 +25,7 @@ class Promotion(Rule):
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._completed: set[int] = set()
+        self._stopped: set[int] = set()  # trials without a checkpoint that this rule stopped at a rung
 
     def added(self, trial: int) -> None:
         self._completed.discard(trial)  # a resume may continue a trial that had ended
@@ -49,13 +50,14 @@ class Promotion(Rule):
             why = f"waits at rung {rung.epoch:g} until it is among {self._best} of the trials there"
             return self._decision("pause", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
         rung.leave(trial)
+        self._stopped.add(trial)
         why = f"has no checkpoint to wait with at rung {rung.epoch:g}, not among {self._best} of the trials there"
         return self._decision("stop", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         self._withdraw(trial)
-        if value is not None:
-            self._completed.add(trial)  # only a trial that was not stopped by this rule has a value here
+        if value is not None and trial not in self._stopped:
+            self._completed.add(trial)
         return []
 
     def idle(self) -> Decisions:
