@@ -29,7 +29,7 @@ class Command(Options):
     """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
     resume: str = ""
-    """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
+    """Resume the experiment with this name in --results, or this folder, or `latest`; --num-samples can extend it."""
     list: bool = False
     """List all spaces in search_spaces/, each with the first line of its docstring."""
     dry_run: bool = False

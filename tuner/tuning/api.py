@@ -61,7 +61,7 @@ def search(
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
             needs none, unless its space was defined in a script or notebook. A script that was written for Ray Tune may
             pass its `tune.Tuner`, whose arguments are then the options' defaults.
-        resume: the name of the experiment to resume, or "latest".
+        resume: the name or the folder of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
         dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.

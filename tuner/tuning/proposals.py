@@ -48,7 +48,7 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
-        """Stores Ray's experiment, and replays a resumed search's journal; Ray calls this once, when `fit` begins."""
+        """Stores Ray's experiment, and replays the journal (empty if new); Ray calls this once, when `fit` begins."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 

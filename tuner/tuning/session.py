@@ -63,7 +63,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
     with ExitStack() as stack:
         stack.enter_context(signals_to(give_up))
 
-        # If the search is resumed, load its experiment from its folder; lock the folder if its code is trusted.
+        # If the search is resumed, load its experiment, if its code may run, and lock its folder.
         resumed = load_resumed(call, stack) if call.resume else None
 
         # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.

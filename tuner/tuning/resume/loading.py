@@ -50,7 +50,10 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
     a dry run takes none. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere, or if
     it names code that has changed, lies in the folder of results or is another user's, and nobody trusts that code.
     """
-    name, results = call.resume, call.given.get("results", "results")
+    within, name = os.path.split(call.resume.rstrip("/"))  # the folder's path serves, too
+    results = call.given.get("results", within or "results")
+    if within and "results" in call.given:
+        raise RequestError(f"--resume {call.resume} names a folder, --results {results} another; give one of them")
     place, named = local_root(results), call.given.get("space", "")
     if is_uri(results):
         store = ObjectStore(results)
@@ -97,7 +100,7 @@ def _written(folder: Path) -> int:
 
 
 def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
-    """Checks that a resume changes only options in EXTENDABLE (the length only upwards), and nothing in the space.
+    """Checks that a resume changes only options in EXTENDABLE (the length only upwards), and no parameter of the space.
 
     `checked` calls this. If the space's file has changed, its metric and mode must be the same, too.
 
