@@ -99,10 +99,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
         if save:
             write_model(state, save)
-            say(f"{save}: the model after epoch {config['epoch']}, the best epoch of the search")
+            say(f"{save}: the model after epoch {config['epoch']}, the setting's best in the search")
         if splits.test is not None:
             test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
-            say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
+            say(f"test, after epoch {config['epoch']}, the setting's best in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 

@@ -119,7 +119,7 @@ def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp
 def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
     waits = "waits at rung 2 for the other trials of its bracket"
-    missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of them has {sign * 0.2}"
+    missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of these 2 has {sign * 0.2}"
     kept = "is among the best 2 of the 5 trials of its bracket at rung 2"
     stops, promotions = ((7, 0.3), (3, 0.5), (5, 0.4)), ((6, 0.2), (4, 0.1))
     assert search.halve(sign) == [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 MOST_BYTES = 10 * 1024 * 1024  # bytes that a trial may print per stream and start: 100,000 lines of 100 characters
-MOST_SHOWN = 1024 * 1024  # bytes that the space's functions may print per stream and call by the driver: 10,000 lines
+MOST_SHOWN = 1024 * 1024  # bytes that a space's functions may print per stream in one `bounded_output`: 10,000 lines
 # A line's start: a label with spaces (`folder      results/lenet`) or an indent. Wrapped lines are indented to its end.
 LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
 # A text that the user may copy: a shell command or a Python call, from a line's label or a colon to the line's end.

@@ -58,7 +58,7 @@ class WorkerSpan(NamedTuple):
 
 
 class RungSummary(NamedTuple):
-    """How many trials reached a bracket's rung, and how many of them last continued, stopped or paused there.
+    """How many trials reached a bracket's rung, and how many continued, stopped or paused by their latest decision.
 
     `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
     is the last cutoff used: that of the decision that saw the most trials.

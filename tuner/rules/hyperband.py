@@ -111,7 +111,7 @@ class HyperBand(Rule):
         cutoff = self._sign * values[good[0]]
         at, others = f"of its bracket at rung {rung_id[0]}", len(worst_first) - 1
         best = f"the best {len(good)} of the {trials(others + 1)} {at}"
-        missed = f"is not among {best}; the worst of them has {cutoff:.6g}"
+        missed = f"is not among {best}; the worst of these {len(good)} has {cutoff:.6g}"
         kept = f"is among {best}" if others else f"is the only one {at}"
         for trial in bad:
             bracket.leave(trial)

@@ -52,7 +52,7 @@ class Median(Rule):
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         if value is not None and epoch >= self._grace:
-            self._record(trial, epoch, self._sign * value)  # as in Ray, a completed trial's last result counts twice
+            self._record(trial, epoch, self._sign * value)  # as in Ray, a value already judged counts twice
         return []
 
     def _record(self, trial: int, epoch: int, value: float) -> None:

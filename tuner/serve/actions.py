@@ -144,7 +144,7 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
         return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
-    def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
+    def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from the fields of Options
         """Queues a search; it starts when it is first in the queue and one of its trials fits the free resources."""
         return answer(served.one(served.searches.start(asked).name), 202)
 

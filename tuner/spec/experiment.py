@@ -127,7 +127,7 @@ class Options:
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; a higher rank starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Try these values first, in one trial: name=value ...; missing parameters are random. Repeat it for each trial."""
+    """Try these values first, in one trial: name=value ...; missing parameters are random. Give one per trial."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""

@@ -1,8 +1,10 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script in one of four ways: as the value of the option of the same name (argparse, click), in
-place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in the
-dictionary that `script` returns, or from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
+A parameter reaches the script in one of four ways:
+1. as the value of the option with its name (argparse, click);
+2. instead of a constant that the script, or a module beside it, assigns to a variable, argument or key with its name;
+3. in the dictionary that `script` returns;
+4. from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Space:
         for name in self.mutable:
             if name not in self.params or parameters.is_nested(self.params[name]):
                 known = ", ".join(name for name, value in self.params.items() if not parameters.is_nested(value))
-                raise ValueError(f"mutable has {name!r}, which is not in params, or nested; give one of {known}")
+                raise ValueError(f"mutable has {name!r}, which is nested or not in params; give one of {known}")
         parameters.check(self.mutations, of="mutable")
         if not self.searched:
             raise ValueError("params has only constants: nothing to search; give one a domain such as tune.uniform")

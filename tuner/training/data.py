@@ -77,7 +77,7 @@ class Files:
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
-        return f"{self.path(row)} cannot be decoded"
+        return self.path(row)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Mapped:
         return self.read(self.dataset[int(self.rows[row])])
 
     def called(self, row: int) -> str:
-        return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
+        return f"example {self.rows[row]} of the {type(self.dataset).__name__}"
 
 
 DataSplit = Arrays | Files | Mapped
@@ -113,12 +113,12 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
             value, target = part.example(row)
         except Exception as error:  # a user's function may raise anything
             what = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
-            raise DataError(f"{part.called(row)}: {what}{error}") from error
+            raise DataError(f"{part.called(row)} cannot be read: {what}{error}") from error
         if inputs and (value.shape != inputs[0].shape or np.shape(target) != np.shape(targets[0])):
             raise DataError(
-                f"{part.called(row)} with others: its input and target have the shapes {value.shape} and "
-                f"{np.shape(target)}, another example's have {inputs[0].shape} and {np.shape(targets[0])}; give all "
-                "examples the same shapes (resize, crop or pad them)"
+                f"{part.called(row)} cannot form a batch with others: its input and target have the shapes "
+                f"{value.shape} and {np.shape(target)}, another example's have {inputs[0].shape} and "
+                f"{np.shape(targets[0])}; give all examples the same shapes (resize, crop or pad them)"
             )
         inputs.append(value)
         targets.append(target)

@@ -110,7 +110,7 @@ def _in_words(fewest: int, most: int, pruned: int) -> str:
     if fewest != most:
         number = f"{fewest} to {most}"
         shares = f"{100 * fewest / pruned:.3g} % to {shares}, with {100 * CONFIDENCE:.0f} % confidence"
-    return f"Of all {counted(pruned, 'trial')} that were pruned, {number} would beat it ({shares})."
+    return f"Of the {counted(pruned, 'trial')} that a rule pruned, {number} would beat it ({shares})."
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:

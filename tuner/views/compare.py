@@ -176,7 +176,7 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
-    """Collects the trials' best values, and their values at each epoch 1, 2, 4, ... that nine of ten trials reached."""
+    """Collects the trials' best values, and their values at the epochs 1, 2, 4, ... that nine of ten reached."""
     sign, found, last = sign_of(record.experiment.mode), {}, shared_epoch(record)
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
         values = enumerate(trial_values(record, choice))

@@ -166,7 +166,7 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
 
 
 class AlternativeRow(NamedTuple):
-    """A row of report.html: what one set of rules stops, trains and saves (% of the recorded epochs)."""
+    """A row of report.html: how many trials some rules stop, how many epochs they train, and what they save in %."""
 
     scheduler: str
     grace_period: int | None
@@ -322,7 +322,7 @@ class _Simulation:
             self._take()
 
     def _learn(self, index: int) -> None:
-        """Tells the rule how long a trial was that ended by itself, if the rule did not know the trials' length."""
+        """If the rule did not know the trials' length, tells it how long a trial was that has ended by itself."""
         trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
         if unknown and trial.reason == RETURNED and self._ended[index] is None:
             self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))

@@ -45,7 +45,7 @@ class Retries:
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
-        """Classifies an error that Ray caught; `from_epoch` is the epoch of the last checkpoint, 0 = no checkpoint."""
+        """Classifies an error, and uses up a retry if one is left; `from_epoch` is the last checkpoint's, 0 = none."""
         killed = None if self._killed_before is None else (oom_kills() or 0) - self._killed_before
         kind, text = kind_of(error, killed)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)

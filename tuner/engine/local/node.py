@@ -4,8 +4,8 @@
 the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
 
 On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
-and `ray.init` waits 30 s for the raylet, whether it still starts or has ended. No setting changes these two limits. So
-`LocalNode` chooses the ports, and waits for the raylet as long as it lives.
+and `ray.init` always waits 30 s for the raylet, even if it has ended. No setting changes these two limits. So
+`LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def _parent(path: Any) -> str:
     return os.path.dirname(os.fsdecode(path))
 
 
-# Event that Python raises before it changes files -> their paths, and whether their content is still needed.
+# Audit event -> the paths that the event is about, and whether the content at each path is still needed.
 EVENTS: dict[str, Callable[..., list[tuple[Any, bool]]]] = {
     "import": lambda *_: [],
     "tuner.write": lambda path: [(path, False)],  # raised by the functions of WRITERS
@@ -89,7 +89,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
         try:
             own.close(share=ended_well)
         except OSError as error:
-            print(f"the trial's own files are not in order: {error}", file=sys.stderr)
+            print(f"the trial's own folder could not be put in order: {error}", file=sys.stderr)
         finally:
             _left.set()
 

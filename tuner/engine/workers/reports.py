@@ -94,7 +94,7 @@ def as_number(name: str, value: Any) -> Any:
 
 @contextmanager
 def explained(reporter: Reporter) -> Iterator[None]:
-    """Makes a trial fail, with advice, if processes that it starts report instead of it: no such report is sent.
+    """Makes a trial fail, with advice, if processes that it starts report instead of it: those reports reach no search.
 
     `sys.exit()` ends the trial as a return does. A SystemExit by which Ray stops the function passes through.
 

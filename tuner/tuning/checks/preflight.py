@@ -214,8 +214,8 @@ def rehearse(request: Request) -> str:
             if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
+        where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
         check(request)
-    where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
     return f"passed in {time.perf_counter() - started:.1f} s{where}"
 
 

@@ -275,7 +275,7 @@ class Replay(ReplayController):
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Maps each report's index to its recorded action; None for the last report if a crash may have cut it off."""
+    """Maps each report's index to its action: the recorded one, or None if a crash may have cut off the last one."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

@@ -83,7 +83,7 @@ class ForestSearcher(SeededSearcher):
         return Forest(np.stack([self._features[trial] for trial in known]), scores, seed, weights)
 
     def _weight(self, trial: str) -> int:
-        """Returns how often a trial counts: once per epoch, else the many short trials outweigh the few long ones."""
+        """Returns how often a trial counts: once per epoch, so that many short trials do not outweigh few long ones."""
         # The result of a diverged or failed trial is as certain as that of a trial that trained to the end.
         return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
 
