@@ -32,7 +32,7 @@ READER_S = 30  # seconds; a client that reads nothing of its response for this t
 GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
 HEAD_BYTES = 64 << 10  # maximum bytes of a request's first line and headers together
 # MOST_PARTS limits the chunks of a request body. uvicorn parses all 256 kB of a read before it serves another client.
-# Each chunk takes 40 us: 600 kB in one-byte chunks took 5 s. A normal body of 16 kB has one or two chunks.
+# Each chunk takes 40 us or more: 100,000 chunks of a byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
 REQUEST_S = 10  # seconds a client has to send a request's headers, from the connection's start or its last response
 
@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to; created if missing "
                         "(default: results)")  # fmt: skip
-    parser.add_argument("--host", default="127.0.0.1", help="listening address; one beyond loopback needs TUNER_TOKEN")
+    parser.add_argument("--host", default="127.0.0.1", help="listening address; beyond loopback it needs a token")
     parser.add_argument("--port", type=int, default=8800, help="0 = any free port (default: 8800)")
     group = parser.add_argument_group("searches that the service starts")
     group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265; the cluster's head "

@@ -102,12 +102,12 @@ class Rungs:
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
+    """Rows of trials that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
 
-    `since` is 0 if the request named no line or a line beyond the journal's end. The decision with the smallest margin
-    is then first; else decisions are in the order of the trials. `rungs` has all rungs; `num_trials` and
-    `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. `value_choices` lists the
-    values by which figures can compare trials; the default is `value_default`. `left_out` counts rows that did not fit.
+    `since` is 0 if the request named no line or a line beyond the journal's end. Decisions are then sorted by margin,
+    the smallest first; else they are in the order of the trials. `rungs` has all rungs; `num_trials`, `num_decisions`
+    count all rows. `parameters` names the axes of the parallel coordinates. `value_choices` lists the values by which
+    figures can compare trials; the default is `value_default`. `left_out` counts rows that did not fit.
     """
 
     summary: Summary

@@ -1,4 +1,4 @@
-"""Reads a user's script before trials run: finds the constants that parameters replace, mistakes, an Optuna study."""
+"""Reads a user's script before trials run: finds mistakes, an Optuna study, the constants that parameters replace."""
 
 from __future__ import annotations
 

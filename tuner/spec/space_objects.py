@@ -47,7 +47,7 @@ def main_space(attribute: str) -> LoadedSpace | None:
 
 
 def code_digest(space: Space) -> str:
-    """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
+    """The SHA-256 of the sources of the space's functions, and of the functions that these use from their own module.
 
     It is empty if a source text is unknown, such as that of a function typed at Python's prompt.
     """

@@ -329,7 +329,7 @@ class PopulationScheduler(SearchScheduler):
 
 
 def population_of(experiment: Experiment, space: Space) -> Population:
-    """Returns Ray's scheduler with the parameters that the space declares as mutable."""
+    """Returns the scheduler of pbt with the parameters that the space declares as mutable."""
     mutations = dict(space.mutations)
     for name, domain in space.mutations.items():
         if (kind := domains.kind(domain)) == "sample_from":

@@ -159,7 +159,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None  # client of the cluster of --address
 
     def nodes(self) -> list[dict[str, float]]:
-        """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
+        """Returns the resources (name -> amount) of each node: of those there, or of those it may grow to, if more."""
         if not self.address:
             from tuner.engine.local.alone import local_cluster
 
@@ -220,7 +220,7 @@ class RayJobs:
             own.end()
 
     def _connected(self, start: bool = False) -> JobSubmissionClient | None:
-        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run."""
+        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and `start` is False."""
         with self._trying("accept jobs"):
             from ray.job_submission import JobSubmissionClient
 

@@ -29,7 +29,7 @@ from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
 from tuner.views.figures.values import chosen, offered
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
-AGAIN_S = 5.0  # seconds until an unreadable folder is read again, or 20 times the failed read's time, if that is longer
+AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
 MOST_MEMORY = 2 << 30  # bytes, estimated by `files.weight`; 230,000 trials of three reports reach it, and take 1.5 GB
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry

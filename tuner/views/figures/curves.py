@@ -100,7 +100,7 @@ def _rung_name(rung: RungSummary) -> str:
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns about MAX_CURVES trials, in the record's order: winner, best ones, some pruned ones, some other ones."""
+    """Returns at most about MAX_CURVES trials (winner, best, some pruned, some other), in the record's order."""
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
     pruned = [trial for trial in record.trials if trial.status == "pruned"]

@@ -79,9 +79,9 @@ def draw_importance(data: Importance) -> plot.Figure:
     number, values, explained = counted(data.trials, "trial"), plot.tick(data.values, 60), f"{data.explained:.2f}"
     if not data.explained > 0:
         return plot.empty_figure(
-            f"Nothing can be read from these {number}: the forests predict {values} of unseen trials no better than "
-            f"its mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials may change "
-            "that."
+            f"Nothing can be read from these {number}: the forests predict the ranks of {values} in unseen trials no "
+            f"better than their mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials "
+            "may change that."
         )
     names = [plot.escaped(name, 24) for name in data.names[::-1]]
     bars = {
