@@ -62,6 +62,13 @@ def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_ha
     assert search.ends()["00000"][0] == "failed"
 
 
+def test_a_first_report_without_the_metric_of_stop_halts_the_search_with_the_names_it_has(tmp_path):
+    search = Search(tmp_path / "j", stop=("acc=0.9",))
+    assert search.report("00000", 1, loss=0.5, accuracy=0.3) == STOP
+    message = str(search.stopper.error)
+    assert "--stop acc: trial 00000 reports no 'acc' at epoch 1; it reports accuracy, loss; did you mean" in message
+
+
 def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
     search = Search(tmp_path / "j")
     assert search.report("00000", 1, loss=0.5) == CONTINUE

@@ -209,10 +209,8 @@ class SearchScheduler(TrialScheduler):
             self._journal_decision(trial_id, decision)
         self._apply(tune_controller, others)
         if self._name == "bohb":
-            # TuneBOHB learns from reports with a budget, and counts the trials that are not paused.
+            # TuneBOHB learns from reports with a budget.
             result["hyperband_info"] = {} if decision.rung is None else {"budget": decision.rung}
-            if decision.action == "pause":
-                tune_controller.search_alg.searcher.library.on_pause(trial_id)
         return RAY_ACTIONS[decision.action]
 
     def _choose(self, tune_controller: Any) -> Trial | None:
@@ -232,8 +230,6 @@ class SearchScheduler(TrialScheduler):
                 continue
             self._move(trial, self._promoted)
             self._journal_decision(trial.trial_id, decision)
-            if self._name == "bohb":
-                tune_controller.search_alg.searcher.library.on_unpause(trial.trial_id)
 
     def _is_known(self, trial: Trial) -> bool:
         return any(trial.trial_id in group for group in (self._active, self._waiting, self._promoted))
