@@ -14,7 +14,7 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES
-from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
+from tuner.tuning.searchers.forest import NUM_RANDOM, Forest, ForestSearcher, features
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.sampling import shuffled
 
@@ -189,6 +189,14 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
     weighed = np.mean([share_below(seed) for seed in range(4)])
     monkeypatch.setattr(ForestSearcher, "_weight", lambda self, trial: 1)
     assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
+
+
+def test_the_first_forest_learns_from_the_first_ten_trials(monkeypatch):
+    learnt = []
+    monkeypatch.setattr("tuner.tuning.searchers.forest.RANDOM_SHARE", 0)
+    monkeypatch.setattr("tuner.tuning.searchers.forest.Forest", lambda *known: learnt.append(known) or Forest(*known))
+    drive(build_searcher(experiment_of("forest", num_samples=40), wide()), 12)
+    assert len(learnt[0][0]) == NUM_RANDOM
 
 
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
