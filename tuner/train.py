@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
     parser = Parser(prog="python -m tuner.train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("path", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
-    parser.add_argument("--trial", metavar="ID", help="the trial of the experiment whose setting to train")
+    parser.add_argument("--trial", metavar="ID", type=lambda word: word.zfill(5), help="the trial to train: 7 or 00007")
     parser.add_argument("--save", metavar="FILE", type=Path, help="save the model of the best epoch to FILE")
     parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
@@ -139,8 +139,8 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
 
     task = find_space(config["space"]).space.task
     if task is None:
-        function = f"space {config['space']!r} is a function for Ray Tune"
-        raise RequestError(f"{function}: call it with {config['config']}")
+        what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
+        raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
     return task, splits_of(task, config.get("data_dir") or "", config["seed"])
 
 

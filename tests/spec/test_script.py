@@ -322,12 +322,12 @@ other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
 
 WRITING = """
 from tuner import script, tune
-script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min", max_epochs=2)
+script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min")
 import torch
 lr, name = 0.1, "own"
-for epoch in range(2):
-    torch.save({"lr": lr, "epoch": epoch}, "model.pt")
+for epoch in range(12):
     tune.report({"loss": abs(lr - 0.3)})
+torch.save({"lr": lr, "epoch": epoch}, "model.pt")
 """
 
 
@@ -339,13 +339,13 @@ def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, sea
     ran = search_here(str(tmp_path / "main.py"), *options)
     best, lr = ran.folder / "best", {id: trial.config["lr"] for id, trial in ran.trials.items()}
     for trial in ran.record.trials:
-        assert [report.metrics["loss"] for report in trial.reports] == [abs(trial.config["lr"] - 0.3)] * 2
+        assert [report.metrics["loss"] for report in trial.reports] == [abs(trial.config["lr"] - 0.3)] * 12
     config = json.loads((best / "config.json").read_text())["config"]
     winner = min(lr.values(), key=lambda each: abs(each - 0.3))
     assert config == {"lr": winner, "name": "x"}
-    assert torch.load(best / "files" / "model.pt") == {"lr": winner, "epoch": 1}
+    assert torch.load(best / "files" / "model.pt") == {"lr": winner, "epoch": 11}
     for trial, own in lr.items():
-        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own, "epoch": 1}
+        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own, "epoch": 11}
     assert (tmp_path / "model.pt").read_text() == "the user's"
     assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
     assert "print(best.files)  # what the trial wrote" in (best / "README.md").read_text()

@@ -11,8 +11,10 @@ from ray import tune
 from ray.tune.search.sample import Domain
 
 from tuner.errors import RequestError
+from tuner.record.report_keys import EPOCH
 from tuner.spec.domains import is_constant
 from tuner.spec.experiment import SchedulerName, SearcherName
+from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
 
 # The keys are names of Ray's classes, because importing some of the classes needs other libraries.
@@ -32,8 +34,6 @@ SCHEDULERS = {
     "MedianStoppingRule": "median",
     "PopulationBasedTraining": "pbt",
 }
-EPOCH = "training_iteration"
-MOST_REPORTS = 1000  # the most reports of a trial if the Tuner sets no limit
 
 
 class TunerRequest(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+EPOCH = "training_iteration"
 # Keys that Ray may add to a report. The journal and the views of Ray's own folders leave them out.
 RAY_KEYS = frozenset(
     "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "

@@ -74,7 +74,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     Args:
         params: name -> Ray domain or constant, as in `Space`. A name must be that of a command-line option, or of
             a variable, argument or dictionary key to which the script gives a constant.
-        options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
+        options: other fields of `Space`, such as `metric`; `max_epochs`, here 1000, ends a trial at that report.
     """
     if trial := running():
         trial.read = True
@@ -89,7 +89,7 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)
-    space = Space(params=params, train=train, **(script_text.of_study(text, path) | options))
+    space = Space(params=params, train=train, **(script_text.of_text(text, path) | options))
     script_text.check_options(text, path, params)
     script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
     return space

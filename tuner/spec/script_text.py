@@ -18,7 +18,7 @@ FIELDS = ("field", "Field", "Option", "Argument")
 MOST_FILES = 200  # maximum number of files in a folder that are searched for a parameter
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
 REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
-MOST_REPORTS = 1000  # the default of --max-epochs for an Optuna script: its objective declares none
+MOST_REPORTS = 1000  # a script's default of --max-epochs: at a smaller one, a trial ends before the script's last lines
 
 
 def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
@@ -165,12 +165,12 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
         )
 
 
-def of_study(source: str, path: object) -> dict[str, Any]:
-    """Returns the fields of a Space that a script's Optuna study declares; RequestError if tuner cannot search it."""
+def of_text(source: str, path: object) -> dict[str, Any]:
+    """Returns a script's own fields of a Space, also of its Optuna study; RequestError if tuner cannot search that."""
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
     if not created:
-        return {}
+        return {"max_epochs": MOST_REPORTS}
     given = {each.arg: _literal(each.value) for node in (*created, *optimized) for each in node.keywords}
     if isinstance(several := given.get("directions"), (list, tuple)) and len(several) > 1:
         raise RequestError(

@@ -16,7 +16,7 @@ from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, is_trial_id, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
-from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
+from tuner.record.report_keys import EPOCH, FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
@@ -25,7 +25,6 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.tuning.searchers.sampling import seeded
 
-EPOCH = "training_iteration"
 RAY_ACTIONS: dict[Action, str] = {
     "continue": TrialScheduler.CONTINUE,
     "pause": TrialScheduler.PAUSE,
@@ -208,8 +207,7 @@ class SearchScheduler(TrialScheduler):
         elif decision.reason:
             self._journal_decision(trial_id, decision)
         self._apply(tune_controller, others)
-        if self._name == "bohb":
-            # TuneBOHB learns from reports with a budget.
+        if self._name == "bohb":  # TuneBOHB learns from reports with a budget
             result["hyperband_info"] = {} if decision.rung is None else {"budget": decision.rung}
         return RAY_ACTIONS[decision.action]
 

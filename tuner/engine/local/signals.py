@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 from unittest import mock
@@ -21,6 +23,7 @@ from ray._private import utils
 from tuner.errors import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
+SAME_S = 0.5  # seconds in which a further signal is the first one again: `uv run` repeats what its whole group has got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
 
@@ -28,7 +31,7 @@ LATE_S = 14.0  # seconds after the first signal until this process is killed if 
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Makes the first signal call `first` (of nested blocks, the inner one's) with a text that names the signal.
 
-    Until the outermost block ends, the next signal calls `end_now`, and so does `_deadline` after `LATE_S` seconds: if
+    Until the outermost block ends, a signal after SAME_S calls `end_now`, and so does `_deadline` after `LATE_S`: if
     Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60).
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
@@ -37,8 +40,9 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
         return
 
     def take(number: int, frame: Any) -> None:
+        again = signal.default_int_handler if hosts else partial(end_now, after=time.monotonic() + SAME_S)
         for each in HANDLED:
-            signal.signal(each, signal.default_int_handler if hosts else end_now)
+            signal.signal(each, again)
         deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
@@ -109,8 +113,10 @@ def give_up(reason: str) -> None:
     raise KeyboardInterrupt(reason)
 
 
-def end_now(number: int, frame: Any) -> None:
-    """Kills this process and its descendants: those of Ray and W&B may take more than 15 s to end; exit code 130."""
+def end_now(number: int, frame: Any, after: float = 0.0) -> None:
+    """From the time `after` on, kills this process (exit code 130) and its descendants, which may need 15 s to end."""
+    if time.monotonic() < after:
+        return
     end_family()
     os._exit(130)
 

@@ -110,8 +110,7 @@ def startable(
         used = [_most_of(holder, nodes) for holder in holders]
         for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
             free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
-            # A search whose trials fit no known node starts anyway: it requests a node from the autoscaler, and
-            # shows what its trials wait for until it gets one.
+            # A search whose trials fit no known node starts anyway, and shows what they wait for.
             if free + 1e-9 < amount and needed.fit(nodes):
                 return chosen
         chosen.append((search, ""))

@@ -17,7 +17,7 @@ from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event
-from tuner.record.report_keys import USAGE
+from tuner.record.report_keys import EPOCH, USAGE
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
@@ -29,7 +29,6 @@ from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import Resumed, continued
-from tuner.tuning.scheduler import EPOCH
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 

@@ -11,6 +11,7 @@ from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.script import Script
+from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
@@ -61,6 +62,8 @@ def notes(request: Request) -> list[str]:
             "the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
             "stops trials by the rule of asha"
         ]
+    if e.scheduler in ("hyperband", "bohb") and isinstance(space.train, Script) and e.max_epochs == MOST_REPORTS:
+        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs the script's number"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 

@@ -29,11 +29,11 @@ from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.records import sign_of
-from tuner.record.report_keys import FINAL
+from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
-from tuner.tuning.scheduler import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
+from tuner.tuning.scheduler import RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
 ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}
