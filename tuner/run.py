@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Returns the fields of `Command` that a command line sets, by name; raises RequestError for an unknown option."""
+    """Returns the fields of `Command` that a command line sets; RequestError for unknown or misused options."""
     about = f"The answer: {BEST_RULE}. Exit codes: {EXIT_CODES}."
     usage = "python -m tuner.run [-h] [OPTIONS]"
     parser = Parser(usage=usage, description=Command.__doc__, epilog=about)
@@ -98,7 +98,7 @@ def _typed(text: str, classes: list[type]) -> Any:
 
 
 def call_of(argv: list[str], given: dict[str, Any]) -> SearchCall:
-    """Returns the request for a search; RequestError for a wrong value, or without a space or a search to resume."""
+    """Returns the request for a search; RequestError for a wrong value, or if `given` has neither space nor resume."""
     command = Command(**given)
     if not (command.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")

@@ -3,9 +3,9 @@
 `python -m tuner.train results/NAME/best/config.json` trains the best setting, and
 `python -m tuner.train results/NAME --trial 00007` trains the setting of trial 00007.
 
-The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit. If the
-data has a test part, the command also prints the test metrics after the epoch that was the setting's best in the
-search. `--save FILE` saves the model after that epoch.
+The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit, unless
+population-based training changed the trial. If the data has a test part, the command also prints the test metrics after
+the epoch that was the setting's best in the search. `--save FILE` saves the model after that epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if this trial were the best; RequestError if there is no such trial."""
+    """Returns what best/config.json would be if the trial were the best; RequestError for an unknown trial or space."""
     known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -109,7 +109,7 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """Yields the training of a setting, with as many processes as in its trial, and its data.
+    """Yields a setting's training, with as many processes as its trial had, and the data.
 
     `config` is the content of best/config.json; `state` is the checkpoint to resume from (None = start at epoch 0).
     """

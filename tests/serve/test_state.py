@@ -202,7 +202,7 @@ def test_a_folder_cannot_choose_the_data_that_its_resume_reads(service):
     service.begin("b").close()
     rewrite(service.results / "a", data_dir="/root/secret")
     answer = service.owner.post(f"{ALL}/a/resume")
-    assert answer.status_code == 422 and "which only its folder names" in answer.json()["error"]
+    assert answer.status_code == 422 and "but tuner.serve uses only its own --data-dir" in answer.json()["error"]
     assert service.owner.post(f"{ALL}/b/resume").status_code == 202
     service.searches.step()
     (arguments,) = service.jobs.submitted.values()

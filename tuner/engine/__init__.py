@@ -4,7 +4,7 @@
 and lists the differences. It passes with Ray 2.59 and 2.60.
 
 The table shows what overriding a method buys, measured (Ray 2.60, two cores). Processes are counted in a search of 16
-short ASHA trials, two at a time. Code that replaces other parts of Ray states its effect there.
+short ASHA trials, two at a time. Where code replaces other parts of Ray, its docstring or comment states the effect.
 
 | overridden method | effect, or the situation in which it has one | with | without |
 | --- | --- | --- | --- |
@@ -16,6 +16,6 @@ short ASHA trials, two at a time. Code that replaces other parts of Ray states i
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
-| `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
+| `LocalNode.start_raylet` | beside 20 processes that spin on two cores, Ray starts | in 1 or 2 minutes | not at all |
 | `LocalNode.start_api_server` | no services for clusters: Ray starts and ends in | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
 """

@@ -48,7 +48,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     """Reads a Tuner that has not run; the caller's `options` take precedence, also over a part that tuner lacks.
 
     Raises:
-        RequestError: the Tuner has no metric, parameters or limit of reports; tuner lacks its searcher or scheduler.
+        RequestError: no metric or parameters; only a stopper limits the reports; tuner lacks the searcher or scheduler.
         ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
@@ -114,7 +114,7 @@ def _counterpart(
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
-    """Returns a known scheduler's arguments as fields of a Space or options; if it counts seconds, only mutations."""
+    """Returns a known scheduler's arguments as fields of a Space or options; if it counts no epochs, only mutations."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
     counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
     if kind == "pbt":

@@ -39,7 +39,7 @@ class RequestError(Exception):
 
 
 class InterruptedEarly(KeyboardInterrupt):
-    """The user interrupted a new search before it had a folder, so there is nothing to resume."""
+    """The user interrupted the import of a space, or a new search before it made its folder; the text says which."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,13 +86,13 @@ class Once(argparse.Action):
 
 
 def printable(text: str) -> str:
-    """Writes unprintable characters (`str.isprintable`), also line ends, like `\\x1b`: they could steer a terminal."""
+    """Escapes unprintable characters (`str.isprintable`), also line ends, as in `\\x1b`: these can steer a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextlib.contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns any exception of the `with` block into a RequestError that names the folder; logs a traceback as DEBUG."""
+    """Turns any exception but a RequestError into a RequestError that names the folder; logs a traceback as DEBUG."""
     try:
         yield
     except RequestError:

@@ -67,7 +67,7 @@ def local_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which each new Trainer gets a callback, and its `method` the checkpoint to resume from."""
+    """Returns a context in which each new Trainer gets a callback, and `method` gets the checkpoint to resume from."""
     made, trained = trainer.__init__, getattr(trainer, method)
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:

@@ -39,7 +39,7 @@ class SavedCheckpoints:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """Returns a checkpoint's path; raises RequestError outside the folder `ray`, as Ray deletes old checkpoints."""
+    """Returns a checkpoint's path; raises RequestError if it is not below `ray`, because Ray may delete it later."""
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
         raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
@@ -47,7 +47,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Checks a checkpoint's state.pt, at 1 s per GB; returns the damage in words, or "" if it is whole or missing."""
+    """Returns a checkpoint's damage in words (1 s per GB); "" if state.pt is whole, or missing beside other files."""
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Changes an experiment's folder as a whole: renames it, deletes it, or writes a file into it.
+"""Renames or deletes an experiment's folder, writes a file into it, or counts and lists its files.
 
 Each function works on open folders (`dir_fd`) and follows no link below the folder of results, because another user
 may replace an experiment by a link between a check and an action.
@@ -61,7 +61,7 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Keeps drivers out in the `with` block; RequestError if one runs the search, or if experiment.json is missing."""
+    """Locks drivers out for the `with` block; RequestError if one runs, or if experiment.json is missing or a link."""
     path = folder.path
     try:
         if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.fd, follow_symlinks=False).st_mode):
@@ -97,7 +97,7 @@ def rename(folder: OpenFolder, new: str) -> None:
 
 
 def set_aside(folder: OpenFolder) -> str:
-    """Renames the folder to a hidden name, deletes its journal and experiment.json; returns the name for `remove`."""
+    """Renames the folder to a hidden name; deletes its journal, experiment.json and its copy; returns the new name."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
     for name in (EXPERIMENT, COPY, JOURNAL):

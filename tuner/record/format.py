@@ -1,6 +1,6 @@
 """The number of the format in which tuner writes an experiment's folder and the service's state folder.
 
-Raise `FORMAT` with each change of these folders' content, and with each change of a rule or searcher after which the
+Raise `FORMAT` with each change of these folders' content. Raise it also if, after a change of a rule or searcher, the
 replay of a journal would decide or propose otherwise. The code reads no other format.
 """
 
@@ -20,7 +20,7 @@ class OtherFormat(RequestError):
 
 
 def check_format(number: Any, path: Path) -> None:
-    """Raises OtherFormat unless `number`, the format that `path` records or None if it records none, is `FORMAT`."""
+    """Raises OtherFormat unless `number` is FORMAT; `number` is the format that `path` records, None if it has none."""
     if type(number) is not int or number != FORMAT:
         has = "no format number" if number is None else f"format {str(number)[:20]}"
         raise OtherFormat(

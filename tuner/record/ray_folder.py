@@ -1,4 +1,4 @@
-"""Reads folders that plain Ray Tune wrote, without their pickles; none of the files says which metric was optimised."""
+"""Reads folders that plain Ray Tune wrote, but not their pickles; no other file says which metric was optimised."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists the files that `read_ray` may read, without trials' links; raises RequestError for too many entries."""
+    """Lists files for `read_ray`, without links in or to trials' folders; RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -57,7 +57,7 @@ def ray_files_in(folder: Path) -> list[Path]:
 
 
 def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment, dict[str, Any], Folding]:
-    """Returns the experiment, whose metric and mode are `guessed`, its facts, and its trials.
+    """Returns the experiment, its facts, and its trials; `guessed` supplies the experiment's metric and mode.
 
     Before it parses a file, it calls `hold` with the estimated bytes of memory of all files up to this one. A file that
     is too large or damaged raises a RequestError, except experiment_state-*.json, which is then ignored.

@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kept(function: Function) -> Function:
     """Caches a function's result inside the record that is its first argument; callers must not change the result.
 
-    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it does so after each event.
+    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it draws them again after each event.
     """
 
     @wraps(function)
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
     """The scheduler's decision after a report, and its reason; `value` and `cutoff` keep the metric's sign in mode max.
 
     `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
-    `value`: the median rule compares the trial's best. `copied` is the trial that population-based training copied.
+    `value`, as in the median rule: the trial's best. `copied` is the trial that population-based training copied.
     """
 
     epoch: int
@@ -86,10 +86,10 @@ class TrialRecord:
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order, changed_at: the numbers of the trial's first and last events in the journal.
-        epoch_seconds: mean seconds between reports of one attempt, without worker starts and pauses; None if unknown.
+        epoch_seconds: mean seconds from a report to the next of the same attempt, without pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
-        repeated: earlier reports of epochs that a restart trained again.
+        repeated: earlier reports of epochs that the trial trained again, after a restart or from a copied state.
     """
 
     id: str
@@ -282,5 +282,5 @@ class _Building:
 
 _OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_WHERE_THEY_APPLY = ("band", "compared", "copied")  # last fields of a decision; other schedulers' events lack them
+_WHERE_THEY_APPLY = ("band", "compared", "copied")  # last fields of a decision, if its scheduler uses them
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

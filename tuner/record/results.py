@@ -30,7 +30,7 @@ class ExperimentRecord:
     """An experiment, read from its folder.
 
     Attributes:
-        state: running, finished, interrupted or failed; `reason` says why the search ended before all its trials had.
+        state: running, finished, interrupted or failed; `reason` says why the search ended before all trials did.
         refused: whether the search ended because its request was wrong.
         out_of_time: whether its time budget ended it; `state` is then finished.
         changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
@@ -76,7 +76,7 @@ class ExperimentRecord:
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """The best trial by `experiment.BEST_RULE` and its best report; if possible, one whose checkpoint is left."""
+        """The best trial and report by `experiment.BEST_RULE`, if possible among reports whose checkpoint exists."""
         return self.stats.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @property

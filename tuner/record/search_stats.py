@@ -1,6 +1,6 @@
 """Summarises the trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-Reads no files and no clock. A summary of 10,000 trials of ten reports takes a third of a second. A summary that takes
+Reads no files and no clock. A summary of 10,000 trials with ten reports each takes 0.3 s. A summary that takes
 over an earlier one recomputes only the parts that depend on changed trials, in 20 ms.
 """
 
@@ -76,7 +76,7 @@ class RungSummary(NamedTuple):
 
 
 class SearchStats:
-    """The summary of a search's trials, which callers must not change; a refused search has no ranking or history."""
+    """Summarises a search's trials; callers must not change the values. A refused search has no ranking or history."""
 
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
@@ -175,7 +175,7 @@ class SearchStats:
         return (trial, report) if trial and report else None
 
     def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
-        """Like `best`, but only among reports whose checkpoint is in `saved`; None means all recorded checkpoints."""
+        """Like `best`, but only among reports whose checkpoint is in `saved` (None: reports with any checkpoint)."""
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if any(self.by_trial(_has_checkpoint)) else []:
             if best and rank[:2] > best[0][:2]:

@@ -61,7 +61,7 @@ def cutoff(rewards: Sequence[float], factor: float) -> float | None:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns what `np.percentile` (`_lerp`) returns, bit for bit, but without a sort: the values are ascending."""
+    """Returns the `np.percentile` of ascending values without a sort, bit for bit as numpy (`_lerp`) computes it."""
     rank = (len(ordered) - 1) * (percent / 100)
     low = math.floor(rank)
     a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], rank - low

@@ -11,9 +11,9 @@ from tuner.spec.experiment import Experiment
 class Promotion(Rule):
     """Promoting ASHA: pauses a trial at a rung unless it is among the best 1/eta of the trials that reached the rung.
 
-    Each arrival promotes at most one trial, at once. (The paper's algorithm promotes whenever a worker is free.) When
-    no setting is left and no trial runs, the best trial of the highest rung is promoted, until one trial has trained
-    all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
+    Without a checkpoint, the trial stops instead. Each arrival promotes at most one trial, at once. (The paper promotes
+    whenever a worker is free.) When no setting is left and no trial runs, the best paused trial of the highest rung is
+    promoted, until one trial has trained all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
@@ -109,13 +109,13 @@ class Promotion(Rule):
 
 
 class PromotionRung:
-    """A rung of promoting ASHA. Smaller values are better; of equal ones, the earlier. Methods need O(log n) steps."""
+    """A rung of promoting ASHA. Smaller values are better, then earlier ones. Methods need O(log n) comparisons."""
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
         self._of: dict[int, tuple[float, int, int]] = {}  # trial -> (value, order of arrival, trial)
         self._ranked: list[tuple[float, int, int]] = []  # all entries of `_of`, the best first
-        self._waiting: list[tuple[float, int, int]] = []  # entries of trials that are not promoted, best first
+        self._waiting: list[tuple[float, int, int]] = []  # entries of trials that may be promoted, best first
 
     @property
     def num_best(self) -> int:
@@ -133,7 +133,7 @@ class PromotionRung:
         return self._of[trial][0]
 
     def arrive(self, trial: int, value: float) -> int | None:
-        """Records a trial's value; returns the trial that is promoted, being among the best 1/factor now, or None."""
+        """Records a value; promotes and returns the best waiting trial, None if it is not among the best 1/factor."""
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)

@@ -16,11 +16,11 @@ class RuleDecision(NamedTuple):
     """A rule's decision on one trial, as the journal records it."""
 
     action: Action = "continue"
-    reason: str = ""  # empty if the rule compares nothing
+    reason: str = ""  # empty if the report leads to no comparison
     rung: int | float | None = None  # the epoch of the comparison; None if the rule compares nothing at this report
     bracket: int | None = None  # the rung's bracket; with hyperband and bohb its number in its band
     band: int | None = None  # the bracket's band; only with hyperband and bohb
-    cutoff: float | None = None  # value that the trial had to reach, with the metric's own sign; None = no cutoff yet
+    cutoff: float | None = None  # value that the trial had to reach, with the metric's own sign; None = no cutoff
     recorded: int = 0  # the number of other trials that have a value at the rung
     compared: float | None = None  # the trial's best value, if the rule compares it instead of the report's value
 
@@ -40,7 +40,7 @@ class Rule:
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
     def added(self, trial: int) -> None:
-        """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
+        """Adds a trial that the searcher has just suggested, or an ended trial that a resume continues."""
 
     def judge(self, trial: int, epoch: int, value: float, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         """Decides on a report with a finite value before max_epochs, and on the paused trials that waited for it.

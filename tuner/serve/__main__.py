@@ -214,7 +214,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
         ) from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READER_S * 1000)  # accepted sockets inherit it
-    # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, a response may wait 40 ms for an ACK.
+    # asyncio sets TCP_NODELAY only on sockets made with IPPROTO_TCP. Without it, a response may wait 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

@@ -35,7 +35,7 @@ from tuner.spec.spaces import list_spaces
 MOST_DOWNLOADS = 20  # files that are sent at once
 CHUNK_BYTES = 256 << 10
 MOST_CHECKS = 4  # requests that are checked at once; each check is a process that imports ray and torch
-MOST_COUNTED = 4  # folders whose files are counted at once, because that may take seconds
+MOST_COUNTED = 4  # folders whose files may be counted at the same time; counting one may take seconds
 ONE = "/api/experiments/{name}"
 _saving = threading.Lock()  # notes.json is read, changed and written by one request at a time
 
@@ -226,7 +226,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
             return answer(Deleted(name, folders.remove(opened, aside)))
 
     def state_of(name: str) -> tuple[Summary | None, str]:
-        """Returns an experiment's summary (None if damaged), and why it may not be changed: it is queued or running."""
+        """Returns an experiment's summary (None if damaged), and why it cannot be changed while queued or running."""
         try:
             summary = served.one(name)
         except (NotYet, NotThere):

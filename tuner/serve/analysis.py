@@ -100,7 +100,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
 class Analyser:
     """Computes analyses of experiments' folders; keeps the records of the last folder.
 
-    It also keeps the last response about importance: its random forests take seconds, and the page requests it often.
+    It also keeps the last response about importance, because random forests take seconds and the page asks often.
     """
 
     def __init__(self) -> None:

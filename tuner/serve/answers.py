@@ -1,7 +1,7 @@
 """Writes the API's responses as JSON of at most about MOST_BYTES each; limits the memory of responses not yet sent.
 
-A longer response leaves out the last rows of a list (`left_out` counts them), the ends of a row's long values, and
-figures. A figure that is left out is replaced by an empty figure that shows why.
+A response leaves out the last rows of a list (`left_out` counts them) and figures that do not fit, and shortens rows
+above MOST_ROW. A figure that is left out is replaced by an empty figure that shows why.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BoundedResponse(Response):
 
 
 def at_most(most: int, what: str) -> Any:
-    """Returns a FastAPI dependency: while it answers `most` requests, it refuses further ones with a 503."""
+    """Returns a dependency for FastAPI routes: while `most` of their requests are being answered, others get a 503."""
     number = 0
 
     async def counted() -> AsyncIterator[None]:  # async: it runs in the event loop's one thread
@@ -194,7 +194,7 @@ def _json_text(value: Any) -> bytes:
 
 
 def _cut(value: Any, most: int, levels: int = MOST_LEVELS) -> Any:
-    """Returns a copy with at most `most` characters of each text and `most` items of each list."""
+    """Returns a copy with at most `most` characters per text, `most` items per list or dict, and `levels` levels."""
     if isinstance(value, str) and len(value) > most:
         return f"{value[:most]}... ({len(value):,} characters)"
     if dataclasses.is_dataclass(value):

@@ -36,7 +36,7 @@ class Client:
         url: the address that `tuner.serve` prints.
         token: needed to change something, and for every request to a service beyond loopback; default: TUNER_TOKEN of
             the environment. A service that was started without a token prints the path of its token's file.
-        timeout_s: seconds to wait for the service's next bytes; to check a search, the service imports torch.
+        timeout_s: seconds to wait for the service's next bytes; checking a search takes long, because it imports torch.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -69,7 +69,7 @@ class Client:
         return self._get(_path(name, "/rungs"))
 
     def compare(self, *names: str) -> Row:
-        """Compares experiments by costs, Plotly figures, options and parameters; waits until the service read all."""
+        """Compares experiments: costs, Plotly figures, options and parameters; waits until the service has read all."""
         query = urlencode({"name": names}, doseq=True)
         while True:
             found = self._get(f"/api/compare?{query}")
@@ -123,7 +123,7 @@ class Client:
         return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search neither waits nor runs; returns its summary; raises TimeoutError after `timeout_s`."""
+        """Waits while a search is queued or running; returns its summary; raises TimeoutError after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:
             if time.monotonic() > until:

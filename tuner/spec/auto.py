@@ -34,7 +34,7 @@ class SpaceTraits:
 
     saves_checkpoints: bool  # whether trials save checkpoints, from which paused trials can continue
     searchers: tuple[SearcherName, ...] = ("random",)  # installed ones that can propose every parameter
-    grid_points: int = 1  # trials of the searcher random for each of --num-samples; above 1 with `tune.grid_search`
+    grid_points: int = 1  # trials that searcher random runs per --num-samples; above 1 with `tune.grid_search`
     grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 
 

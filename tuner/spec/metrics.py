@@ -10,7 +10,7 @@ NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larg
 
 
 def wrong_mode(metric: str, mode: str) -> str:
-    """Returns a warning if a metric's name contradicts the mode; empty if it fits, or if the name leaves it open."""
+    """Returns a warning if a metric's name contradicts the mode; empty if the name fits the mode or suggests none."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
     usual = {"max"} if words & LARGER else set()
     usual |= {"min"} if words & SMALLER else set()

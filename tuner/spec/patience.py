@@ -21,9 +21,9 @@ BUSY = 2.0  # load per core from which a machine is called busy: everything take
 
 @contextlib.contextmanager
 def patience(doing: str | Callable[[], str], hint: str = "") -> Iterator[None]:
-    """Prints, FIRST_S seconds after the `with` block began and then ever more rarely, which line of user code runs.
+    """Prints which line of user code runs, FIRST_S seconds into the `with` block, then ever more rarely; limits output.
 
-    `doing` names what takes long, such as `reading the data`; `hint` ends the text with what the user may do. While an
+    `doing` names what takes long, such as `reading the data`; `hint` adds what the user may do. While an
     installed package is imported, nothing is printed before IMPORTS_S seconds, and the hint is left out.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()

@@ -25,7 +25,7 @@ class Resources:
     split: bool = False  # whether separate worker processes train, and the trial's own process waits for them
 
     def bundles(self) -> list[dict[str, float]]:
-        """The bundles of a trial's placement group; the first, of its own process, is empty if it waits for workers."""
+        """The bundles of a trial's placement group; the first is empty if the trial's own process waits for workers."""
         amounts = {"CPU": self.cpus / self.workers, "GPU": self.gpus / self.workers}
         bundle = {name: amount for name, amount in amounts.items() if amount}
         return [{}, *[bundle] * self.workers] if self.split else [bundle]

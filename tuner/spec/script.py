@@ -28,7 +28,7 @@ from tuner.spec import script_text
 from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
 
-# Package with a Trainer -> the module that reports its epochs, by name, because these modules import `tuner.spec`.
+# Package with a Trainer -> the name of the module that reports its epochs, which cannot be imported here (a cycle).
 LIGHTNING = "tuner.integrations.lightning"
 TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -36,7 +36,7 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
 class Ended(BaseException):
-    """Ends a trial's script before code that needs the results of many trials; the worker then reports `value`."""
+    """Ends a trial's script before code that needs the results of many trials; then the worker reports any `value`."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__("the trial has ended")
@@ -72,9 +72,9 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     the script runs without tuner. The script reports with `ray.tune.report`.
 
     Args:
-        params: name -> Ray domain or constant, as in `Space`. A name must be that of a command-line option, or of
-            a variable, argument or dictionary key to which the script gives a constant.
-        options: other fields of `Space`, such as `metric`; `max_epochs`, here 1000, ends a trial at that report.
+        params: name -> Ray domain or constant, as in `Space`. Unless the script uses the returned dict, a name must
+            be that of a command-line option, or of a variable, argument or key with a constant value.
+        options: other fields of `Space`, such as `metric`; `max_epochs`, by default 1000, ends a trial at that report.
     """
     if trial := running():
         trial.read = True
@@ -195,7 +195,7 @@ class Script:
         return {name: words[name] for name in names if name in words}
 
     def check_reporting(self, metric: str) -> None:
-        """Raises RequestError if no Python file of the folder mentions a function or library that reports."""
+        """Raises RequestError if no Python file of the folder or a subfolder mentions something that reports."""
         folder = Path(self.path).parent
         texts = [self.source, *python_files(folder).values(), *python_files(folder, "*/*.py").values()]
         if not any(word in text for text in texts for word in REPORTING):

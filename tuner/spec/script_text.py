@@ -18,7 +18,7 @@ FIELDS = ("field", "Field", "Option", "Argument")
 MOST_FILES = 200  # maximum number of files in a folder that are searched for a parameter
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
 REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
-MOST_REPORTS = 1000  # a script's default of --max-epochs: at a smaller one, a trial ends before the script's last lines
+MOST_REPORTS = 1000  # a script's default of --max-epochs; a smaller one may end a trial before the script's last lines
 
 
 def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
@@ -44,7 +44,7 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def options_of(source: str) -> dict[str, str]:
-    """Returns parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option."""
+    """Returns parameter -> option (`lr` -> `--lr`) for texts that look like one; adds argparse arguments and dests."""
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
     dests = re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns the value given to a variable, argument or key; a parameter of that name replaces constants in it."""
+        """Returns a variable's, argument's or key's value; a parameter of that name replaces a constant or default."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value
@@ -109,7 +109,7 @@ def declares(node: ast.AST) -> bool:
 
 
 def reads_config(source: str) -> bool:
-    """Whether parameters may reach a script by the value that `script` returns, W&B, Optuna or HfArgumentParser."""
+    """Whether parameters may reach a script through W&B, Optuna, HfArgumentParser or the result of `script`."""
     nodes = list(ast.walk(ast.parse(source)))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     elsewhere = ("wandb", "suggest_", "HfArgumentParser")
@@ -166,7 +166,7 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
 
 
 def of_text(source: str, path: object) -> dict[str, Any]:
-    """Returns a script's own fields of a Space, also of its Optuna study; RequestError if tuner cannot search that."""
+    """Returns fields of a Space that a script or its Optuna study sets; RequestError if the study is unsupported."""
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
     if not created:

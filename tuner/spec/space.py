@@ -152,7 +152,7 @@ class Space:
 
 
 def defines(train: type, method: str) -> bool:
-    """Whether a class defines a method itself; the one of `tune.Trainable` only raises NotImplementedError."""
+    """Whether a class has or inherits a method; ignores that of `tune.Trainable`, which only raises an error."""
     owner = next((each for each in train.__mro__ if method in vars(each)), None)
     return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 

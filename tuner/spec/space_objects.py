@@ -59,7 +59,7 @@ def code_digest(space: Space) -> str:
 
 
 def saves_checkpoints(space: Space) -> bool:
-    """Whether the trials of a space seem to save checkpoints: with a Task, or a function whose text mentions them.
+    """Guesses whether trials save checkpoints: with a Task, a class's save_checkpoint, or a text that mentions them.
 
     A wrong guess does no harm: without a checkpoint at the first rung, asha-promotion becomes asha.
     """

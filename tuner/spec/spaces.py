@@ -45,9 +45,9 @@ class LoadedSpace:
     """A space, and the file or module from which it was loaded."""
 
     space: Space
-    name: str  # the value of `--space` that finds it
-    path: Path | None  # None for a space of a notebook
-    sha256: str  # digest of the file; for a notebook, of the functions' source texts
+    name: str  # the value of `--space` that finds it; begins with `__main__` for a space of a script or notebook
+    path: Path | None  # None for a space without a file, such as one of a notebook
+    sha256: str  # digest of the file; without a file, of the functions' source texts; empty if these are unknown
     module: str
 
     @property
@@ -76,7 +76,7 @@ def list_spaces() -> dict[str, str]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """Parses a Python file, one thread at a time: two threads that parse at once raise SystemError in Python 3.11."""
+    """Parses a Python file, one thread at a time: two threads that parse at once may raise SystemError in 3.11."""
     with _parsing:
         return ast.parse(path.read_text())
 

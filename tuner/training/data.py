@@ -105,7 +105,7 @@ DataSplit = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets."""
+    """Reads examples into a list of inputs and an array of targets; DataError if one fails or their shapes differ."""
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
     for row in rows:
@@ -130,7 +130,7 @@ class Splits:
     """A data set as a space's `data` function returns it.
 
     Each part is `Arrays`, `Files`, a pair (inputs, targets) of numpy arrays or torch tensors, a map-style torch or
-    Hugging Face dataset whose items are an input and its target, or a DataLoader, of which only the dataset is used.
+    Hugging Face dataset whose items are an input and its target, or a DataLoader (only its dataset and subset count).
 
     Args:
         train: the training part.

@@ -27,7 +27,7 @@ from tuner.training.task import TrialSpec
 logger = logging.getLogger(__name__)
 Answer = tuple[Hashable, Any, BaseException | None]  # a call, its return value, its error (None if it succeeded)
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
-ECHO_S = 5.0  # seconds to wait for another process's error, which caused this one's error (`is_echo`)
+ECHO_S = 5.0  # seconds to wait, after an error that is only an echo (`is_echo`), for the error that caused it
 
 
 class GroupOutOfMemoryError(RuntimeError):
@@ -91,9 +91,9 @@ class DDPRank:
         return self.training.epoch, extra
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Returns the report of `Training.run_epoch`, and this process's usage.
+        """Trains one epoch; returns the report of `Training.run_epoch`, and this process's usage.
 
-        Raises GroupOutOfMemoryError if a smaller `limit` may help. The other processes may wait for this one in a
+        Raises GroupOutOfMemoryError if memory runs out and a smaller `limit` may help. Other processes may wait in a
         collective call, so the caller must restart the group.
         """
         training = self.training
@@ -146,7 +146,7 @@ class Group:
         raise NotImplementedError
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> Any:
-        """Builds the training in every process; arguments and value as in `DDPRank.begin`."""
+        """Builds the training in every process; returns the state's `extra`. For the arguments, see `DDPRank.begin`."""
         self.spec, self.saved = spec, state
         self.epoch, extra = self.call("begin", self.material, spec, state, limit)[0]
         return extra
@@ -270,7 +270,7 @@ def run_calls(pipe: Connection, *arguments: Any) -> None:
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
-    """The address at which a process can be reached, by rank: loopback if all addresses are equal (one node)."""
+    """The address of each rank for the other ranks: loopback if all `addresses` are equal (one node)."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 

@@ -156,7 +156,7 @@ class Training:
         return loss.detach()
 
     def undo(self, states: list[Tensor]) -> None:
-        """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
+        """Undoes a failed attempt at gradients, except changes to buffers and to random streams of Python and numpy."""
         self.drop_gradients()
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
@@ -256,7 +256,7 @@ class MicroBatcher:
 
     Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
     normalizes over each micro-batch, and counts the examples of a failed attempt twice; dropout draws a mask for each
-    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, as saving
+    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, because saving
     them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
 
     Args:
@@ -289,7 +289,7 @@ class MicroBatcher:
 
 
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """Makes a metric return a tensor without dimensions, also if it returns a number or a tensor with one value."""
+    """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
 
     def measure(outputs: Any, targets: Tensor) -> Tensor:
         value = metric(outputs, targets)
@@ -325,7 +325,7 @@ def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> boo
 
 @contextlib.contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off in the `with` block unless `enabled`; restores the switch for the process's next trial."""
+    """Switches oneDNN off in the `with` block unless `enabled`; restores the switch on exit."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

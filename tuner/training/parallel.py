@@ -41,7 +41,7 @@ class Single:
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:
-        """The most examples that one process gets of a batch of `num_examples`."""
+        """The most examples of a batch with `num_examples` that one process gets."""
         return -(-num_examples // self.num_workers)
 
     def part_of(self, num_examples: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class Single:
         return examples.batches(order, batch_size, format)
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        """A context for the gradients of all parts of a batch but the last: processes exchange gradients only then."""
+        """A context for each micro-batch of a batch but the last: processes exchange gradients only at the last one."""
         return nullcontext()
 
     def total(self, sums: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Single:
         """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """Wraps a loss or metric: takes outputs on the network's last device, returns the value on the first device."""
+        """Wraps a loss or metric so that it takes outputs on the last device and returns its value on the first."""
         return measure
 
 
@@ -75,7 +75,7 @@ class DistributedDataParallel(Single):
     """Trains in several processes with a device each: torch's DistributedDataParallel on parts of each batch.
 
     Each loss is weighted by the size of its part, so that the gradients, which torch averages, are those of the whole
-    batch. A last batch of fewer examples than processes goes to all of them. Batch norm normalizes over a process's
+    batch. A last batch with fewer examples than processes goes to every process. Batch norm normalizes over a process's
     part; its running statistics are those of rank 0, as in torch's default, but copied once per epoch.
     """
 
@@ -85,7 +85,7 @@ class DistributedDataParallel(Single):
         device_ids = self.devices if self.devices[0].type == "cuda" else None
         model.to(self.devices[0])
         with warnings.catch_warnings():
-            # torch 2.15 renamed `broadcast_buffers`; torch 2.9 does not know the new name.
+            # torch 2.13 deprecated `broadcast_buffers`; torch 2.9 does not know the new option.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             self.network = nn.parallel.DistributedDataParallel(
                 model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -107,7 +107,7 @@ class DistributedDataParallel(Single):
             for (inputs, targets), batch in zip(read, batches, strict=True):
                 self.weight = len(targets) * self.num_workers / len(batch)
                 yield inputs, targets
-        if len(last) < self.num_workers:  # all processes train on it: torch waits for any without examples
+        if len(last) < self.num_workers:  # all processes train on it: torch would wait for a process without examples
             self.weight, self.repeated = 1.0, self.num_workers
             yield from examples.batches(last, len(last), format)
             self.repeated = 1

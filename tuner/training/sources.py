@@ -169,7 +169,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stacked_if_small(part: Mapped) -> DataSplit:
-    """Reads a small part into Arrays if two readings of its first examples agree; returns another part unchanged."""
+    """Reads a small part into Arrays if two readings of its first examples agree; returns any other part unchanged."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     first = list(range(min(NUM_LOOKED_AT, len(part))))

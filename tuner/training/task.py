@@ -23,7 +23,7 @@ Config = Mapping[str, Any]
 
 
 def callable_with(function: Any, *arguments: Any) -> bool:
-    """Whether a function can be called with these arguments; True for a built-in one, which has no signature."""
+    """Whether a function can be called with these arguments; True if it has no signature, as some built-ins."""
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError) as error:
@@ -54,9 +54,9 @@ class Task:
         channels_last: whether the faster channels-last memory format may be used on a CPU. The model must then take 4-D
             inputs and must not call `view` on the output of a convolution.
         compile: whether to train with torch.compile, which needs a C++ compiler on a CPU; last digits may then differ.
-        stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module takes
+        stages: `stages(model) -> [module, ...]` cuts the model for strategies `model` and `pipeline`. Each module takes
             the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
-        split_size: examples per micro-batch of the strategy pipeline, if the config has no `split_size`.
+        split_size: examples per micro-batch of the strategy `pipeline`, if the config has no `split_size`.
     """
 
     data: Callable[[Path | None], Splits | Any] | Callable[[], Splits | Any]
@@ -98,7 +98,7 @@ class TrialSpec:
     """What a process needs to know to train one trial, apart from its task and data.
 
     Args:
-        config: the setting. Its `batch_size` and `split_size` override the task's; its `precision` overrides this one.
+        config: the setting. Its `batch_size` and `split_size` override the task's; its `precision` overrides the field.
         seed: the trial's own seed (`trial_seed`), at least 0.
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.

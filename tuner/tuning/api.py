@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 AnySpace = Space | str | PathLike[str] | ModuleType
 NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # the option names that `search` takes
-_searching = threading.Lock()  # held by the running search: Ray and signal handlers exist once per process
+_searching = threading.Lock()  # held by the running search, because Ray and signal handlers exist once per process
 
 
 @overload
@@ -71,8 +71,8 @@ def search(
 
     Raises:
         RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
-            unless only the trials' reports show the error: a metric or a checkpoint is missing.
-        KeyboardInterrupt: the search was interrupted; the exception's text says how to resume it.
+            or later, if reports lack the metric or a checkpoint, or if result files cannot be written.
+        KeyboardInterrupt: the search was interrupted; once its folder exists, the text says how to resume it.
     """
     with in_python():
         if table not in get_args(Table):
@@ -130,7 +130,7 @@ def in_python() -> Iterator[None]:
 
 
 def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
-    """Returns a search's space and options; reads both from a `tune.Tuner`; `options` override the Tuner's."""
+    """Returns the space and options, read from `space` if it is a `tune.Tuner`; `options` override the Tuner's."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
         raise RequestError(
@@ -150,7 +150,7 @@ def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnyS
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options to the types of Options' fields; raises RequestError for an unknown option."""
+    """Converts options to Options' types; RequestError for an unknown option, or a wrong type of `stop` or `point`."""
     for name in [name for name in options if name not in NAMES]:
         hint = nearest(name, NAMES) or f"; it has {', '.join(sorted(NAMES))}"
         if name in ("params", "train", "task", "mutable", "callbacks"):

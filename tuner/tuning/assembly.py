@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Assembly(NamedTuple):
-    """A search that is ready to run in Ray's controller, which `controller` changes; `stopper` can end it early."""
+    """A search ready to run. The context `controller` changes Ray's controller; `stopper` ends the search early."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]

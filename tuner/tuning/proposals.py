@@ -19,7 +19,7 @@ from tuner.spec.experiment import Experiment
 from tuner.tuning.searchers.sampling import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
-# checkpoint with the highest `improved` has the best metric (the earliest such epoch). Ray also keeps the latest one.
+# checkpoint with the highest `improved` has the best metric (in a tie, the first epoch). Ray also keeps the latest one.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
@@ -48,7 +48,7 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
-        """Stores Ray's experiment, and replays the journal (empty if new); Ray calls this once, when `fit` begins."""
+        """Stores Ray's experiment, and replays the journal (empty for a new search); Ray calls this once, in `fit`."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 
@@ -86,7 +86,7 @@ class Proposals(SearchAlgorithm):
         self.searcher.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
-        """Whether no trial will need a worker any more: none is new, none is paused. Ray then ends its idle workers."""
+        """Whether no new or paused trial will need a worker. Ray then ends its idle workers."""
         return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
 
     def is_exhausted(self) -> bool:
@@ -121,7 +121,7 @@ class Proposals(SearchAlgorithm):
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         logs: tuple[str | None, str | None] = None, None
-        if not self._experiment.address:  # a cluster's node may lack the folder; Ray stores trials' logs
+        if not self._experiment.address:  # on a cluster, a node may lack the folder, and Ray stores the trials' logs
             # Ray would put relative paths into its temporary folder.
             folder = (self._experiment.folder / "ray" / trial_id).absolute()
             folder.mkdir(parents=True, exist_ok=True)

@@ -47,8 +47,8 @@ class TrialEnd(NamedTuple):
 class SearchScheduler(TrialScheduler):
     """Journals reports and decisions; stops trials, pauses them and continues paused ones, as the rule decides.
 
-    With asha-promotion, the first report at a rung decides which rule the whole search uses: if the trial has saved no
-    checkpoint to continue from, it is the rule of `--scheduler asha`, which stops trials instead of pausing them.
+    With asha-promotion, the first report at a rung decides which rule the whole search uses. If its trial has saved no
+    checkpoint to continue from, the search uses the rule of `--scheduler asha`, which stops trials and pauses none.
     """
 
     _supports_buffered_results = False
@@ -69,7 +69,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
-        self.any_usable = resumed  # whether a report of any session had the metric and --stop's metrics
+        self.any_usable = resumed  # whether a report had the metric and, in this session, --stop's metrics
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: set[str] = set()  # trials that have saved a checkpoint
@@ -86,12 +86,12 @@ class SearchScheduler(TrialScheduler):
         return len([trial for trial in self._promoted.values() if trial.status == Trial.PAUSED])
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
-        """If `trial` still waits, asks the rule again to decide, as it did when only waiting trials were left."""
+        """In a replay: if `trial` still waits, asks the rule to decide as it did when only waiting trials were left."""
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 
     def learn_length(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Adapts ASHA's rungs to the length of a trial that ended by itself; journals the new rungs if they differ."""
+        """Fits ASHA's rungs to a trial that ended by itself; journals new rungs; stops or promotes waiting trials."""
         before = self._rule.in_force
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
@@ -114,8 +114,8 @@ class SearchScheduler(TrialScheduler):
         """Does nothing: `on_failure` gets the failure."""
 
     def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
-        """Journals a failure, and removes the trial unless it is retried: then it keeps its rung and bracket."""
-        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the last epoch before the retry
+        """Journals a failure; removes the trial unless it is retried. A retried trial keeps its rung and bracket."""
+        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the checkpoint's epoch, 0 = none
         fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry, **after}
         self._journal.write("trial_failed", trial.trial_id, **fields)
         if not failure.will_retry:
@@ -161,7 +161,7 @@ class SearchScheduler(TrialScheduler):
         self.any_usable = True
         assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
-            # The rule does not get NaN or infinity: if it counted as the worst value, it would distort the percentile.
+            # The rule does not get NaN or infinity, because as the worst value it would distort the rule's cutoffs.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._stop(trial_id, RuleDecision("stop", reason))
         if reason := self._completes(metrics, epoch) or (RETURNED if final else ""):

@@ -1,7 +1,7 @@
 """Runs a search: `run_search` has all steps of a session in order, from the caller's request to the printed answer.
 
 The first run of a search is a session, and so is each `--resume`. While Ray starts, this process and Ray's workers
-import torch, Ray Tune and the space. So this module does not import them at its top: each step imports what it needs.
+import Ray Tune, and torch if the space uses it. So this module's top imports neither; each step imports what it needs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options in place of its own; adds --point and --stop to a space's own."""
+        """Returns `default` with the caller's options; a new search adds --point and --stop to its space's own."""
         added = () if isinstance(default, Experiment) else ("point", "stop")
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
         return Options(**{**values_of(default), **self.given, **more})
@@ -53,7 +53,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
 
     Raises:
         RequestError: the request is wrong, or a report lacks the metric, or a file cannot be written.
-        KeyboardInterrupt: the user interrupted the search before or after its trials, or twice.
+        KeyboardInterrupt: interrupted before or after the trials, or twice, or while the journal could not be written.
     """
     if not call.dry_run:
         say(STARTING)
@@ -63,7 +63,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
     with ExitStack() as stack:
         stack.enter_context(signals_to(give_up))
 
-        # If the search is resumed, load its experiment, if its code may run, and lock its folder.
+        # For a resume, load the experiment, check that its code may run, and lock its folder.
         resumed = load_resumed(call, stack) if call.resume else None
 
         # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
@@ -136,7 +136,7 @@ def make_folder(experiment: Experiment) -> None:
 
 
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json and, to the journal, the session's first event with the options that a replay needs."""
+    """Opens the journal; writes experiment.json and the session's first event (the options that a replay needs)."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")

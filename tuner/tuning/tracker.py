@@ -14,7 +14,7 @@ from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # number of ended trials after which the search warns if all of them diverged or reported one value
+FIRST = 8  # after this many trials ended without failing, the search warns if all diverged or reported one value
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
@@ -47,7 +47,7 @@ class Tracker:
         self.on_end: Callable[[str], None] = lambda trial_id: None  # called when a trial is pruned, completed or failed
         self.on_retry: Callable[[str], None] = lambda trial_id: None
         self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
-        self._first: list[str] = []  # the first FIRST trials that ended and had reported
+        self._first: list[str] = []  # the first FIRST trials that had reported and ended without failing
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._begin()
         for event in history:
@@ -55,7 +55,7 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
-        # This session's begin, failed trials, start of its first trial, ended trials, and number of reports.
+        # For this session: start, failed trials, start of the first trial, ended trials, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.ended, self.num_reports = set[str](), 0
@@ -92,7 +92,7 @@ class Tracker:
                 self._notice_alike(trial_id, trial)
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Prints a notice once, when FIRST trials have ended, if all of them diverged or all reported one value."""
+        """Prints a notice once, when FIRST trials ended without failing, if all diverged or all reported one value."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)
@@ -123,7 +123,7 @@ class Tracker:
     def hopeless(self) -> str:
         """Returns why the search should stop: the user's code caused the session's first ALIKE failures, all alike.
 
-        Returns '' if the search should continue: a trial has completed, or trained an epoch in which another failed.
+        Returns '' otherwise, and if a trial has completed or has trained an epoch in which another trial failed.
         """
         if self._hopeful or len(self._failed) != ALIKE:
             return ""

@@ -68,7 +68,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Does what `train_task` does, but in worker processes; in the tuple `shared`, Ray resolves no reference."""
+    """Does what `train_task` does, in worker processes; Ray does not resolve the reference in the tuple `shared`."""
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
@@ -98,7 +98,7 @@ def begin_task(num_threads: int, gpus: float) -> bytes | None:
 
 
 def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
-    """Trains to the last epoch by a `Training` or a group of workers; `best` is the best value so far, as a loss."""
+    """Trains and reports the remaining epochs by a `Training` or workers; `best` is the best value so far as a loss."""
     sign = sign_of(setup.mode)
     while training.epoch < setup.spec.max_epochs:
         report: dict[str, Any] = training.run_epoch()
@@ -120,7 +120,7 @@ STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")
 
 
 def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) -> None:
-    """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
+    """Runs a space's `train`, a function, class or script; a function may report, yield or return its metrics."""
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     reporter = begin_reports(setup.metric)
@@ -168,7 +168,7 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
 def start_clean(num_threads: int, gpus: float) -> None:
     """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
-    The worker's CUDA context is intact: Ray reuses none whose trial raised (`TuneController._schedule_trial_stop`).
+    The CUDA context is intact, because Ray reuses no worker whose trial raised (`TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():

@@ -148,7 +148,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
 
 
 def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
-    """Returns the probability of `hits` false prunes in `audited` trials if `wrong` of the `pruned` trials are such."""
+    """Returns the probability that `audited` trials have k false prunes, k in `hits`, if all `pruned` have `wrong`."""
     least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
     ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
     whole = _ways(pruned, audited)

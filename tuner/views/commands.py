@@ -15,7 +15,7 @@ MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit comma
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command, or the call from Python, that continues the search; empty for a refused search."""
+    """Returns the command, or the Python call, that continues the search; empty if it was refused or is Ray Tune's."""
     e = record.experiment
     if record.facts.get("foreign") or record.refused:
         return ""
@@ -29,7 +29,7 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
 
 
 def extend_command(record: ExperimentRecord) -> str:
-    """Returns the command that continues the search; with twice its time or trials, unless it runs or was stopped."""
+    """Returns the command that continues a search, with twice its time or trials unless it runs or was interrupted."""
     return resume_command(record, *([] if record.state in ("interrupted", "running") else [twice(record)]))
 
 
@@ -49,7 +49,7 @@ def retrain_command(record: ExperimentRecord) -> str:
 
 
 def audit_command(record: ExperimentRecord) -> str:
-    """Returns the command that audits the search; empty if it runs, has no best trial, or no rule pruned another."""
+    """Returns the command that audits the search; empty if it runs, has no task, no best or no other pruned trial."""
     e, number = record.experiment, num_audited(record)
     if not record.retrainable or record.state == "running" or not number:
         return ""

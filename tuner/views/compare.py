@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 
 class Step(NamedTuple):
-    """A new best value, its trial, and the search's use until then: epochs of all trials, seconds, started trials."""
+    """A new best value, its trial, and what the search had used: epochs of all trials, seconds, started trials."""
 
     epochs: int
     seconds: float
@@ -92,7 +92,7 @@ class ComparedRow:
 class Compared:
     """What a comparison shows of one experiment, without its record: twenty records may not fit into memory.
 
-    The service sets some fields of `row`: `color`, `dash`, and `state` to `scheduler`. The last of `steps` repeats the
+    The service sets `color`, `dash`, and the fields `state` to `scheduler` of `row`. The last of `steps` repeats the
     best value at the search's end. `distributions` maps a choice of `tuner.views.figures.values` to its distribution;
     `options` and `parameters` map names to texts.
     """
@@ -303,7 +303,7 @@ def choices_of(experiments: Sequence[Compared]) -> list[str]:
 
 
 def default_of(experiments: Sequence[Compared]) -> str:
-    """Returns the choice if a request names none: the last epoch that all offer if trials were pruned, else `best`."""
+    """Returns the default choice: `best`, or, if trials were pruned, the last epoch that all experiments offer."""
     has_pruned = any(each.row.pruned for each in experiments)
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 

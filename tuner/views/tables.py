@@ -55,8 +55,8 @@ class RungRow:
     """One rung of one bracket.
 
     `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `cutoff_then` is
-    the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff for all trials that reached
-    it, which `would_pass_now` of them reach; both are None for other schedulers, and if no value is finite.
+    the cutoff of the decision that saw the most trials. `cutoff_now` is asha's cutoff from all values at the rung, and
+    `would_pass_now` counts the values that reach it; these two are None for other schedulers and without finite values.
     """
 
     rung: int
@@ -76,7 +76,7 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` of the trial is
+    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` is the trial's:
     continued, paused or pruned, or, if it ended by itself, completed or failed.
     """
 
@@ -135,7 +135,7 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
 
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
-    """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
+    """Returns one row for each rung that a trial reached, ordered by band, bracket and rung; `limit` rows at most."""
     rows, e, sign = [], record.experiment, -sign_of(record.experiment.mode)
     for at in record.stats.rungs[:limit]:
         now = cutoff(at.scores, e.reduction_factor) if e.scheduler == "asha" else None
@@ -153,7 +153,7 @@ def notices(record: ExperimentRecord) -> list[str]:
         trial, report = first
         value = f"{record.experiment.metric} {formatted(report.metrics[record.experiment.metric])}"
         what = f"trial {trial.id} reported {value} at epoch {report.epoch}, but its checkpoint is gone"
-        notices.append(f"The best shown is that of the other checkpoints: {what}.")
+        notices.append(f"The best shown is the best with a checkpoint left: {what}.")
     return notices
 
 

@@ -62,7 +62,7 @@ class Verdict:
             an error, or without a usable result).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
-        epochs_saved, seconds_saved: what pruning saved, estimated: epochs, and seconds on workers, of all trials.
+        epochs_saved, seconds_saved: estimates of the epochs, and of the seconds on workers, that pruning saved.
         close_calls: pruned trials that nearly reached their cutoff, the closest first, at most MOST_CLOSE.
         steps: what to do next, the most useful first.
     """
@@ -220,8 +220,8 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         ), True
     if not (number := commands.num_audited(record)):
         return "", False
-    # A trial that reached a rung early was compared with few others. The record shows exactly how many pruned trials
-    # would survive a comparison with all results.
+    # A trial that reached a rung early was compared with few others. At least `late` of the pruned trials
+    # would survive a comparison with all results: the trials that pass now, less those that continued.
     late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     would = f"an audit of {number} of them would tell"

@@ -72,7 +72,7 @@ class WhatIf:
 def what_if(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
 ) -> WhatIf:
-    """Replays a search under other stopping rules; raises RequestError for rules that no search or replay accepts."""
+    """Replays a search under other stopping rules; raises RequestError for rules that a search or a replay refuses."""
     own, choices = record.rules, (scheduler, grace_period, reduction_factor, brackets)
     rules = _checked_rules(own, *choices)
     same = choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets)
@@ -178,7 +178,7 @@ class AlternativeRow(NamedTuple):
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of stopping rules, the search's own first; none if a replay exceeds MOST_REPORTS."""
+    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MOST_REPORTS."""
     own = record.rules
     beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.trials)
     if not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
@@ -222,7 +222,7 @@ class Fate:
 
 
 class _Arrival(NamedTuple):
-    """A report, or a trial's event `trial_ended`, sorted by `order`: other trials may report between the two events."""
+    """A report, or a trial's event `trial_ended`. Sorted by `order`: other trials' reports may lie between them."""
 
     order: int
     trial: int  # its index in the record
@@ -328,7 +328,7 @@ class _Simulation:
             self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))
 
     def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
-        """Ends a trial unless it has ended; at its last report the rule counts it until its recorded `trial_ended`."""
+        """Ends a trial unless it has ended. One ended at its last report counts for the rule until `trial_ended`."""
         trial = self._trials[arrival.trial]
         if arrival.trial in self._ended:
             return

@@ -1,4 +1,4 @@
-"""Follows the nodes of Ray's cluster: how many trials fit, this search's share of them, and which nodes are drained."""
+"""Follows the nodes of Ray's cluster: how many trials fit, how many this search may run, which nodes are drained."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # else cloudpickle sends their code
+    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # otherwise cloudpickle sends the space's code
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
     # Paths, not modules: Ray deep-copies this runtime environment with a job's own, and cannot copy modules.

@@ -52,8 +52,8 @@ class Controller(TuneController):
         self._actor_force_cleanup_timeout = STOP_S
         self._judged_until: dict[str, int] = {}  # id of a retried trial -> its last epoch before the retry
         theirs = self._actor_manager._actor_task_failed
-        # An error that is neither an actor's nor a task's would end the whole search: for example, that of a worker
-        # that the node's memory monitor has killed.
+        # An error that is neither an actor's nor a task's would end the whole search. Ray raises, for example, an
+        # OutOfMemoryError for a worker that the node's memory monitor has killed.
         self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
             tracked_actor_task, as_a_worker_or_task_error(exception)
         )
@@ -88,9 +88,9 @@ class Controller(TuneController):
     fail = _process_trial_failure
 
     def _had_been_judged(self, trial: SearchTrial) -> bool:
-        """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
+        """Registers the last report's checkpoint, if the worker died after the report and before Ray registered it.
 
-        If the scheduler decided at this report to stop or pause the trial, does so and returns True: it needs no retry.
+        If the scheduler decided at this report to stop or pause the trial, does so and returns True: no retry needed.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -107,7 +107,7 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """Gives the trial an idle worker, unless its own worker is already starting, which Ray would end.
+        """Gives the trial an idle worker, unless its own worker, which Ray would end, is already starting.
 
         Trials that are pruned at the first rung are often shorter than a worker's start: one worker would then run all
         trials, while Ray starts and ends other processes.
@@ -131,7 +131,7 @@ class Controller(TuneController):
         self._room = room
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Hides from scheduler, searcher and journal: repeated epochs, and WAITS (a checkpoint cannot be saved)."""
+        """Hides repeated epochs, and WAITS (a checkpoint cannot be saved), from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])

@@ -16,7 +16,7 @@ TELL_S = 60.0  # minimum seconds between two lines on standard error that say wh
 
 
 class SearchStopper(Stopper):
-    """Ends the search as soon as it has a reason to; `left_s` seconds remain of the user's `budget` ("30m")."""
+    """Ends the search as soon as there is a reason to; `left_s` seconds of the user's `budget` ("30m") remain."""
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
         self.reason = ""

@@ -31,7 +31,7 @@ ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
 LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # logs of Ray, without .out, .err or .log
 TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
-# Patterns of the log line that names the cause, most telling first: Ray's fatal lines, a signal, Ray's errors.
+# Patterns of the log line that names the cause, best first: Ray's fatal lines, a signal, errors of Ray or of Python.
 CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
 # Errors that another folder for Ray's files and sockets would repair.
 OF_THE_FOLDER = r"path length|File name too long|Not a directory|File exists|No space left|Read-only|Permission denied"

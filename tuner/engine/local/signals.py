@@ -23,16 +23,16 @@ from ray._private import utils
 from tuner.errors import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-SAME_S = 0.5  # seconds in which a further signal is the first one again: `uv run` repeats what its whole group has got
+SAME_S = 0.5  # seconds in which a command ignores a repeated signal: `uv run` forwards what its whole group has got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
 
 @contextmanager
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
-    """Makes the first signal call `first` (of nested blocks, the inner one's) with a text that names the signal.
+    """Calls `first` at the first signal, with a text that names the signal; in nested blocks, calls the inner `first`.
 
-    Until the outermost block ends, a signal after SAME_S calls `end_now`, and so does `_deadline` after `LATE_S`: if
-    Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60).
+    Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S, since
+    Ray's driver waits a minute for processes that got the SIGTERM, too, as from `timeout` or systemd (ray 2.60).
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -61,7 +61,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 
 def kept_from_ray() -> AbstractContextManager[Any]:
-    """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's exits with code 15 (ray 2.60)."""
+    """Keeps this process's SIGTERM handler during `ray.init`; Ray's handler would exit with code 15 (ray 2.60)."""
     return mock.patch.object(utils, "set_sigterm_handler", lambda handler: None)
 
 
@@ -89,10 +89,10 @@ deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused i
 
 
 def _deadline() -> SimpleQueue[str]:
-    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue that tells the thread.
+    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue for messages to the thread.
 
-    A signal handler must not start a thread, as it may have interrupted the start of one; it may use a SimpleQueue. For
-    SIGALRM, Python would run the handler in the main thread, which may be blocked.
+    A signal handler may use a SimpleQueue, but must not start a thread: it may have interrupted the start of one. An
+    alarm (SIGALRM) would not do: Python would run its handler in the main thread, which may be blocked.
     """
     queue: SimpleQueue[str] = SimpleQueue()
 
@@ -114,7 +114,7 @@ def give_up(reason: str) -> None:
 
 
 def end_now(number: int, frame: Any, after: float = 0.0) -> None:
-    """From the time `after` on, kills this process (exit code 130) and its descendants, which may need 15 s to end."""
+    """From time `after` on, kills this process (exit code 130) and its descendants, which else may take 15 s to end."""
     if time.monotonic() < after:
         return
     end_family()

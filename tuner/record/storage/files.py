@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (usual: 200), and of a file that is read whole (usual: 5,000)
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays other threads by 40 ms
-SWELL = 8  # maximum memory of a file's values per byte of its maximum size; a journal takes 4 to 6 per byte, `[],` 43
+SWELL = 8  # maximum memory for values, per byte of a file's maximum size; journals take 4 to 6, a text of `[],` 43
 MOST_DEPTH = 320  # maximum nesting levels in JSON: recursive code reaches Python's limit of 1,000 frames at 450 levels
 MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
@@ -224,7 +224,7 @@ def exchanged(one: Path, other: Path) -> bool:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Gives a file a second name, or copies it where the file system has no hard links."""
+    """Gives a file a second name, or copies it if that fails: without hard links, or to another file system."""
     try:
         os.link(source, target)
     except OSError:

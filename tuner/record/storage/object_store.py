@@ -66,7 +66,7 @@ class ObjectStore:
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal."""
+        """Downloads an experiment, unless `folder`'s journal is up to date; RequestError if the two have diverged."""
         try:
             remote, journal = self.read(name, JOURNAL), folder / JOURNAL
             local = journal.read_bytes() if journal.exists() else b""
@@ -170,7 +170,7 @@ class Uploader:
                 try:
                     content = open(self._folder / relative, "rb")
                 except FileNotFoundError:
-                    continue  # Ray has just removed this checkpoint
+                    continue  # Ray or a trial has just removed this file
                 with content:
                     # The journal grows meanwhile; new lines may name checkpoints not yet uploaded, and are left out.
                     part = io.BytesIO(content.read(mark[0])) if relative == JOURNAL else content

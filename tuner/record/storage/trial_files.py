@@ -46,7 +46,7 @@ def thin(trial: Path) -> None:
 
 
 def copy_files(trial: Path, target: Path) -> None:
-    """Copies the files that a trial wrote, without links, to a new folder `target`; if there is no file, creates none.
+    """Copies the files that a trial wrote, without links, to a new folder `target`; without files, creates no folder.
 
     First waits up to CLOSES_S while RUNNING exists: the worker of an ended trial removes links there and renames it.
     """

@@ -1,8 +1,8 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
-the service sends no CORS header. The guard refuses such requests by two headers: Host, which names the foreign page's
-host after DNS rebinding, and Origin, which names the foreign site in requests that change something.
+the service sends no CORS header. The guard refuses such requests by their headers: Host, which names the foreign host
+after DNS rebinding; Origin, which names the foreign site in requests that change something; and Sec-Fetch-Site.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 allows only reading. To change something, the page also sends a key from its storage, which no other port can read.
@@ -176,7 +176,7 @@ class Guard:
         public, by_token = path in PUBLIC or (self._loopback and reads), False
         kind, _, token = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            try:  # Starlette decodes headers as latin-1, but the token may have other characters: bytes are compared
+            try:  # Starlette decodes headers as latin-1; the token may have other characters, so bytes are compared
                 by_token = self._keys.is_token(token.strip().encode("latin-1"), client_of(asked))
             except Wait:
                 if not public:  # a public request needs no token; a program may send an outdated one
@@ -194,7 +194,7 @@ class Guard:
 def take_cookie(scope: Scope, cookie: str) -> str:
     """Removes all cookies from a request; returns the session's secret, or an empty text.
 
-    FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows with
+    FastAPI reads `request.cookies` for each route, which calls Python's `http.cookies._unquote`. Its time grows with
     the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
     """
     session_secret = ""
@@ -216,7 +216,7 @@ def add_signin(app: FastAPI, keys: Keys) -> None:
     """Adds the routes that sign a browser in (by the code in the printed link, or by the token) and sign it out."""
 
     def opened(request: Request, is_right: Callable[[bytes, str], bool], given: str, problem: str) -> Response:
-        """Opens a session if `given` is right; returns a page that sets the cookie and forwards to the dashboard.
+        """If `given` is right, opens a session and returns a page that sets the cookie and forwards to the dashboard.
 
         After a redirect instead, a browser that came from another site's link would not send a SameSite=Strict cookie.
         """

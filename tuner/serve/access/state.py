@@ -1,4 +1,4 @@
-"""The service's own folder and its secrets. It is in the user's state folder: the results folder has only data."""
+"""The service's own folder, with its secrets, in the user's state folder: the results folder must have only data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.record.format import FIELD, FORMAT, check_format
 from tuner.record.storage.files import bytes_in, write_atomically
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
-LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed, as wrong tries lock nothing
+LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed, because wrong tries lock nobody out
 BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
 ELSEWHERE = f"set {BASE} to a folder of your own"
 

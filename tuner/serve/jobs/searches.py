@@ -89,7 +89,7 @@ def startable(
     A search may start if one of its trials fits the resources that no other search reserves. A search reserves the
     resources of `max_concurrent_trials` trials; without that limit, of as many as fit. Running searches of lower
     priority reserve nothing, because they release resources to this search (`tuner.engine.cluster.nodes`). If a search
-    cannot start, all searches after it wait, too; otherwise, small searches could delay a large one for ever.
+    has to wait for resources, the searches after it wait, too; otherwise, small searches could delay it for ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -187,12 +187,12 @@ class Searches:
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self.reserved(name):
-            # Reads only experiment.json: a space that the service does not know is refused before anything imports it.
+            # Reads only experiment.json, so that a space unknown to the service is refused before anything imports it.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
-                    f"{name} reads its data from {saved.data_dir}, which only its folder names: tuner.serve uses only "
-                    f"its own --data-dir; start it with that folder, or run {command('run', '--resume', name)}"
+                    f"{name} reads its data from {saved.data_dir}, but tuner.serve uses only its own --data-dir, which "
+                    f"is empty; start tuner.serve with that folder, or run {command('run', '--resume', name)}"
                 )
             return self._ask(name, resume_arguments(name, saved.space, asked))
 

@@ -39,7 +39,7 @@ LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list,
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. Each figure is drawn once and reused until the record changes."""
+    """An experiment's record and summary. It keeps each drawn figure, except for an epoch that is not `offered`."""
 
     record: ExperimentRecord
     summary: Summary
@@ -77,7 +77,7 @@ class Last:
 class ExperimentReader:
     """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
 
-    When `weight` grows, it calls `make_room` before it uses the memory.
+    While it reads, it calls `make_room` before it uses more memory.
     """
 
     def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
@@ -106,7 +106,7 @@ class ExperimentReader:
         return None if last.summary.state == "running" and abandoned(self.folder) else last
 
     def read(self, until: float) -> Last:
-        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
+        """Reads the folder's current state; raises NotYet if that needs time beyond `until` (`time.monotonic`)."""
         last = self.known()
         if last and last.is_enough:
             return last
@@ -190,7 +190,7 @@ class ResultsReader:
     def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; raises RequestError if its files are damaged or too large.
 
-        Raises NotThere, or NotYet if reading takes beyond the time `until` (`time.monotonic`; None = VIEW_S from now).
+        Raises NotThere; or NotYet at `until` (`time.monotonic`; None = VIEW_S from now) or after WAIT_S without a turn.
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
@@ -254,7 +254,7 @@ class ResultsReader:
 
 
 def _stamp(folder: Path) -> object:
-    """Returns a value that differs after any file that a `View` is made from has changed."""
+    """Returns a value that changes when experiment.json, the journal, best/config.json, notes or Ray's files change."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
         own = files if os.path.lexists(files[0]) else ray_files_in(folder)

@@ -32,10 +32,10 @@ class Summary:
     `audit` are commands; empty if they would fail. If the experiment's files cannot be read, `error` says why, and
     `state` is damaged. The state `reading` means that the files have not been read yet.
 
-    The fields from `message` on say what the service knows about the search's job. With a job, `state` may also be
-    queued, starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests:
-    stop, resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service
-    cannot resume or extend the search; `same_epochs` says why its epochs per trial cannot change.
+    The service adds the fields from `message` on. If it was asked to run the search, `state` may also be queued,
+    starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop,
+    resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service cannot
+    resume or extend the search; `same_epochs` says why its epochs per trial cannot change.
     """
 
     name: str

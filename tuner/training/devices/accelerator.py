@@ -1,7 +1,7 @@
 """The GPUs of this process: training asks torch about them through one object, `here`, which tests replace.
 
 NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in torch, the device type `cuda`. Apple's (MPS)
-and Intel's do not. Only methods that need torch import it: a user's function may not need it.
+and Intel's do not. Only methods that need torch import it, because a user's function may do without torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Accelerator:
     """torch's CUDA devices as this process sees them: Ray shows it only the trial's GPUs, from index 0."""
 
     def check(self) -> None:
-        """Raises a RuntimeError that says why torch can use no GPU, although the trial reserves one, and what to do."""
+        """Raises a RuntimeError if torch can use no GPU although the trial reserves one; it says why and what to do."""
         import torch
 
         if torch.cuda.is_available():

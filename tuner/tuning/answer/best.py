@@ -64,7 +64,7 @@ class BestTrial:
     """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
 
     `checkpoint` (a Ray Checkpoint of that epoch) and `files` (the folder of what a `Space(train=...)` wrote by relative
-    paths) are None for a Task, and until the search has ended.
+    paths) are None for a Task, and until the search has finished.
     """
 
     trial: str
@@ -142,7 +142,7 @@ def load_best(
 
 
 def is_loadable(best: Path) -> bool:
-    """Whether `best/` has a model or a checkpoint, which `load_best` needs."""
+    """Whether `best/` has a model or a checkpoint; `load_best` also loads a `best/` that has only `files/`."""
     return (best / MODEL).exists() or (best / CHECKPOINT).is_dir()
 
 

@@ -48,7 +48,7 @@ class SearchResult:
 
     @property
     def exit_code(self) -> int:
-        """0 done; 1 no trial has a finite metric, every trial failed, or the search gave up; 130 interrupted."""
+        """0 done; 130 interrupted; 1 running, failed, every trial failed, or no trial has a finite metric."""
         if self.state == "interrupted":
             return 130
         succeeded = any(trial.status != "failed" for trial in self._record.trials)
@@ -58,7 +58,7 @@ class SearchResult:
     def best(self) -> BestTrial | None:
         """The best trial so far; None if no trial has a finite metric.
 
-        Raises a RequestError with the first failure if the search has ended and every trial failed.
+        Raises a RequestError with the first failure instead if all trials failed and `state` is finished or failed.
         """
         winner, trials = self._record.best(), self._record.trials
         if winner:
@@ -120,7 +120,7 @@ class SearchResult:
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads an experiment's folder, even while it runs; RequestError if the folder has none or a damaged one."""
+    """Reads a search's folder, even during the search; RequestError if the folder has no search or a damaged one."""
     place = Path(folder)
     with blamed(str(place)):
         record = load_record(place)
@@ -205,7 +205,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns a line per kind of memory that grew in most long trials; in a few, usually only the allocator grew."""
+    """Returns a line per kind of memory that grew in most long trials; growth in a few is usually the allocator's."""
     lines = []
     for name, memory in GROWTH.items():
         most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}

@@ -57,8 +57,8 @@ def conclude(
 ) -> BestTrial | None:
     """Writes trials.csv and, if a trial has a finite metric, `best/`; returns the best trial by `experiment.BEST_RULE`.
 
-    Tests each best trial and epoch once, and only after the search has finished: a resumed search may find a better
-    trial.
+    Tests each best trial and epoch of a task once, after the search has finished, because a resume may find a better
+    trial. Deletes links and large files of a function's other ended trials (`thin`).
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -132,7 +132,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
     If that checkpoint is gone or damaged and `best/` lacks its model, returns the best report with an undamaged
-    checkpoint; if there is none, returns the best report of all, and None as its checkpoint.
+    checkpoint, else the best report of all. The returned checkpoint is None if the report's is missing or damaged.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -174,7 +174,7 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
 
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
-    """Writes the model of a checkpoint into the new `best/`; returns the whole state of the training."""
+    """Writes a checkpoint's model into the new `best/`; returns the training's state, None without a checkpoint."""
     import torch
 
     if not (checkpoint and (checkpoint / STATE).is_file()):

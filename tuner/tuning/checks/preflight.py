@@ -150,8 +150,8 @@ def _check_task(request: Request) -> None:
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     """Returns the configs to try, each after a text that says what it tries, such as `optimizer=adam`.
 
-    The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
-    to another value of a choice, another dictionary of a conditional parameter, or the largest number of a range.
+    The first has each parameter's first value or smallest number (the mean of a normal distribution). Each of the
+    others changes one: to another value of a choice, another dictionary of a conditional one, or the largest number.
     """
     settings = []
     first, *_ = configs = _tried(space.declared)
@@ -194,7 +194,7 @@ def _alternatives(value: Any) -> list[Any]:
 
 
 def shown(value: Any) -> str:
-    """Formats a value; a text has quotes if it could be taken for another value, such as '0.1'."""
+    """Formats a value; a text that is not an identifier gets quotes, since it may look like another value, as '0.1'."""
     return repr(value) if isinstance(value, str) and not value.isidentifier() else formatted(value)
 
 

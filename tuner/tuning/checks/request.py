@@ -54,7 +54,7 @@ RAISED_IN = {
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request to run a search. Its data, a cluster's resources and the preflight are checked later."""
+    """A checked request to run a search; its data, a cluster's resources and the space's code are checked later."""
 
     experiment: Experiment
     loaded_space: LoadedSpace

@@ -270,7 +270,7 @@ def nonfinite_row(part: Any) -> int | None:
 
 
 def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFailed:
-    """Returns the error that names an example with NaN or infinity by its number in what `data` returned."""
+    """Returns the error that names an example with NaN or infinity: by its file, or its number in `data`'s result."""
     part = splits.parts[name]
     is_held_out = isinstance(splits, HeldOut) and name == "validation"
     if isinstance(part, Files):
@@ -303,7 +303,7 @@ def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Raises CheckFailed if the model has no output for a class number in the targets; a GPU only reports an assert."""
+    """Raises CheckFailed if the model has no output for a target's class number; a GPU's error only says `assert`."""
     num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
     for name, part in splits.parts.items() if num_outputs else ():
         targets = getattr(part, "targets", None)

@@ -121,7 +121,7 @@ class ProgressTable(CLIReporter):
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
-        """Returns the table's columns, and a line that counts the omitted trials: the oldest ones not running."""
+        """Returns the table's columns, and a line that counts the omitted trials: the oldest, but running ones last."""
         most = MOST_ROWS if done and len(trials) <= MOST_ROWS else self._most_rows
         first = sorted(trials, key=lambda trial: (trial.status == Trial.RUNNING, trial.trial_id), reverse=True)[:most]
         left_out = len(trials) - len(first)
@@ -241,7 +241,7 @@ def progress_line(
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
     """Estimates how many seconds the unfinished trials still train; None until a trial of this session has ended.
 
-    It assumes the average number of epochs of ended trials, and the session's pace since its first trial started.
+    It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
     """
     trials = tracker.trials
     begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
@@ -259,7 +259,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Returns how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first to fail alike."""
+    """Returns `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first trial that failed in the same way."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"

@@ -34,7 +34,7 @@ HURRY_S = 5.0  # maximum wait after an interrupt: the search should then end wit
 
 
 def wandb_mode(choice: str) -> str:
-    """Resolves the W&B mode `auto`: WANDB_MODE, or else online if the environment or netrc has an API key."""
+    """Resolves the mode `auto`: WANDB_MODE, else online if the environment or netrc has an API key, else offline."""
     if choice != "auto":
         return choice
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()

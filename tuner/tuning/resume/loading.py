@@ -44,11 +44,11 @@ class Resumed(NamedTuple):
 
 
 def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
-    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
+    """Loads the experiment to resume, if need be from an object store, and locks its folder until `stack` ends.
 
     `latest` is the experiment whose journal was written to last. The lock ends with the process, also if it is killed;
-    a dry run takes none. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere, or if
-    it names code that has changed, lies in the folder of results or is another user's, and nobody trusts that code.
+    a dry run takes none. Raises a RequestError if there is no such experiment, or it is damaged or runs elsewhere.
+    Untrusted links, cluster addresses, and code that changed, lies in the results or is another user's, raise it, too.
     """
     within, name = os.path.split(call.resume.rstrip("/"))  # the folder's path serves, too
     results = call.given.get("results", within or "results")
@@ -100,9 +100,9 @@ def _written(folder: Path) -> int:
 
 
 def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
-    """Checks that a resume changes only options in EXTENDABLE (the length only upwards), and no parameter of the space.
+    """Checks that a resume changes only EXTENDABLE options (trials and epochs upwards) and no parameter of the space.
 
-    `checked` calls this. If the space's file has changed, its metric and mode must be the same, too.
+    If the space's file has changed, its metric and mode must be the same, too, unless options or Python calls set them.
 
     Returns the experiment with its new options, its space and facts, and the journal's events.
     """
@@ -144,7 +144,7 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the events before the first damaged line; RequestError if a search that has `begun` has lost all."""
+    """Returns the events before the first damaged line; RequestError if damage or, once `begun`, a loss leaves none."""
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:

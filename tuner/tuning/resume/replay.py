@@ -145,7 +145,7 @@ class Replay(ReplayController):
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
-        """Reports to scheduler and searcher again; the trial's status follows the recorded action, not the repeated."""
+        """Repeats a report to scheduler and searcher; the recorded action, if any, decides the trial's status."""
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
         self._remember_checkpoint(trial, event)
@@ -210,9 +210,9 @@ class Replay(ReplayController):
         """Does what a resumed session does before its trials start; returns how many failed trials it continues.
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues two kinds of ended
-        trials: those that trained all epochs, if event `number` raised max_epochs, and those that failed, if failures
-        stopped the search or the code has changed. The scheduler gets these trials again; the searcher does not, as it
-        already has their values.
+        trials: those that trained all epochs with a checkpoint, if max_epochs was raised; and those that failed, if
+        failures stopped the search, or if the code has changed and the kind is `user`. The scheduler gets these trials
+        again; the searcher does not, as it already has their values.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -264,7 +264,7 @@ class Replay(ReplayController):
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
     def _register_checkpoints(self, trial: Trial) -> None:
-        """Registers undamaged checkpoints with Ray; the trial continues from the last, without one from epoch 1."""
+        """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
         for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
                 continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
@@ -275,7 +275,7 @@ class Replay(ReplayController):
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Maps each report's index to its action: the recorded one, or None if a crash may have cut off the last one."""
+    """Maps each report's index to its recorded action or `continue`; None if a crash may have cut off the last one."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

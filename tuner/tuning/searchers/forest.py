@@ -123,8 +123,8 @@ class Forest:
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
     """Returns settings as numbers, of shape (settings, features); `leaves` has the encoded parameters' domains.
 
-    A range gives one feature from 0 to 1, a log range on a log scale. A choice of numbers gives one feature, the rank
-    of the number; any other choice gives one feature per value.
+    A range gives one feature from 0 to 1, a log range on a log scale. A choice of numbers gives the number's rank, also
+    from 0 to 1; any other choice gives one feature per value. A normal distribution gives the value itself.
     """
     parts = []
     for name, domain in leaves.items():

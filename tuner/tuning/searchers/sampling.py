@@ -58,7 +58,7 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
 
 
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
-    """Draws one random setting for each grid point of the params' `tune.grid_search`; one in all if they have none."""
+    """Draws one random setting for each point of the params' `tune.grid_search` grid, or just one without a grid."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
@@ -146,7 +146,7 @@ class RandomSearcher(SeededSearcher):
 
 
 class GridSearcher(SeededSearcher):
-    """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order."""
+    """Proposes given points, then settings of the space's grid (`domains.grid_values`), each once, in random order."""
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
@@ -237,7 +237,7 @@ def num_random(num_samples: int) -> int:
 
 
 def shuffled(size: int, seed: int) -> Iterator[int]:
-    """Yields the numbers of `range(size)` in random order; stores only those already yielded: a grid may be huge."""
+    """Yields `range(size)` in random order; stores at most one entry per yielded number, because a grid may be huge."""
     stream, moved = random.Random(seed), dict[int, int]()
     for left in range(size, 0, -1):
         place = stream.randrange(left)

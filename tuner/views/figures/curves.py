@@ -31,7 +31,7 @@ DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": 
 
 
 def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the learning curves of the `drawn` trials with rungs and prunes; a band shows quantiles of all trials."""
+    """Draws the curves of the `drawn` trials with rungs and prunes, and, if not all are drawn, a band of quantiles."""
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
     metric, best = experiment.metric, winner[0].id if winner else ""
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
@@ -224,7 +224,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
 
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
-    """Draws each curve (of an even sample of many) solid up to where the rules end it, and dotted after that."""
+    """Draws each curve (of many, an even sample) solid up to where the rules end it, and dotted after that."""
     metric, step = record.experiment.metric, max(1, len(record.trials) // MOST_CUT)
     pairs = list(zip(record.trials, outcome.fates, strict=True))
     pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]

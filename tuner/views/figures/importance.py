@@ -18,7 +18,7 @@ from tuner.views.figures import plot
 from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
-# For 15, 20 and 30 trials, 30 synthetic searches each: R^2 was above 0 in 15, 22 and 29 of them; the first bar was then
+# With 15, 20 and 30 trials, R^2 was above 0 in 15, 22 and 29 of 30 synthetic searches; in these, the first bar was
 # wrong in one search of 15 trials. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
 
@@ -39,7 +39,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
-    """Computes each varying parameter's importance; raises RequestError for too few trials or parameters."""
+    """Computes each varying parameter's importance; raises RequestError for too few trials, parameters or values."""
     parallel = parallel_of(record, choice)
     count = len(parallel.trials)
     if count < LEAST_TRIALS or not parallel.axes:

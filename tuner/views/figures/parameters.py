@@ -19,7 +19,7 @@ from tuner.views.figures.values import chosen, default, title_of, values_of
 MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
 MISSING = object()  # stands for the value of a parameter that a trial does not have
-MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value's tick, and its distance below the axis as a share of it
+MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value: tick text, and distance below the axis in axis lengths
 MOST_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
@@ -174,7 +174,7 @@ def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
-    """Draws one plot of the trials' means for each metric of resource usage that all trials have and that varies."""
+    """Draws one plot of the trials' means per metric of usage or speed that all trials have and that varies."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)

@@ -42,9 +42,9 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
 MOST_SHOWN = 12  # maximum parameters in a hover box; a longer box covers the curves
-FENCE = 10  # an outlier lies farther from the best value than FENCE times the median does
+FENCE = 10  # an outlier is more than FENCE times as far from the best value as the median is
 GAIN = 3  # an axis is clipped only if it is at least GAIN times as long as the clipped axis would be
-LEAST_VALUES = 12  # with fewer values, none counts as an outlier
+LEAST_VALUES = 12  # with fewer values (2 if they have weights), none counts as an outlier
 NUM_TICKS = 5
 LEAST_DIGITS, MOST_DIGITS = 4, 15  # significant digits of a tick's text; beyond 15, rounding errors show
 
@@ -124,7 +124,7 @@ class Range(NamedTuple):
 
 
 def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
-    """Returns the range of an axis without its bad outliers, or None if there are none; `weights` weight the median."""
+    """Returns an axis's range without bad outliers, or None if it is hardly shorter; `weights` weight the median."""
     sign = sign_of(mode)
     pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
     if len(pairs) < (2 if weights else LEAST_VALUES):
