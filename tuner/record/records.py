@@ -158,7 +158,7 @@ MOST_CHANGED = 1000  # maximum characters of a reason in `search["changed"]`
 
 
 class Folding:
-    """Builds the records event by event; rebuilds only the records of trials that have new events."""
+    """Builds the records event by event; rebuilds only the records that events have changed."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}

@@ -36,11 +36,11 @@ def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
 
 
 class HyperBand(Rule):
-    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best.
+    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops the worse, or all.
 
     A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
     `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
-    values of a whole bracket. Once halved, such a bracket takes no more trials: they would train alone to a late rung.
+    values of a whole bracket. There, a halved bracket takes no more trials: they would train alone to a late rung.
     """
 
     def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:

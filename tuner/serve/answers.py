@@ -29,7 +29,7 @@ MOST_SENT = 256 << 20  # bytes of all responses that are being sent; responses o
 MOST_WRITTEN = 4  # responses encoded at once; each is in memory twice, and under the GIL more threads gain nothing
 CUTS = (4000, 400, 40, 4)  # each limits both a text's characters and a list's items; tried in turn until a row fits
 MOST_LEVELS = 6  # levels of lists and dicts in a shortened row
-RETRY_S = 1  # seconds after which a client should repeat a request that got 503
+RETRY_S = 1  # seconds after which a client should repeat a request that `later` answered
 PIECE_BYTES = 64 << 10  # bytes sent at once; for a client that does not read, no larger copy waits in memory
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 # _ESCAPED matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.

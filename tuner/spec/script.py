@@ -62,7 +62,7 @@ class Trial:
     reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
-    at_end: Callable[[], None] | None = None  # called if the script ends without an error
+    at_end: Callable[[], None] | None = None  # called if the script ends without an error or `sys.exit`
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Script:
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
         """Returns, by file, the constants that parameters replace in the script and in the modules beside it.
 
-        An option takes precedence over constants, and a constant of the script over those of a module.
+        An option takes precedence over constants of its file and of modules, and the script's constant over a module's.
         """
         modules = imported_by(self.source, self._beside())
         own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())

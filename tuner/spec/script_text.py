@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns a variable's, argument's or key's value; a parameter of that name replaces a constant or default."""
+        """Returns `value`, the value of `named`; a parameter of that name replaces a constant or a default."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value
@@ -105,7 +105,7 @@ class Constants(ast.NodeTransformer):
 
 def declares(node: ast.AST) -> bool:
     """Whether a node is a call of `script` or of W&B's `sweep`, which declare the parameters."""
-    return isinstance(node, ast.Call) and _name(node.func) in ("script", "sweep")
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("script", "tuner.script", "sweep", "wandb.sweep")
 
 
 def reads_config(source: str) -> bool:

@@ -1,4 +1,4 @@
-"""The data that a trial trains on, in memory, files or a dataset: its training, validation and test parts."""
+"""A trial's data, in memory, in files or in a dataset: the training, validation and test parts."""
 
 from __future__ import annotations
 

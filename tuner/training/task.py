@@ -98,7 +98,7 @@ class TrialSpec:
     """What a process needs to know to train one trial, apart from its task and data.
 
     Args:
-        config: the setting. Its `batch_size` and `split_size` override the task's; its `precision` overrides the field.
+        config: the setting. Its `batch_size` and `split_size` override the task's, its `precision` the one below.
         seed: the trial's own seed (`trial_seed`), at least 0.
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.

@@ -42,7 +42,7 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options; a new search adds --point and --stop to its space's own."""
+        """Returns `default` with the caller's options; in a new search, --point and --stop add to the space's."""
         added = () if isinstance(default, Experiment) else ("point", "stop")
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
         return Options(**{**values_of(default), **self.given, **more})

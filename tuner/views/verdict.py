@@ -58,8 +58,8 @@ class Verdict:
     """The conclusions of a search.
 
     Attributes:
-        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
-            an error, or without a usable result).
+        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed
+            (its first trials failed alike, or no trial has a usable result).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
         epochs_saved, seconds_saved: estimates of the epochs, and of the seconds on workers, that pruning saved.

@@ -293,7 +293,7 @@ class _Simulation:
         self._last[index] = arrival
         last_action = trial.decisions[-1].action if trial.decisions else ""
         # A trial ends by itself at its last report if it completed, or failed in the pause after it. Any other trial
-        # that failed had continued after its last report, and failed in a later epoch.
+        # that failed, unless its report was refused, had continued and failed in a later epoch.
         ends = trial.status == "completed" or (trial.status == "failed" and last_action == "pause")
         over = arrival.value is None or arrival.epoch >= self._most or (ends and arrival.epoch == trial.last_epoch)
         # The search did not ask its rule about a report with which a trial diverged or ended by itself.

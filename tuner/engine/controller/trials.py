@@ -82,7 +82,7 @@ class ReplayController:
         return [trial for trial in self.trials.values() if not trial.is_finished()]
 
     def _schedule_trial_save(self, trial: Trial, result: dict[str, Any]) -> Any:
-        # Population-based training calls this. It copies no trial whose last report has no checkpoint.
+        # Population-based training calls this. It copies no trial whose last compared report has no checkpoint.
         return trial.checkpoint if result.get("checkpoint_dir_name") else None
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:

@@ -115,7 +115,7 @@ class OwnFolder:
         self._root = self._trial / RUNNING
         self.here = self._root / self.start.relative_to(self._base)
         self._results = self._trial.parents[2]  # `trial` is <results>/<experiment>/ray/<trial>
-        # Folders that get links to their contents, not one link. The results are not shown: they contain this folder.
+        # Folders made anew, with a link to each entry. The results are not shown: they contain this folder.
         self._way = {self.start, *self.start.parents, *self._results.parents}
 
     def open(self, is_new: bool) -> bool:

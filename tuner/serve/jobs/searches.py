@@ -65,7 +65,7 @@ class Search:
 
 
 def read_queue(folder: Path) -> list[Search]:
-    """Reads a state folder's searches; leaves out each damaged file and prints a line about it."""
+    """Reads the searches in the folder `queue`; leaves out each damaged file and prints a line about it."""
     searches = []
     for path in sorted(folder.glob("*.json")):
         try:

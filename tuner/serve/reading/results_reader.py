@@ -240,7 +240,7 @@ class ResultsReader:
                 each.forget()
 
     def _summary(self, name: str, until: float) -> Summary | None:
-        """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""
+        """Returns a row of the list; None if there is no experiment. Stops reading files at the time `until`."""
         try:
             unchanged = self.unchanged(name)
             if unchanged is None and time.monotonic() > until:
@@ -272,7 +272,7 @@ def _stat(path: Path) -> tuple[int, ...]:
 
 
 def _is_experiment(folder: Path) -> bool:
-    """Whether the list shows a folder: it is an experiment (of tuner or of Ray Tune), or this user may not open it."""
+    """Whether a folder counts as an experiment (of tuner or of Ray Tune); also if this user may not open it."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return False

@@ -179,7 +179,7 @@ class Replay(ReplayController):
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         if event["will_retry"]:
-            # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
+            # Neither the rule, Ray's PBT nor the searcher learns of a retry. Ray moves the trial to its list's end.
             trial.set_status(Trial.PENDING)
             self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return

@@ -26,7 +26,7 @@ from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 Matrix = npt.NDArray[np.float32]
 Columns = Mapping[str, Sequence[Any]]  # flattened, encoded parameter -> its values in several settings
 
-# Measured on recorded curves with asha-promotion, see benchmarks/README.md.
+# Chosen in simulations with asha-promotion, most of them on surrogate curves, see benchmarks/README.md.
 NUM_RANDOM = 10  # trials that must report before the first forest is trained
 RANDOM_SHARE = 1 / 3  # share of random settings after that: a forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500

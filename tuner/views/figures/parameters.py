@@ -174,7 +174,7 @@ def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
-    """Draws one plot of the trials' means per metric of usage or speed that all trials have and that varies."""
+    """For each metric of usage or speed that varies and all trials have, draws a plot of the trials' means."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
@@ -222,7 +222,7 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
         dots = plot.points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
         traces.append(dots | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = axis.layout(12)
-        # The plots of a row share a scale: only the first has tick texts, since others could cover their neighbours.
+        # All plots share a scale. Only a row's first plot has tick texts, since others could cover their neighbours.
         own = plot.value_axis(data.title, within) if is_first else {}
         layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
     grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}

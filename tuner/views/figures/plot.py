@@ -25,7 +25,7 @@ from tuner.record.texts import flat_parameters, formatted
 Figure = dict[str, Any]
 Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
 GAP: Point = (None, None, None, "")
-# Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
+# Okabe and Ito's colours (2008) for colour-blind readers, except MAIN_COLOR and GRAY; for a light and a dark page.
 BEST_COLOR = "#e69f00"  # the winner's colour in every figure
 MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
 OPEN_COLOR = "#cc79a7"  # the colour of interrupted trials and unknown outcomes

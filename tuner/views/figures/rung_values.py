@@ -62,7 +62,7 @@ def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, 
 
 @kept
 def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, Decision]]:
-    """Returns (bracket, rung) -> (time, decision): the last decision there, which may be one after a restart."""
+    """Returns (bracket, rung) -> (its report's time, the last decision there, for example a promotion)."""
     times = {report.epoch: report.time for report in trial.reports if trial.decisions}
     known = (d for d in trial.decisions if d.epoch in times)
     return {(d.bracket or 0, d.rung): (times[d.epoch], d) for d in known if d.rung is not None}
