@@ -96,7 +96,7 @@ def machine() -> str:
 
 
 def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
-    """Returns all running trials, except those of a driver that has ended; logs a warning for an unreadable experiment.
+    """Returns all running trials, except those of a driver of this host that has ended; warns of an unreadable folder.
 
     `known` caches each journal's running trials and its last change (ns); only a changed journal is read again.
     """

@@ -268,7 +268,7 @@ def _ranked_decisions(index: int, trial: TrialRecord, metric: str, mode: str) ->
 
 
 def _improvements(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[int, int, float, float]]:
-    """Yields the order, the trial's index, the value and the time of each report that improved the trial's best."""
+    """Yields the journal's line, trial's index, value and time of each report that improved the trial's best."""
     best, sign = math.inf, sign_of(mode)
     for report in sorted((*trial.repeated, *trial.reports), key=lambda each: each.order):
         value = finite(report.metrics.get(metric))

@@ -26,7 +26,7 @@ Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search be
 AUTO: Auto = "auto"
 
 # Searcher -> the schedulers that work with it. pbt changes settings during training, so searchers cannot learn from it.
-# refine waits until the first half of its trials has ended, but hyperband and asha-promotion pause some trials.
+# refine waits for the end of its first half of trials; hyperband and asha-promotion would leave some paused.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),

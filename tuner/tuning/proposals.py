@@ -130,7 +130,7 @@ class Proposals(SearchAlgorithm):
 
 
 def as_recorded(proposed: Any, recorded: Any) -> Any:
-    """Returns the proposed setting, but with the recorded float wherever the two floats differ only by rounding."""
+    """Returns the setting, but with the recorded float wherever two floats (not in lists) differ only by rounding."""
     if isinstance(proposed, dict) and isinstance(recorded, dict):
         return {name: as_recorded(value, recorded.get(str(name))) for name, value in proposed.items()}
     if isinstance(proposed, float) and isinstance(recorded, float) and math.isclose(proposed, recorded, rel_tol=CLOSE):

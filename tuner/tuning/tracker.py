@@ -92,7 +92,7 @@ class Tracker:
                 self._notice_alike(trial_id, trial)
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Prints a notice once, when FIRST trials ended without failing, if all diverged or all reported one value."""
+        """Prints a notice when FIRST trials ended unfailed, if all of them diverged or all values so far are equal."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)

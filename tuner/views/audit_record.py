@@ -114,7 +114,7 @@ def _in_words(fewest: int, most: int, pruned: int) -> str:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a rule pruned, except the winner: hyperband may prune it when its bracket ends."""
+    """Returns the trials that a rule pruned, except the winner, which a rule may prune for a later, worse value."""
     winner = record.best()
     return [trial for trial in record.stats.stopped if winner is None or trial is not winner[0]]
 

@@ -119,7 +119,7 @@ class OwnFolder:
         self._way = {self.start, *self.start.parents, *self._results.parents}
 
     def open(self, is_new: bool) -> bool:
-        """Creates the folder, or restores it unless `is_new`; returns False if `start` has too many files."""
+        """Creates the folder, or restores it unless `is_new`; False if `start` is unreadable or beyond MOST_LINKS."""
         if _listed(self.start) is None:
             return False
         if is_new:
@@ -248,7 +248,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     _thread.busy = True
     try:
         _wrap_writers()
-        with contextlib.suppress(OSError, ValueError, TypeError):  # the path cannot be written to, or it is no path
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the link cannot be replaced, or it is no path
             for path, keep in EVENTS[event](*arguments):
                 own.claim(path, keep=keep)
     finally:

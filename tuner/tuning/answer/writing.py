@@ -214,7 +214,7 @@ def evaluate(
 def trials_csv(record: ExperimentRecord) -> str:
     """Returns the content of trials.csv, in which no text is a formula (FORMULAS)."""
     out = io.StringIO()
-    # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
+    # Every text is quoted: before Python 3.11.9 and 3.12.3, csv leaves a carriage return, a row's end to some, bare.
     rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     for row in trials_table(record):
         rows.writerow([f"'{each}" if isinstance(each, str) and each.startswith(FORMULAS) else each for each in row])

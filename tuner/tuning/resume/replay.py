@@ -68,7 +68,7 @@ class Replay(ReplayController):
     def run(self) -> list[Trial]:
         """Replays the history; returns all trials in the order in which Ray had them before.
 
-        The journal gets no event twice: only a decision or an end that a crash cut off after the last report is added.
+        The journal gets no event twice: it gets only the events that a crash cut off after the last report.
         """
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._journal.repeated = None

@@ -80,7 +80,7 @@ def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str =
 
 
 def _is_line(curve: Sequence[plot.Point]) -> bool:
-    """Whether a line without dots shows every value of a curve."""
+    """Whether a curve has several values and no gap: a line without dots then shows every value."""
     return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
 
 
