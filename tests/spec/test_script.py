@@ -64,6 +64,10 @@ class Fields:
     lr: float = field(default=0.1, metadata={"help": "rate"})
 other, depth = 0.1, 4
 seen += [Fields().lr, other, depth]
+class torch:
+    class jit:
+        script = dict  # torch.jit.script declares no parameters
+seen.append(torch.jit.script(lr=0.1))
 """
 OPTIONS = """
 import argparse
@@ -90,12 +94,12 @@ if __name__ == "__main__":
 def test_parameters_replace_the_constants_of_their_names(moved, seen):
     space = moved(CONSTANTS)
     assert space.train.targets(space.params) == {
-        "lr": "in place of the constants in lines 5, 8, 11, 12, 20",
+        "lr": "in place of the constants in lines 5, 8, 11, 12, 20, 26",
         "depth": "in place of the constants in lines 7, 8, 21",
         "name": "in place of the constant in line 15",
     }
     ran(space, {"lr": 0.7, "depth": 5, "name": "x"})
-    assert seen == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35, 0.7, 0.1, 5]
+    assert seen == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35, 0.7, 0.1, 5, {"lr": 0.7}]
 
 
 def test_parameters_are_the_defaults_of_the_options_of_their_names(moved, seen, search_here, tmp_path):
@@ -329,6 +333,22 @@ for epoch in range(12):
     tune.report({"loss": abs(lr - 0.3)})
 torch.save({"lr": lr, "epoch": epoch}, "model.pt")
 """
+
+
+def test_hyperband_asks_for_the_length_of_a_script(tmp_path, capsys):
+    (tmp_path / "main.py").write_text(WRITING)
+    options = [
+        "--space",
+        str(tmp_path / "main.py"),
+        "--scheduler",
+        "hyperband",
+        "--results",
+        str(tmp_path),
+        "--dry-run",
+    ]
+    note = "NOTE: hyperband compares trials up to epoch 1000; give --max-epochs the script's number"
+    for more, asked in (([], True), (["--max-epochs", "12"], False)):
+        assert run.main([*options, *more]) == 0 and (note in capsys.readouterr().out) == asked
 
 
 def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, search_here, monkeypatch):

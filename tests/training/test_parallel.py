@@ -233,7 +233,7 @@ def test_processes_of_one_node_connect_on_loopback():
     assert addresses_among(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
 
 
-@pytest.mark.parametrize(("strategy", "split_size"), [("model", 5), *(("pipeline", size) for size in (1, 5, 20))])
+@pytest.mark.parametrize(("strategy", "split_size"), [("dp", 5), ("model", 5), *(("pipeline", n) for n in (1, 5, 20))])
 def test_one_process_with_several_devices_gives_the_losses_of_one(strategy, split_size):
     config = {"batch_size": 16, "split_size": split_size}
     alone, other = training({"batch_size": 16}), training(config, strategy=strategy)

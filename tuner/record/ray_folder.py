@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.events import MOST_ID, MOST_TIME, Event, is_trial_id
 from tuner.record.reading import Hold
 from tuner.record.records import Folding, TrialRecord, finite
-from tuner.record.report_keys import RAY_KEYS
+from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
@@ -150,7 +150,7 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
             time = max(time, reported - took)
             events.append({"event": "trial_started", "time": time, **start, **config})
         time = max(time, reported)
-        if (epoch := _within(row.get("training_iteration"), MOST_EPOCHS)) is not None:
+        if (epoch := _within(row.get(EPOCH), MOST_EPOCHS)) is not None:
             metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
             events.append({"event": "report", "time": time, "epoch": int(epoch), "metrics": metrics})
     for line in error.strip()[-2000:].splitlines()[-1:]:

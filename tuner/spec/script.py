@@ -89,7 +89,8 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)
-    space = Space(params=params, train=train, **(script_text.of_text(text, path) | options))
+    fields = {"max_epochs": script_text.MOST_REPORTS, **script_text.of_study(text, path), **options}
+    space = Space(params=params, train=train, **fields)
     script_text.check_options(text, path, params)
     script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
     return space

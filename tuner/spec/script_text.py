@@ -104,8 +104,8 @@ class Constants(ast.NodeTransformer):
 
 
 def declares(node: ast.AST) -> bool:
-    """Whether a node is a call of `script` or of W&B's `sweep`, which declare the parameters."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("script", "tuner.script", "sweep", "wandb.sweep")
+    """Whether a node is a call of `script`, but not of `torch.jit.script`, or of W&B's `sweep`."""
+    return isinstance(node, ast.Call) and bool(re.search(r"(?<!jit\.)\b(script|sweep)$", ast.unparse(node.func)))
 
 
 def reads_config(source: str) -> bool:
@@ -165,12 +165,12 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
         )
 
 
-def of_text(source: str, path: object) -> dict[str, Any]:
-    """Returns fields of a Space that a script or its Optuna study sets; RequestError if the study is unsupported."""
+def of_study(source: str, path: object) -> dict[str, Any]:
+    """Returns the fields of a Space that a script's Optuna study declares; RequestError if tuner cannot search it."""
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
     if not created:
-        return {"max_epochs": MOST_REPORTS}
+        return {}
     given = {each.arg: _literal(each.value) for node in (*created, *optimized) for each in node.keywords}
     if isinstance(several := given.get("directions"), (list, tuple)) and len(several) > 1:
         raise RequestError(
@@ -193,7 +193,7 @@ def of_text(source: str, path: object) -> dict[str, Any]:
         )
     num_trials, mode = given.get("n_trials"), "max" if "max" in str(given.get("direction")).lower() else "min"
     trials = {"num_samples": num_trials} if isinstance(num_trials, int) and num_trials > 0 else {}
-    return {"metric": "value", "mode": mode, "max_epochs": MOST_REPORTS, **trials}
+    return {"metric": "value", "mode": mode, **trials}
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:

@@ -30,7 +30,7 @@ from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
-from tuner.record.report_keys import FINAL, WAITS
+from tuner.record.report_keys import EPOCH, FINAL, WAITS
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
@@ -105,7 +105,7 @@ def run_epochs(training: Any, best: float, setup: TrialSetup) -> None:
         value = sign * report[setup.metric]
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
-        report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
+        report |= {EPOCH: training.epoch, "improved": training.epoch if improved else 0}
         if math.isfinite(value):
             patiently(report_with, report, training.state(best))
         else:

@@ -214,7 +214,7 @@ def rehearse(request: Request) -> str:
             if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
-        where = f", on data of this machine; the search will ask the host {hosts[0]} first" if hosts else ""
+        where = f", on data of this machine; the search asks {hosts[0]} for its data first" if hosts else ""
         check(request)
     return f"passed in {time.perf_counter() - started:.1f} s{where}"
 

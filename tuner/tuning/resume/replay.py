@@ -258,8 +258,7 @@ class Replay(ReplayController):
             logger.warning("trial %s: %s", trial.trial_id, error)
             return
         # Ray reads `improved` to decide which checkpoints to keep; a worker counts epochs from `training_iteration`.
-        metrics = {**report["metrics"], "training_iteration": report["epoch"]}
-        metrics["improved"] = report["epoch"] if improved else 0
+        metrics = {**report["metrics"], EPOCH: report["epoch"], "improved": report["epoch"] if improved else 0}
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 

@@ -195,7 +195,7 @@ def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tupl
 def _described_lineage(num_copies: int, num_shown: int, num_trials: int, path: list[str]) -> str:
     lines = [f"{num_copies} {'copy' if num_copies == 1 else 'copies'} among {counted(num_trials, 'trial')}."]
     if num_shown < num_trials:
-        lines.append(f"The plot has {num_shown} of them, first those that copied or were copied.")
+        lines.append(f"The plot has {num_shown} trials, first those that copied or were copied.")
     best, *earlier = [plot.tick(trial, 40) for trial in path]
     history = f"goes back to {', then '.join(earlier)}" if earlier else "has not copied any trial before"
     return " ".join([*lines, f"The best value is of trial {best}, which {history}."])
