@@ -59,7 +59,7 @@ def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
         head = ("gpu", "name", "busy", "memory", "temperature", "power", "trials")
         first = table(head, [device_row(device, trials) for device in gpus])
     if not trials:
-        return [*first, "", "no trial is running"]
+        return [*first, "", "no trial is running in the results folder (--results names another one)"]
     head = ("experiment", "trial", "pid", "node", "cpus", "gpus", "epoch")
     return [*first, "", *table(head, [trial_row(*each) for each in trials])]
 
