@@ -94,7 +94,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
             ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(
-            f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"
+            f"--address {experiment.address}: cannot join Ray there ({error}); start a cluster, or correct the address"
         ) from error
     try:
         probe.check_nodes(experiment, loaded_space)

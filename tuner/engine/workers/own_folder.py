@@ -69,7 +69,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
-        print(f"{own.start} has more than {MOST_LINKS:,} files, so the trial has no folder of its own", file=sys.stderr)
+        print(f"{own.start} is unreadable or has more than {MOST_LINKS:,} files, so no link shows it", file=sys.stderr)
         yield
         return
     _install_hook()

@@ -67,7 +67,7 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Builds the searcher; after a resume (with `history`), it proposes the recorded settings again, then new ones."""
+    """Builds the searcher, after a resume for the first session's --num-samples, so that it proposes the same again."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
