@@ -67,7 +67,7 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Builds the searcher, after a resume for the first session's --num-samples, so that it proposes the same again."""
+    """Builds the searcher; a resumed one (with `history`) begins as in the first session, with its --num-samples."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
