@@ -117,7 +117,7 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
 
 
 def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
-    """Trains a trial's remaining epochs; yields (epoch, metric), first for the epochs of an interrupted audit."""
+    """Trains a trial's remaining epochs; yields (epoch, metric), first those that an interrupted audit has saved."""
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment

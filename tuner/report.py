@@ -14,7 +14,7 @@ from tuner.views.report import write_report
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command line; returns 0 if done, 2 for a wrong request."""
+    """Runs the command line; returns 0 if done, 2 if the request is wrong or the file cannot be written."""
     parser = Parser(prog="python -m tuner.report", description=__doc__)
     parser.add_argument("name", help="the experiment's folder, or its name under --results")
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")

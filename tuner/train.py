@@ -4,8 +4,8 @@
 `python -m tuner.train results/NAME --trial 00007` trains the setting of trial 00007.
 
 The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit, unless
-population-based training changed the trial. If the data has a test part, the command also prints the test metrics after
-the epoch that was the setting's best in the search. `--save FILE` saves the model after that epoch.
+population-based training changed the trial, memory ran out, or the Task has compile=True. If there is a test part, the
+command finally tests the model of the epoch that was best in the search. `--save FILE` saves this model.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part.
 
-    Saves the model after the setting's best epoch to the file `save`, in the format of best/model.pt.
+    If `save` is a path, saves the model after the setting's best epoch there, in the format of best/model.pt.
     """
     import torch
 

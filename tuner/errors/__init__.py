@@ -86,7 +86,7 @@ class Once(argparse.Action):
 
 
 def printable(text: str) -> str:
-    """Escapes unprintable characters (`str.isprintable`), also line ends, as in `\\x1b`: these can steer a terminal."""
+    """Escapes unprintable characters, also line ends, to texts such as `\\x1b`, because they can steer a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -106,13 +106,13 @@ def failed(error: Exception) -> int:
     """Prints an error as one line (for an OSError, file and reason); returns 2, the exit code of a wrong request."""
     text = str(error)
     if isinstance(error, OSError):
-        text = f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"
+        text = f"{error.filename or 'a file'}: {error.strerror or error}; the command could not finish"
     say(f"tuner: error: {RequestError(text)}", to=sys.stderr)
     return 2
 
 
 def say(*lines: str, to: TextIO | None = None) -> None:
-    """Prints lines to stdout or to the stream `to`: escapes unprintable characters, breaks at a terminal's width."""
+    """Prints lines to stdout or the stream `to`; escapes unprintable characters, breaks lines at a terminal's width."""
     stream = to or sys.stdout
     try:
         print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)

@@ -17,7 +17,7 @@ RENDER = "_render_traceback_"  # IPython calls this attribute of an error, and s
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Context manager: an error about a user's mistake that leaves the block uncaught is shown as one line."""
+    """Re-raises the block's errors; shows a user's mistake or explained interrupt in one line if nothing catches it."""
     try:
         yield
     except (RequestError, ValueError, KeyboardInterrupt) as error:
@@ -34,7 +34,7 @@ def rendered() -> list[str]:
 
 
 def line_of(error: BaseException) -> str:
-    """Returns an error as one line of text, with the file and line number of the user's code if that raised it."""
+    """Returns an error as one line of text, with the last line of the user's code in its traceback, if there is one."""
     text, place = " ".join(str(error).split()), place_raised(error).strip()
     return printable(f"{type(error).__name__}: {text}{'' if place in text else f' {place}'}")
 

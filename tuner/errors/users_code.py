@@ -54,7 +54,7 @@ def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str
 
 
 def shown_path(file: str | Path | None) -> str:
-    """Returns a path for an error text: relative if below the current folder; `Cell In[3]` for a cell of a notebook."""
+    """Returns a path for an error text: relative if in the user's working folder; `Cell In[3]` for a notebook cell."""
     if cell := _cell(str(file)):
         return cell
     with contextlib.suppress(OSError, ValueError):  # the current folder is gone, or the file is elsewhere

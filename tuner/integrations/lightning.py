@@ -36,7 +36,7 @@ LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLo
 
 
 class TunerCallback(callbacks.Checkpoint):
-    """Reports each epoch of a Lightning `Trainer` and resumes it exactly; docs/frameworks.md says what else changes.
+    """Reports the epochs of a Lightning `Trainer` and resumes it exactly; docs/frameworks.md says what else changes.
 
     Lightning saves a checkpoint without the random generators' states and before `ReduceLROnPlateau` takes its step.
     This callback saves the states and repeats the step. `quiet=False` leaves the progress bar and the loggers on.

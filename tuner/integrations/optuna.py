@@ -2,7 +2,7 @@
 
 `Space(params=..., train=with_trial(objective))` calls an objective. In a script that calls `tuner.script`, write
 `from tuner.integrations import optuna` instead of `import optuna`. In a trial, `create_study` and `load_study` return a
-study with one trial, which ends the script after the objective. Outside of a search, they call Optuna's functions.
+study with only that trial; the study ends the script after the objective. Elsewhere they call Optuna's functions.
 """
 
 from __future__ import annotations

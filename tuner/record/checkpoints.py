@@ -47,7 +47,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Returns a checkpoint's damage in words (1 s per GB); "" if state.pt is whole, or missing beside other files."""
+    """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not."""
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:
@@ -64,7 +64,7 @@ def damage_in(folder: Path, name: str) -> str:
             size = os.fstat(file.fileno()).st_size
             # Compressed records are refused: torch.save writes none, and one could unpack to a million times its size.
             if any(r.compress_type for r in records) or sum(r.file_size for r in records) > size:
-                return "its records are longer than the file"
+                return "its records are compressed, or longer than the file"
             bad = archive.testzip()
         return f"its record {bad} does not match its checksum" if bad else ""
     except FileNotFoundError:

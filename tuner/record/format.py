@@ -12,7 +12,7 @@ from typing import Any
 from tuner.errors import RequestError
 
 FORMAT = 5
-FIELD = "format"  # the field's name in experiment.json, in best/config.json and in a journal's first line
+FIELD = "format"  # a field of experiment.json, best/config.json and a journal's first line; a file in the state folder
 
 
 class OtherFormat(RequestError):

@@ -25,12 +25,12 @@ LONG = 10_000  # if a report is too long for a line, a note replaces each metric
 class Journal:
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening removes an incomplete last line, and all from a damaged line on; in this case it first copies the journal.
+    Opening removes an incomplete last line. It also removes a damaged line and all after it, but first copies the file.
 
     Attributes:
         blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
-        listener: called with each event before it is written, also when the journal is lost.
+        listener: called with each event that `write` does not skip, before the write, also when the journal is lost.
         repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 

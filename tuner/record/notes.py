@@ -12,7 +12,7 @@ from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, parsed
 
 FILE = "notes.json"
-MOST_FILE = 64 << 10  # bytes of the file; the longest notes and tags take 34 kB
+MOST_FILE = 64 << 10  # maximum bytes of the file; the longest notes and tags take 34 kB
 MOST_CHARS = 2000  # maximum characters of the notes; the list of experiments shows them
 MOST_TAGS = 20
 TAG = re.compile(r"[\w.+/-]{1,40}")
@@ -46,7 +46,7 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Notes:
-    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged."""
+    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged or unreadable."""
     try:
         fields: Any = parsed(bytes_in(folder, FILE, MOST_FILE))
         tags = fields.get("tags", [])

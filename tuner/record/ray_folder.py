@@ -1,4 +1,4 @@
-"""Reads folders that plain Ray Tune wrote, but not their pickles; no other file says which metric was optimised."""
+"""Reads folders that plain Ray Tune wrote. Only their pickles, which are not read, say which metric was optimised."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists files for `read_ray`, without links in or to trials' folders; RequestError for too many entries."""
+    """Lists files for `read_ray`, without links to trials' folders or in them; RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -101,8 +101,8 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
         max_epochs=max((r.epoch for t in trials for r in t.reports), default=1),
     )
     notice = (
-        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded; that {metric} is what was "
-        f"optimised, and {mode} is best, is a guess by its name."
+        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded. {metric} was probably "
+        f"optimised, and {mode} is best: tuner guesses both from the name."
     )
     return experiment, {"foreign": True, "created": folding.sessions[0].begun, "data": {"notice": notice}}, folding
 

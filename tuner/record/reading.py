@@ -14,7 +14,7 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
-# A reader calls a Hold with the total bytes of memory that it is about to use; a Hold forbids this by a RequestError.
+# A reader calls a Hold with the total bytes of memory that it is about to use; a RequestError of the Hold forbids it.
 Hold = Callable[[int], None]
 
 
@@ -38,7 +38,7 @@ class Lines:
         self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
-        """Passes new complete lines to `prepare`, then yields their events. Raises OtherFormat and Damaged."""
+        """Passes each chunk of new whole lines to `prepare`, then yields its events; raises OtherFormat or Damaged."""
         file.seek(self.size)
         try:
             for lines in lines_of(file):

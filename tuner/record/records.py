@@ -32,7 +32,7 @@ def kept(function: Function) -> Function:
 
 
 class Session(NamedTuple):
-    """One run of a search, up to its end or the next resume: its start in unix seconds, and seconds of earlier runs."""
+    """One run of a search, up to its end or the next resume: the start in unix seconds, and earlier runs' seconds."""
 
     begun: float
     before_s: float
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
     """The scheduler's decision after a report, and its reason; `value` and `cutoff` keep the metric's sign in mode max.
 
     `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
-    `value`, as in the median rule: the trial's best. `copied` is the trial that population-based training copied.
+    `value`, as in the median rule: the trial's best. `copied` is the trial whose state this trial copied (pbt).
     """
 
     epoch: int
@@ -111,7 +111,7 @@ class TrialRecord:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last report; 0 without reports."""
+        """The epoch of the last of `reports`, where a repeated epoch keeps its place; 0 without reports."""
         return self.reports[-1].epoch if self.reports else 0
 
     @property

@@ -93,7 +93,7 @@ def load(folder: Path) -> ExperimentRecord:
 
 
 class Following:
-    """Reads one experiment's folder repeatedly: new lines of its journal (of `most_bytes` at most), or Ray's files."""
+    """Reads one experiment's folder repeatedly: new lines of a journal of `most_bytes` at most, or Ray's files."""
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder

@@ -25,7 +25,7 @@ MANY = 100  # with more changed items than this, sorting the list anew is faster
 
 
 class Rank(NamedTuple):
-    """A trial's best value as a loss (smaller is better), the unix time of that report, and the trial's index."""
+    """A trial's best value as a loss (smaller is better), the unix time of the report with it, the trial's index."""
 
     loss: float
     time: float
@@ -125,7 +125,7 @@ class SearchStats:
 
     @cached_property
     def epochs(self) -> int:
-        """Number of epochs that all trials have trained, each counted once."""
+        """Sum of the epochs of all trials; an epoch that a trial trained again counts once."""
         return sum(self.by_trial(getattr, "last_epoch"))
 
     @property
@@ -193,7 +193,7 @@ class SearchStats:
 
     @cached_property
     def rungs(self) -> list[RungSummary]:
-        """The rungs that a trial reached, ordered by band, bracket and rung."""
+        """The rungs that at least one trial reached, ordered by band, bracket and rung."""
         by_trial = self.by_trial(_at_rungs)
         keys = {key for at_rungs in by_trial for key in at_rungs}
         for key in keys - self._rungs.keys():

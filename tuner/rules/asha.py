@@ -14,7 +14,7 @@ from tuner.spec.experiment import Experiment
 
 
 class Asha(Rule):
-    """Stops a trial at a rung if its value is worse than a percentile of the values that earlier trials had there.
+    """Stops a trial at a rung if its value is worse than a percentile of the values of trials that reached it before.
 
     Each further bracket has its first rung later. A trial's bracket is drawn at random, seeded by (seed, trial).
     """
@@ -44,7 +44,7 @@ class Asha(Rule):
 
     def ended(self, trial: int, epoch: int, value: float | None) -> Decisions:
         if value is not None:
-            self.judge(trial, epoch, value)  # as in Ray, a completed trial's last value counts at a rung
+            self.judge(trial, epoch, value)  # as in Ray, an ended trial's last value counts at a rung
         return []
 
 

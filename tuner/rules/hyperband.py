@@ -36,11 +36,11 @@ def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
 
 
 class HyperBand(Rule):
-    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops the worse, or all.
+    """Pauses trials at a rung until all live trials of their bracket are there; stops the worse, at the last rung all.
 
     A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
     `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
-    values of a whole bracket. There, a halved bracket takes no more trials: they would train alone to a late rung.
+    values of a whole bracket. Once full or halved, it takes no more trials: they would train alone to a late rung.
     """
 
     def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:
@@ -123,7 +123,7 @@ class HyperBand(Rule):
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
-        """Stops the trials at the last rung. As in Ray, a trial that has just reported is removed when it has ended."""
+        """Stops the trials at the last rung. As in Ray, the trial `reported` leaves the bracket only after its end."""
         last = [trial for trial in bracket.live if trial not in bracket.stopped]
         reason = f"its bracket has ended at rung {bracket.rung}"
         for trial in last:

@@ -109,7 +109,7 @@ class Promotion(Rule):
 
 
 class PromotionRung:
-    """A rung of promoting ASHA. Smaller values are better, then earlier ones. Methods need O(log n) comparisons."""
+    """A rung of promoting ASHA. Smaller values are better; of equal ones, the first. O(log n) comparisons per call."""
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
@@ -133,7 +133,7 @@ class PromotionRung:
         return self._of[trial][0]
 
     def arrive(self, trial: int, value: float) -> int | None:
-        """Records a value; promotes and returns the best waiting trial, None if it is not among the best 1/factor."""
+        """Records a value; promotes and returns the best waiting trial, maybe this one, if in the best 1/factor."""
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)

@@ -90,7 +90,7 @@ class Brackets:
         self._seed = experiment.seed
 
     def of(self, trial: int) -> int:
-        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
+        """The trial's bracket; Ray draws the same one if numpy's global stream is seeded with `derived`."""
         if len(self._odds) == 1:
             return 0
         derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]

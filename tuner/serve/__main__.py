@@ -27,7 +27,7 @@ from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections of all clients; MOST_STREAMS of tuner.serve.app is lower
+MOST_CLIENTS = 400  # with more open connections, a new one closes an idle one; MOST_STREAMS of tuner.serve.app is lower
 READER_S = 30  # seconds; a client that reads nothing of its response for this time is disconnected
 GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
 HEAD_BYTES = 64 << 10  # maximum bytes of a request's first line and headers together
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         return failed(error)
     except KeyboardInterrupt:
-        return 0  # a signal before uvicorn handles signals; after that, `Server.shutdown` ends the process
+        return 0  # the signal arrived before uvicorn handles signals; later, `Server.shutdown` ends the process
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -64,7 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def serve(args: argparse.Namespace, environment_token: str) -> None:
-    """Serves until a signal arrives; raises RequestError if the folder, address or token cannot be used."""
+    """Serves until a signal arrives; raises RequestError if folder or address cannot be used, or a token is missing."""
     # Records contain no reference cycles, but a full garbage collection visits every record. With Python's default
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)

@@ -1,4 +1,4 @@
-"""A client of the service, which needs only the standard library.
+"""A client of the service. The client needs only the standard library.
 
 Example: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`.
 """
@@ -48,7 +48,7 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Returns the experiments' summaries, at most 10,000: first queued searches, then the newest first."""
+        """Returns at most 10,000 experiments' summaries: searches without a folder, then the others, newest first."""
         return list(self._get("/api/experiments")["experiments"])
 
     def get(self, name: str) -> Row:
@@ -85,11 +85,11 @@ class Client:
                     yield json.loads(line.removeprefix(b"data: "))
 
     def start(self, space: str, **options: Any) -> Row:
-        """Queues a new search and returns its summary; options are named as on the command line: `num_samples=20`."""
+        """Queues a new search; returns its summary. `options` are options of `tuner.run`, such as `num_samples=20`."""
         return self._post("/api/experiments", {"space": space, **options})
 
     def stop(self, name: str) -> Row:
-        """Stops a search as Ctrl-C does; returns at once. Call `wait` to wait for its end."""
+        """Stops a search as Ctrl-C does, without waiting for its end (see `wait`). A queued search leaves the queue."""
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:

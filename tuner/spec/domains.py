@@ -12,7 +12,7 @@ from tuner.errors.users_code import place_of
 
 LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; all others are ranges
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
-GRID_POINTS = 5  # most values of a numeric range in a grid search; examples of W&B and scikit-learn have 3 to 6
+GRID_POINTS = 5  # maximum values of a numeric range in a grid search; examples of W&B and scikit-learn have 3 to 6
 NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of the range's width; both in logarithms for a log range
 
 
@@ -144,7 +144,7 @@ def values_of(domain: Any) -> list[Any]:
 
 
 def grid_values(domain: Any) -> list[Any]:
-    """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
+    """The values that a grid search tries: those of a choice, or `GRID_POINTS` at evenly spaced positions of a `Range`.
 
     The points include both ends, rounded to `q`; equal points count once. A domain without bounds raises ValueError.
     """

@@ -25,8 +25,8 @@ SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median",
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
 
-# Searcher -> the schedulers that work with it. pbt changes settings during training, so searchers cannot learn from it.
-# refine waits for the end of its first half of trials; hyperband and asha-promotion would leave some paused.
+# Searcher -> the schedulers that work with it. pbt changes settings during training, so no searcher can learn from it.
+# refine waits until the first half of its trials has ended; hyperband and asha-promotion would leave some paused.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
@@ -76,7 +76,7 @@ KINDS = {  # class of an option's value -> how an error text names it
     tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
 }
 TIMES = ("time_budget", "trial_timeout")
-BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` that are no fields of `Options`
+BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` beside `Options` that `with_fields` renames
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -295,7 +295,7 @@ class Experiment(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # These checks need the final --max-epochs; `Options` made before the space is loaded lack its default.
+        # These checks need the final --max-epochs; plain `Options` may be made before the space's own value is known.
         if self.grace_period > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
@@ -303,7 +303,7 @@ class Experiment(Options):
             )
         factor = self.reduction_factor
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
-        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # no list: it could be huge
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # without a list, which could be huge
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
             raise RequestError(

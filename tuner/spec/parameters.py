@@ -75,7 +75,7 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 
 def encode(params: Params) -> Setting:
-    """Searched parameters as searchers get them: a conditional one becomes a choice of a branch, and all branches."""
+    """Encodes searched parameters for searchers; a conditional one becomes a choice of branch and encoded branches."""
     from ray import tune
 
     encoded: Setting = {}

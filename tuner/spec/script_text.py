@@ -1,4 +1,4 @@
-"""Reads a user's script before trials run: finds mistakes, an Optuna study, the constants that parameters replace."""
+"""Reads the text of a user's script: finds mistakes, an Optuna study, and the constants that parameters replace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
-MOST_FILES = 200  # maximum number of files in a folder that are searched for a parameter
-REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
+MOST_FILES = 200  # maximum number of a folder's files that are searched for parameters and reports
+REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # arguments of `report` functions, not metrics
 REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
 MOST_REPORTS = 1000  # a script's default of --max-epochs; a smaller one may end a trial before the script's last lines
 
@@ -44,7 +44,7 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def options_of(source: str) -> dict[str, str]:
-    """Returns parameter -> option (`lr` -> `--lr`) for texts that look like one; adds argparse arguments and dests."""
+    """Returns parameter -> option (`lr` -> `--lr`) for strings such as `"--lr"`; adds argparse arguments and dests."""
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
     dests = re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns `value`, the value of `named`; a parameter of that name replaces a constant or a default."""
+        """Returns `value`, or the parameter called `named` if it is a constant; changes defaults in FIELDS calls."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value
@@ -104,7 +104,7 @@ class Constants(ast.NodeTransformer):
 
 
 def declares(node: ast.AST) -> bool:
-    """Whether a node is a call of `script`, but not of `torch.jit.script`, or of W&B's `sweep`."""
+    """Whether a node is a call of W&B's `sweep` or of `script`, but not of `torch.jit.script`."""
     return isinstance(node, ast.Call) and bool(re.search(r"(?<!jit\.)\b(script|sweep)$", ast.unparse(node.func)))
 
 
@@ -155,7 +155,7 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 
 
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
-    """Raises ValueError if parameters are `unread` (the text does not name them) and cannot reach the script."""
+    """Raises ValueError if parameters are `unread` (no option or constant has the name) and cannot reach the script."""
     if unread and not reads_config(source):
         name, words = min(unread), set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
         hint = nearest(name, words) or nearest(name.upper(), words)

@@ -31,8 +31,8 @@ class Space:
 
     Args:
         params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
-            number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
-            `tune.choice` are conditional parameters: a trial gets the chosen dictionary.
+            number, a text, True, False or None. Dictionaries may be nested. A `tune.choice` of dictionaries that have
+            domains is a conditional parameter: a trial gets the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
@@ -40,12 +40,12 @@ class Space:
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
-        stop: metric -> value. A trial ends when a metric is at or above its value; the searched metric with the mode
-            "min", at or below it.
+        stop: metric -> value. A trial ends when a metric is at or above its value. If `mode` is "min", the searched
+            metric must be at or below its value.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
-            the domains of their changed values. With a dict, `params` may have a constant, which is the first value.
+            the domains of their changed values. With a dict, `params` may have their first values as constants.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
 
     Raises:
@@ -134,7 +134,7 @@ class Space:
 
     @cached_property
     def encoded(self) -> dict[str, Any]:
-        """The searched parameters as a searcher gets them, with all branches of conditional ones."""
+        """The searched parameters as a searcher gets them, with all branches of conditional parameters."""
         return parameters.encode(self.declared)
 
     @cached_property

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
 from tuner.training.task import Task, kept_streams, reseed
 
-# Numbers in a chunk of prepared inputs: 341 CIFAR images. In a chunk of 6 times as many, an image takes twice the time.
+# Numbers in a chunk of prepared inputs: those of 341 CIFAR images. With 6 times as many, an image takes twice as long.
 CHUNK_VALUES = 2**20
 Batch = tuple[Tensor, Tensor]  # inputs and targets
 Decoded = Batch | DataError
@@ -109,7 +109,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     def __getitem__(self, batch: Rows) -> Decoded:
-        """Reads a batch in a loader process; returns a DataError, because a raised one would arrive as a traceback."""
+        """Reads a batch, mostly in a loader process; returns any DataError, since a raised one would be a traceback."""
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, the numbers depend neither on the number of loader processes nor on a resume.

@@ -51,10 +51,10 @@ class Files:
     """Examples that do not fit in memory, one file per example; `targets[i]` belongs to `paths[i]`.
 
     Args:
-        paths: array of shape (N,) with paths as bytes (`os.fsencode`), which all trials of a node share in memory.
+        paths: array of shape (N,) with paths as bytes (`os.fsencode`); all trials of a node share this array in memory.
         targets: array of shape (N,) or (N, ...).
         decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need the
-            same shape and dtype. An exception in it fails the trial, with an error that names the file.
+            same shape and dtype. If `decode` raises an exception, the trial fails with an error that names the file.
     """
 
     paths: np.ndarray
@@ -82,7 +82,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because the examples are large or random."""
+    """Examples that a map-style dataset computes at each read, because the dataset is large or draws random numbers."""
 
     dataset: Any  # has `__getitem__`
     rows: np.ndarray  # (N,), the indices of the examples in the dataset
@@ -105,7 +105,7 @@ DataSplit = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Reads examples into a list of inputs and an array of targets; DataError if one fails or their shapes differ."""
+    """Reads examples into a list of inputs and an array of targets; DataError if an example fails or shapes differ."""
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
     for row in rows:
@@ -130,7 +130,7 @@ class Splits:
     """A data set as a space's `data` function returns it.
 
     Each part is `Arrays`, `Files`, a pair (inputs, targets) of numpy arrays or torch tensors, a map-style torch or
-    Hugging Face dataset whose items are an input and its target, or a DataLoader (only its dataset and subset count).
+    Hugging Face dataset whose items are an input and its target, or a DataLoader (only its dataset or subset is read).
 
     Args:
         train: the training part.
@@ -159,11 +159,11 @@ class Splits:
 class HeldOut(Splits):
     """Splits whose training and validation parts are both taken from what the data function returned as `train`."""
 
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # part -> row of each of its examples in `train`
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # part -> rows of its examples in the returned `train`
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """Moves a `fraction` of the training part, drawn with `seed`, to the validation part, unless that exists already.
+    """Returns splits with a validation part: a `fraction` of the training part, drawn with `seed`, unless it exists.
 
     The same seed gives the same parts, so that the metrics of all trials of an experiment can be compared.
     """

@@ -28,14 +28,14 @@ from tuner.training.task import Task, TrialSpec, reseed, whole_number
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch of a model's largest convolution, up to which oneDNN is slower
+SMALL_CONVOLUTION = 1_500_000  # oneDNN is slower up to this many multiply-adds per batch in the largest convolution
 
 
 class Training:
     """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    They may differ with another number of threads, with `Task.compile`, or if memory runs out at another step. Each
-    epoch seeds the global random streams from seed, epoch and rank, so a saved state needs no random state.
+    The metrics may differ with another number of threads, with `Task.compile`, or if memory runs out at another step.
+    Each epoch seeds the global random streams from seed, epoch and rank, so a saved state needs no random state.
 
     Args:
         splits: the data, with a validation part (see `hold_out`).
@@ -209,7 +209,7 @@ class Training:
         }
 
     def state(self, extra: Any = None) -> bytes:
-        """The content of a checkpoint: the state, and `extra`, plain values that `restore` returns."""
+        """The content of a checkpoint: the state and the plain values `extra`, which `restore` returns."""
         saved = io.BytesIO()
         torch.save({"training": self.state_dict(), "extra": extra}, saved)
         return saved.getvalue()  # no copy
@@ -303,8 +303,8 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    With seven small networks, batch sizes 1 to 8 and one thread, a step without oneDNN took 0.50 to 1.04 of the time
-    with it if the largest convolution had up to 1.4 million multiply-adds per batch, and 1.03 to 1.94 from 1.8 million.
+    Measured with seven small networks, batch sizes 1 to 8 and one thread: a step without oneDNN took 0.50 to 1.04 times
+    as long as with it up to 1.4 million multiply-adds per batch (largest convolution); from 1.8 million, 1.03 to 1.94.
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]

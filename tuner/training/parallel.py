@@ -41,7 +41,7 @@ class Single:
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:
-        """The most examples of a batch with `num_examples` that one process gets."""
+        """The most examples that one process gets of a batch with `num_examples`."""
         return -(-num_examples // self.num_workers)
 
     def part_of(self, num_examples: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class Single:
         return examples.batches(order, batch_size, format)
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        """A context for each micro-batch of a batch but the last: processes exchange gradients only at the last one."""
+        """A context for the micro-batches before a batch's last one: processes exchange gradients only at the last."""
         return nullcontext()
 
     def total(self, sums: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class DistributedDataParallel(Single):
     part; its running statistics are those of rank 0, as in torch's default, but copied once per epoch.
     """
 
-    shrinks = False  # other processes wait in a collective call, so `tuner.training.group` restarts them
+    shrinks = False  # other processes would wait in a collective call, so `tuner.training.group` restarts all processes
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
@@ -171,7 +171,7 @@ class Pipeline(ModelParallel):
 class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
-    With `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j in training, as in
+    In training with `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j, as in
     PyTorch's model parallel tutorial. `torch.distributed.pipelining` needs one process per stage and fixed shapes.
     """
 
@@ -180,7 +180,7 @@ class Staged(nn.Module):
         self.stages, self.devices, self.split_size = nn.ModuleList(stages), devices, split_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # In a tick, the stages compute different parts, the last stage first. In the first and last ticks, some idle.
+        # In a tick, stages compute different parts, the last stage first. In the first and last ticks, not all work.
         split = self.training and self.split_size is not None
         parts = list(torch.split(inputs, self.split_size)) if split else [inputs]  # type: ignore[arg-type]
         for tick in range(len(parts) + len(self.stages) - 1):

@@ -1,4 +1,4 @@
-"""Task: the user's functions that define what a trial trains. TrialSpec: its setting, options and seed."""
+"""Task: the user's functions that define what a trial trains. TrialSpec: a trial's setting, options and seed."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Task:
             validation part, beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
-            runs on many inputs at once on the trial's device, and once on the CPU. It must be deterministic.
+            runs on many inputs on the trial's device, and on single inputs on the CPU. It must be deterministic.
         augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
         batch_size: the batch size if the config has no `batch_size`.
         validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
         channels_last: whether the faster channels-last memory format may be used on a CPU. The model must then take 4-D
             inputs and must not call `view` on the output of a convolution.
-        compile: whether to train with torch.compile, which needs a C++ compiler on a CPU; last digits may then differ.
+        compile: whether to train with torch.compile, which may change metrics slightly; a CPU needs a C++ compiler.
         stages: `stages(model) -> [module, ...]` cuts the model for strategies `model` and `pipeline`. Each module takes
             the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
         split_size: examples per micro-batch of the strategy `pipeline`, if the config has no `split_size`.
@@ -132,7 +132,7 @@ def trial_seed(seed: int, trial_id: str) -> int:
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
     """Seeds the global random streams of Python, numpy and torch (with CUDA) from seed, epoch, and a rank above 0.
 
-    Epoch 0 stands for the construction of the model.
+    Epoch 0 stands for the data function and the construction of the model.
     """
     import numpy as np
     import torch

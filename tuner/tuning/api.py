@@ -60,18 +60,18 @@ def search(
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
             needs none, unless its space was defined in a script or notebook. A script that was written for Ray Tune may
-            pass its `tune.Tuner`, whose arguments are then the options' defaults.
+            pass its `tune.Tuner`, which then declares the space and the options' defaults.
         resume: the name or the folder of the experiment to resume, or "latest".
-        trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
-        preflight: whether to try a new search's space on one batch before the first trial.
+        trust: with `resume`, run the folder's code and accept its links and cluster, even if changed or another user's.
+        preflight: whether to check a new search's space before the first trial; a Task is tried on single batches.
         dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.
         table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
             a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
 
     Raises:
-        RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
-            or later, if reports lack the metric or a checkpoint, or if result files cannot be written.
+        RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial.
+            If reports lack the metric or a checkpoint, or a result file cannot be written, it is raised later.
         KeyboardInterrupt: the search was interrupted; once its folder exists, the text says how to resume it.
     """
     with in_python():

@@ -1,6 +1,6 @@
 """Starts Ray, or joins a cluster; only this file calls `ray.init`.
 
-It does not import Ray Tune or torch at module level, because they take a second to load, and load while Ray starts.
+Importing Ray Tune and torch takes a second. So this module imports neither: another thread does, while Ray starts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
-    """Starts Ray; if that fails, tries once more, unless Ray's folder caused it. Closing the stack ends Ray."""
+    """Starts Ray, with a second try unless Ray's folder caused the failure. Closing the returned stack ends Ray."""
     reasons: list[str] = []
     while len(reasons) < 2:
         folder = ""
@@ -86,7 +86,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 @contextmanager
 def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
-    """Joins the cluster of --address, then leaves it; raises RequestError if no cluster answers or a node is unfit."""
+    """Joins the cluster of --address for a `with` block; RequestError if no cluster answers or a node is unfit."""
     quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
@@ -105,7 +105,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
 
 
 def nodes() -> list[dict[str, float]]:
-    """Returns the resources of each cluster node that is not being drained, and of each that its autoscaler may add."""
+    """Returns the resources of each live node that is not being drained, and of each node the autoscaler may add."""
     return [*present()[0], *launchable()]
 
 

@@ -48,7 +48,7 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
-        """Stores Ray's experiment, and replays the journal (empty for a new search); Ray calls this once, in `fit`."""
+        """Stores Ray's experiment; if the search is resumed, replays its journal. Ray calls this once, in `fit`."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 
@@ -90,7 +90,7 @@ class Proposals(SearchAlgorithm):
         return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
 
     def is_exhausted(self) -> bool:
-        """Whether Ray has received all trials of this search."""
+        """Whether Ray will receive no further trial of this search, neither a new one nor a recorded one."""
         return not self._recorded and (self.searcher.exhausted or self.searcher.num_proposed >= self.total_samples)
 
     def set_finished(self) -> None:
@@ -109,7 +109,7 @@ class Proposals(SearchAlgorithm):
         return trial
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """Makes a recorded trial again, from the searcher's next setting; RequestError if that setting differs."""
+        """Recreates a trial from the searcher's next setting; RequestError if this setting is not the recorded one."""
         setting = as_recorded(self.searcher.suggest(trial_id), recorded)
         if plain(setting) != recorded:
             raise RequestError(
@@ -130,7 +130,7 @@ class Proposals(SearchAlgorithm):
 
 
 def as_recorded(proposed: Any, recorded: Any) -> Any:
-    """Returns the setting, but with the recorded float wherever two floats (not in lists) differ only by rounding."""
+    """Returns `proposed`; floats that differ only by rounding become the recorded ones, except floats in lists."""
     if isinstance(proposed, dict) and isinstance(recorded, dict):
         return {name: as_recorded(value, recorded.get(str(name))) for name, value in proposed.items()}
     if isinstance(proposed, float) and isinstance(recorded, float) and math.isclose(proposed, recorded, rel_tol=CLOSE):

@@ -91,7 +91,7 @@ class SearchScheduler(TrialScheduler):
             self._apply(stage, self._rule.idle())
 
     def learn_length(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Fits ASHA's rungs to a trial that ended by itself; journals new rungs; stops or promotes waiting trials."""
+        """Fits ASHA's rungs to a trial that ended by itself; journals new rungs; may promote waiting trials."""
         before = self._rule.in_force
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
@@ -177,7 +177,7 @@ class SearchScheduler(TrialScheduler):
         if self.run_first and self.run_first[0].trial_id in self._queue:
             return self.run_first[0]
         all_wait = self._waiting and not (self._active or self._promoted) and tune_controller.search_alg.is_exhausted()
-        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none still saves
+        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none is still saving
             self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
@@ -249,7 +249,7 @@ class SearchScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Returns why a report cannot be compared, empty if it can; stops the search if no report was usable so far."""
+        """Returns '' if a report can be compared, else why not; then stops the search if no earlier report could be."""
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self.any_usable or not missing):
             return ""
@@ -323,7 +323,7 @@ class PopulationScheduler(SearchScheduler):
 
 
 def population_of(experiment: Experiment, space: Space) -> Population:
-    """Returns the scheduler of pbt with the parameters that the space declares as mutable."""
+    """Returns Ray's scheduler for pbt, which changes the parameters that the space declares as mutable."""
     mutations = dict(space.mutations)
     for name, domain in space.mutations.items():
         if (kind := domains.kind(domain)) == "sample_from":

@@ -42,7 +42,7 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options; in a new search, --point and --stop add to the space's."""
+        """Returns `default` with the caller's options; a new search also keeps the space's own --point and --stop."""
         added = () if isinstance(default, Experiment) else ("point", "stop")
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
         return Options(**{**values_of(default), **self.given, **more})
@@ -52,7 +52,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
     """Runs a search, new or resumed, and prints its answer; a dry run prints the plan and returns None.
 
     Raises:
-        RequestError: the request is wrong, or a report lacks the metric, or a file cannot be written.
+        RequestError: the request is wrong, Ray does not start, no report has the metric, or a file cannot be written.
         KeyboardInterrupt: interrupted before or after the trials, or twice, or while the journal could not be written.
     """
     if not call.dry_run:
@@ -66,7 +66,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         # For a resume, load the experiment, check that its code may run, and lock its folder.
         resumed = load_resumed(call, stack) if call.resume else None
 
-        # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
+        # Start Ray here, except for a dry run or a cluster; meanwhile import Ray Tune, and torch if the space uses it.
         default = resumed.experiment if resumed else call.space.options if call.space else Options()
         options = call.options_over(default)
         if not (options.address or call.dry_run):
@@ -101,7 +101,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(driver.ray_at(experiment, request.loaded_space))
         resources = request.resources or resources_of(experiment, driver.nodes())
 
-        # Make the folder, and write what a resume needs before the first trial.
+        # Make a new search's folder. Before the first trial, write what a resume needs.
         if not resumed:
             make_folder(experiment)
             stack.enter_context(only_driver(experiment.folder))
@@ -148,8 +148,8 @@ def open_journal(request: Request) -> Journal:
         space_sha256=request.loaded_space.sha256,
     )
     if not request.facts.get(BEGUN):
-        # The disk gets the first event, then BEGUN; only then do trials start. So, after a crash in between, a resume
-        # does not refuse a journal that is rightly empty, and does not silently lose a trial.
+        # The disk gets the first event, then BEGUN; only then do trials start. Without BEGUN, no trial has started, so
+        # a resume may accept an empty journal. Otherwise it must refuse one: the events of trials are lost.
         journal.sync()
         save_experiment(experiment, folder, {**request.facts, BEGUN: True})
     return journal

@@ -14,7 +14,7 @@ from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # after this many trials ended without failing, the search warns if all diverged or reported one value
+FIRST = 8  # after this many trials ended unfailed, the search warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
@@ -25,7 +25,7 @@ class Tracked:
     status: str = "suggested"
     reason: str = ""
     epoch: int = 0
-    value: float | None = None  # the metric's last value; None if it is not finite
+    value: float | None = None  # the metric's last value; None if missing or not finite
     best: float | None = None
     failure: Event = field(default_factory=dict)
     stopped: bool = False  # whether the search ended the trial at its last report
@@ -128,7 +128,7 @@ class Tracker:
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.trials[trial_id] for trial_id in self._failed]
-        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: it reports no metric
+        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: its report was refused
         kinds = {trial.failure.get("kind", "user") for trial in failed}
         furthest = max(trial.epoch for trial in self.trials.values())
         if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or furthest > min(trial.epoch for trial in failed):

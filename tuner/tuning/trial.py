@@ -87,7 +87,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
 
 
 def begin_task(num_threads: int, gpus: float) -> bytes | None:
-    """Prepares a worker for a trial of a Task; returns the state to resume from, or None to start at epoch 0."""
+    """Prepares a worker for a trial of a Task; returns the state to resume from, or None if there is no checkpoint."""
     start_clean(num_threads, gpus)
     begin_reports()
     checkpoint = tune.get_checkpoint()
@@ -154,7 +154,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """Converts what a function has returned or yielded to a dict of metrics; a single number is the searched metric."""
+    """Converts what a function has returned or yielded to a dict of metrics; a single number is the search's metric."""
     if isinstance(output, dict):
         return output
     if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor

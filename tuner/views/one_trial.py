@@ -92,7 +92,7 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plot.Figure:
-    """Draws a small plot per metric: first the search's metric with the trial's cutoffs, resource usage last."""
+    """Draws a plot per varying metric, at most MOST_METRICS: the search's metric with cutoffs first, usage last."""
     names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
@@ -122,7 +122,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> plo
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """Returns the search's metric, and metrics that differ between reports; of a trial with one report, all metrics."""
+    """Returns the search's metric and the metrics that differ between reports; with one report, all finite metrics."""
     first: dict[str, float] = {}
     varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:

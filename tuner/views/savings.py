@@ -39,7 +39,7 @@ def _rule_of(record: ExperimentRecord) -> str:
 
 
 def _length(record: ExperimentRecord) -> tuple[int, str, bool]:
-    """Returns how many epochs a trial trains (0 if unknown), the same in words, and whether some trials train fewer."""
+    """Returns a trial's length in epochs (0 if unknown), the same in words, and whether some trials may train fewer."""
     e, lengths = record.experiment, record.stats.lengths
     is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end by itself
     if is_task or (e.stop and (record.length or e.max_epochs in lengths)):

@@ -38,7 +38,7 @@ class CloseCall:
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next: a sentence that says what for, and the command, which is empty if no command does it."""
+    """A next step: a sentence that says what to do, and its command, which is empty if no command can do it."""
 
     text: str
     command: str
@@ -220,8 +220,8 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         ), True
     if not (number := commands.num_audited(record)):
         return "", False
-    # A trial that reached a rung early was compared with few others. At least `late` of the pruned trials
-    # would survive a comparison with all results: the trials that pass now, less those that continued.
+    # A trial that reached a rung early was compared with few others. Compared with all results, at least `late` of the
+    # pruned trials would survive: per rung, the number of trials that pass now minus the number that continued.
     late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     would = f"an audit of {number} of them would tell"

@@ -1,4 +1,4 @@
-"""Changes Ray Tune's controller where a failure, a restart or an idle worker would cost a search time or trials.
+"""Changes Ray Tune's controller where a failure, a restart or an idle worker would cost time or trials.
 
 A retried trial keeps its rung and bracket. The scheduler and the journal do not get the epochs that a retry repeats.
 """
@@ -38,7 +38,7 @@ LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 class Controller(TuneController):
     """Ray's controller with other rules for failures, idle workers and epochs that are trained again."""
 
-    watch: Watch  # `installed` sets it on a subclass: Ray's snapshot would write an instance attribute as JSON
+    watch: Watch  # `installed` sets it on a subclass, since Ray's snapshot would write an instance attribute as JSON
 
     def __init__(self, **options: Any) -> None:
         self.watch.host = self
@@ -61,7 +61,7 @@ class Controller(TuneController):
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
         """Retries the failed trial if `retries` allows it; otherwise the trial ends with the error."""
         if trial in self._resetting_trials:
-            # The idle worker that Ray chose had died, or the function of its previous trial still runs. The failure
+            # The idle worker that Ray chose has died, or is still busy with its previous trial. The failure
             # does not count against this trial, which starts on another worker.
             if trial.status != Trial.RUNNING:
                 kill_worker(trial)
@@ -208,7 +208,7 @@ class Watch(Callback):
         self.heard(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Moves trials that must leave their node, limits idle workers, and fails trials that timed out."""
+        """Moves trials (`_has_to_move`), sets `nodes.wanted`, limits idle workers, and fails trials that timed out."""
         saved, self._saved = self._saved, set()
         for trial in saved:
             if trial.status == Trial.RUNNING and self._has_to_move(trial):
@@ -235,7 +235,7 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether a trial must leave its worker, and loses no epoch then: its last report, if any, has a checkpoint."""
+        """Whether a trial must leave its worker and loses no epoch, as its last report, if any, has a checkpoint."""
         surplus = self.nodes.too_many(len(self._running()))
         if not (surplus or self.nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False
@@ -256,7 +256,7 @@ def saved_epoch(trial: Trial) -> int:
 
 
 class NoAnalysis:
-    """Replaces Ray's analysis of a search, which nobody uses: it would read all reports again, 2 ms per trial.
+    """Replaces Ray's analysis of a search. Nobody uses it, and it would read all reports again, 2 ms per trial.
 
     If a session has no trials, Ray would unpickle a snapshot in the folder, which anybody may have made.
     """

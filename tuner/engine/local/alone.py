@@ -26,8 +26,8 @@ from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
 DEAD_WORKER = "A worker died or was killed while executing"  # start of Ray's line, which has 1,000 characters
-KEEP_S = 600  # seconds that Ray keeps an idle process, even if all CPUs are taken; before the first trial all are idle
-# Limits raised for a busy machine: 20 processes that spin on two cores. The comments name Ray's own limits (2.60).
+KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
+# Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
     "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
     "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
@@ -67,7 +67,7 @@ def correct_late_import() -> None:
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init`: a folder, longer time limits, and no early workers but those of `start_ahead`."""
+    """Returns options of `ray.init`: folder, preloaded modules, longer limits, no early workers but `start_ahead`'s."""
     config = {
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests beyond this number

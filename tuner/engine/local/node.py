@@ -4,8 +4,8 @@
 the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
 
 On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
-and `ray.init` always waits 30 s for the raylet, even if it has ended. No setting changes these two limits. So
-`LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
+and `ray.init` waits at most 30 s for the raylet, and that long even if it has ended. No setting changes these limits.
+So `LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LocalNode(node.Node):
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
         """Starts the raylet, and waits until it has registered; ChildProcessError or TimeoutError if it does not."""
-        # Ray tells this port only to the agent; the raylet reads it from this file, which the agent writes again.
+        # Ray gives only the agent this port. The raylet reads it from this file, which the agent later overwrites.
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         super().start_raylet(*arguments, **options)
@@ -80,9 +80,9 @@ class LocalNode(node.Node):
 
 @contextmanager
 def local_node() -> Iterator[None]:
-    """Makes `ray.init` start a `LocalNode` on 127.0.0.1 while the `with` block runs.
+    """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1.
 
-    Bound sockets reserve its ports until the block ends: agents listen only seconds after `ray.init` has returned.
+    Bound sockets reserve its ports until the block ends, since agents bind theirs some seconds after `ray.init`.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -102,7 +102,7 @@ def ending(name: str, code: int) -> str:
 
 
 def cause_in_logs(folder: str) -> str:
-    """Returns the line of the logs in Ray's folder that names the cause, with its file; empty if there is none."""
+    """Returns the line of a log in Ray's folder that says why Ray ended, after the log's name; empty if none does."""
     lines = []
     for path in (path for name in LOGS for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))):
         with open(path, "rb") as file:

@@ -23,7 +23,7 @@ from ray._private import utils
 from tuner.errors import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-SAME_S = 0.5  # seconds in which a command ignores a repeated signal: `uv run` forwards what its whole group has got
+SAME_S = 0.5  # seconds in which a command ignores a second signal, since `uv run` forwards one that its whole group got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
 
@@ -31,8 +31,8 @@ LATE_S = 14.0  # seconds after the first signal until this process is killed if 
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Calls `first` at the first signal, with a text that names the signal; in nested blocks, calls the inner `first`.
 
-    Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S, since
-    Ray's driver waits a minute for processes that got the SIGTERM, too, as from `timeout` or systemd (ray 2.60).
+    Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
+    `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():

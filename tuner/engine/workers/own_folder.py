@@ -4,8 +4,8 @@ The trial's process changes into the folder, so a relative path of any code lead
 through a link, an audit hook replaces it: by a new folder with links to the same files, or by a copy of the file. So
 relative paths change no files outside, except in C++ code, in other programs and in folders with over 10,000 entries.
 
-Data is shared instead: a folder with `data` or `cache` in its name stays a link. New data is moved beside the script
-at the trial's first report and, unless the trial failed, at its end, so that later trials find it.
+Data is shared instead: a folder with `data` or `cache` in its name stays a link. New files and folders with such names
+are moved to the real folder at the trial's first report and, unless the trial failed, at its end, for later trials.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
-        print(f"{own.start} is unreadable or has more than {MOST_LINKS:,} files, so no link shows it", file=sys.stderr)
+        print(f"{own.start} has over {MOST_LINKS:,} files or is unreadable: trials have no own folder", file=sys.stderr)
         yield
         return
     _install_hook()
@@ -95,7 +95,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
 
 
 def share_data() -> None:
-    """Moves the trial's new data beside the script, where trials that start from now on find it."""
+    """Moves the trial's new data out of its folder, to where trials that start from now on find it."""
     if _own is not None:
         _own.share(_move_used)
 
@@ -106,7 +106,7 @@ def await_left() -> None:
 
 
 class OwnFolder:
-    """The folder `here` in which a trial runs, with links to what is in `start`; its parents link to what is above."""
+    """The folder `here`, where a trial runs, links to what is in `start`; its parent folders link to what is above."""
 
     def __init__(self, trial: Path) -> None:
         self.start = Path.cwd()
@@ -170,7 +170,7 @@ class OwnFolder:
                 shown.unlink()
 
     def close(self, *, share: bool) -> None:
-        """Removes the links; renames the folder to `files`; moves new data beside the script if `share`."""
+        """Removes the links; renames the folder to `files`; first moves new data outside if `share`."""
         if share:
             self.share(_move)
         self._remove_links()
@@ -213,7 +213,7 @@ def _move_used(source: Path, target: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Moves a file or folder to where the trials share it; merges it into an existing folder, but replaces no file."""
+    """Moves a file or folder to the shared place; merges folders, replaces no file, deletes the rest of a folder."""
     if not os.path.lexists(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -248,7 +248,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     _thread.busy = True
     try:
         _wrap_writers()
-        with contextlib.suppress(OSError, ValueError, TypeError):  # the link cannot be replaced, or it is no path
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the link cannot be replaced, or `path` is no path
             for path, keep in EVENTS[event](*arguments):
                 own.claim(path, keep=keep)
     finally:

@@ -59,7 +59,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
 
 
 def driver_of(folder: Path) -> str:
-    """Names the process that runs an experiment; empty if none does. An unreadable lock raises a RequestError."""
+    """Names the process that runs or audits an experiment; empty if none does. RequestError for an unreadable lock."""
     try:
         with open_in(folder, LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not take each other for a driver
@@ -73,7 +73,7 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the last driver ran on this host and has ended (an audit may run after it); False if unknown."""
+    """Whether the last driver or audit ran on this host, and no driver runs now (an audit may); False if unknown."""
     try:
         holder = _holder(folder)
         return holder.endswith(f" on {socket.gethostname()}") and (holder.startswith(AUDIT) or not driver_of(folder))

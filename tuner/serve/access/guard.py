@@ -39,13 +39,13 @@ HEADERS = {
 }
 READS = ("GET", "HEAD")
 MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
-PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may read to sign in; they contain no data
+PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may request to sign in; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"
 )
 KEY = "X-Tuner-Key"  # the header that carries a session's key
-WINDOW_S = 60.0  # seconds
+WINDOW_S = 60.0  # seconds for which a wrong try counts
 MOST_WRONG = 10  # wrong tokens and codes that one client may try within WINDOW_S
 SESSION_S = 12 * 3600  # seconds that a browser stays signed in
 
@@ -156,7 +156,7 @@ class Guard:
             await (answer or self._app)(scope, receive_limited, send_guarded)
 
     def _foreign(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 403 if the Host, Origin or Sec-Fetch-Site header shows that a foreign page sent the request."""
+        """Returns a 403 if Host is missing, or Host, Origin or Sec-Fetch-Site shows a request from a foreign page."""
         hosts = asked.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         if len(hosts) != 1 or (self._loopback and not is_loopback(re.sub(r":[0-9]+\Z", "", host))):
@@ -171,7 +171,7 @@ class Guard:
         return None
 
     def _without_key(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 401 if the request lacks the token or session that it needs; sets `state.signed_in`."""
+        """Returns a 401 if a request lacks the token or session it needs; sets `state.signed_in`; may raise Wait."""
         reads, path = asked.scope["method"] in READS, asked.scope["path"]
         public, by_token = path in PUBLIC or (self._loopback and reads), False
         kind, _, token = asked.headers.get("authorization", "").partition(" ")
@@ -194,8 +194,8 @@ class Guard:
 def take_cookie(scope: Scope, cookie: str) -> str:
     """Removes all cookies from a request; returns the session's secret, or an empty text.
 
-    FastAPI reads `request.cookies` for each route, which calls Python's `http.cookies._unquote`. Its time grows with
-    the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
+    FastAPI reads `request.cookies` for each request to a route, which calls `http.cookies._unquote`. In Python 3.11.7,
+    this function's time grows with the square of the header's length: 60 kB of backslashes block all requests for 10 s.
     """
     session_secret = ""
     for header, value in scope["headers"]:
@@ -262,7 +262,7 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
         "content of the file that the service named when it started.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site: `Guard` refuses it.
+    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site; `Guard` refuses it.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return HTMLResponse(html_page("sign in", form), status, headers | dict(more or {}))

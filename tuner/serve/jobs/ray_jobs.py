@@ -96,14 +96,14 @@ def find_cluster(state: Path) -> Cluster | None:
 def start_cluster(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources; raises RequestError if it does not accept jobs within START_S."""
     token = secret_file(state / "ray_token")
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path: the path of a Unix socket has at most 107 characters
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
     with ExitStack() as listeners:
         opened = [listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         port, client, agent = (listener.getsockname()[1] for listener in opened)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
-    # The dashboard agent starts jobs. It gets a port of its own: another Ray cluster here may have the default, 52365.
+    # The dashboard agent starts jobs. It gets its own port, because another cluster here may have the default, 52365.
     command += [f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}/ray"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
     # RAY_ADDRESS and RAY_AUTH_TOKEN belong to another cluster; Ray would use RAY_AUTH_TOKEN instead of the token file.
@@ -159,7 +159,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None  # client of the cluster of --address
 
     def nodes(self) -> list[dict[str, float]]:
-        """Returns each node's resources (name -> amount): living nodes, or those the autoscaler may start, if more."""
+        """Returns nodes' resources (name -> amount): of living nodes, or of launchable ones if those have more."""
         if not self.address:
             from tuner.engine.local.alone import local_cluster
 
@@ -175,7 +175,7 @@ class RayJobs:
         return max(there, more, key=lambda nodes: sum(node.get("CPU", 0) + node.get("GPU", 0) for node in nodes))
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """Starts `tuner.run` with these arguments as a job with the id `job`; starts the own cluster if needed."""
+        """Starts `tuner.run` with these arguments as the Ray job `job`; starts the service's own cluster if needed."""
         client = self._connected(start=True)
         assert client
         # The command names Python by its path, because the PATH of a Ray job may lead to a Python without ray. `exec`

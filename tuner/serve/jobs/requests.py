@@ -113,8 +113,8 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 def _arguments(chosen: dict[str, Any]) -> list[str]:
     """Returns options as `--name=value` (True: `--name`), so that a value may begin with a dash; omits False and "".
 
-    Raises RequestError for a text that is not printable: a command line has no zero byte, and control characters could
-    steer a terminal.
+    Raises RequestError for a text that is not printable, because a command line cannot have a zero byte, and control
+    characters could steer a terminal.
     """
     for name, value in chosen.items():
         if not str(value).isprintable():

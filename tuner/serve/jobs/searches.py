@@ -48,7 +48,7 @@ class Search:
 
     name: str
     options: dict[str, Any]  # all fields of the experiment, with defaults filled in
-    arguments: list[str]  # the command line of `tuner.run` that the service made from the request
+    arguments: list[str]  # the part of the command line of `tuner.run` that the service made from the request
     since: float  # the time of the request; searches of equal priority start in this order
     phase: Phase = "queued"
     job: str = ""  # the id of the Ray job, once it is submitted
@@ -173,7 +173,7 @@ class Searches:
             return self._searches.get(name)
 
     def all(self) -> list[Search]:
-        """Returns the searches of this service and earlier ones, the earliest request first."""
+        """Returns the searches of this and earlier services, the earliest request first."""
         with self._lock:
             return sorted(self._searches.values(), key=lambda search: search.since)
 
@@ -316,10 +316,10 @@ class Searches:
         elif job.state == "lost" and search.phase == "stopping":
             phase, message = "stopped", "stopped; its cluster is gone"
         elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
-            phase, message = "queued", ""  # nothing was trained: waits for the next cluster
+            phase, message = "queued", ""  # nothing was trained, so the search waits for the next cluster
         elif job.state == "lost":
             message = "the cluster that it ran on is gone; resume it"
-        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no trial has a finite metric
+        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no usable trial, or the search gave up
             phase, message = "done", ""
         self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 

@@ -30,16 +30,16 @@ from tuner.views.figures.values import chosen, offered
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
-MOST_MEMORY = 2 << 30  # bytes, estimated by `files.weight`; 230,000 trials of three reports reach it, and take 1.5 GB
+MOST_MEMORY = 2 << 30  # bytes, as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
-TURN_S, WAIT_S = 0.5, 2.0  # seconds: a request reads this long before others may read; it waits this long for its turn
+TURN_S, WAIT_S = 0.5, 2.0  # seconds: how long a request reads before others may read; how long it waits for its turn
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. It keeps each drawn figure, except for an epoch that is not `offered`."""
+    """An experiment's record and summary. It keeps drawn figures, except those that compare an epoch not `offered`."""
 
     record: ExperimentRecord
     summary: Summary
@@ -98,7 +98,7 @@ class ExperimentReader:
         return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
 
     def known(self) -> Last | None:
-        """Returns the last result if the files have not changed since then; None otherwise."""
+        """Returns the last result if it is still valid and the files have not changed; None otherwise."""
         last = self.last
         if last is None or time.monotonic() >= last.until or last.stamp != _stamp(self.folder):
             return None
@@ -155,7 +155,7 @@ class ResultsReader:
         """Returns the summaries of all experiments, the most recently started one first.
 
         An experiment that takes long to read keeps its previous summary, or has the state `reading`; the next call
-        continues to read it. All requests that wait for a list get the same list.
+        continues to read it. All requests that arrive while a list is being made get the next list.
         """
         asked = time.monotonic()
         with self._listing:
@@ -198,7 +198,7 @@ class ResultsReader:
         return last.view
 
     def folder(self, name: str) -> Path:
-        """Returns an experiment's folder; raises NotThere without one, or if it, FILE or the journal is a link."""
+        """Returns an experiment's folder; raises NotThere if there is none, or if it, FILE or the journal is a link."""
         folder = self.root / name
         if not (name and re.fullmatch(NAMES["name"][0], name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")

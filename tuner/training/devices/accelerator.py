@@ -81,7 +81,7 @@ class Accelerator:
 
         gpus = [device for device in devices if device.type == "cuda"]
         if gpus:
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # before this call, torch has no generators
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # before this call, torch has no generators of GPUs
         indices = [torch.cuda.current_device() if gpu.index is None else gpu.index for gpu in gpus]
         return [torch.cuda.default_generators[index] for index in indices]
 
@@ -114,7 +114,7 @@ class Accelerator:
         return str(getattr(sys.modules["torch"].cuda.get_device_properties(), "uuid", ""))
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Bytes that torch has allocated on the current GPU: now, and at most since the last call of this method."""
+        """Bytes that torch has allocated on the current GPU: now, and their peak since the last call of this method."""
         cuda = sys.modules["torch"].cuda
         now, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
         cuda.reset_peak_memory_stats()

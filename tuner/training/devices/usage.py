@@ -27,7 +27,7 @@ class Usage:
     def read(self) -> dict[str, float]:
         """The resource use now and since the last call; figures that the machine does not report are left out.
 
-        They are `cpu_percent` (100 = one core) and `rss_bytes`; on a GPU `gpu_percent` (of all processes),
+        They are `cpu_percent` (100 = one core) and `rss_bytes`; on a GPU `gpu_percent` (of all its processes),
         `gpu_memory_bytes` (torch's allocations) and their peak, `gpu_memory_peak_bytes`; and those of `Growth`.
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder recorded it when it was read; `state` is running, finished, interrupted or failed."""
+    """A search as recorded in its folder at the time of reading. `state`: running, finished, interrupted or failed."""
 
     folder: Path
     state: str
@@ -48,7 +48,7 @@ class SearchResult:
 
     @property
     def exit_code(self) -> int:
-        """0 done; 130 interrupted; 1 running, failed, every trial failed, or no trial has a finite metric."""
+        """0 finished; 130 interrupted; 1 running or failed, or all trials failed, or no trial has a finite metric."""
         if self.state == "interrupted":
             return 130
         succeeded = any(trial.status != "failed" for trial in self._record.trials)
@@ -81,12 +81,12 @@ class SearchResult:
 
     @property
     def errors(self) -> list[str]:
-        """The last error of each failed trial, in the order of the trials; empty if none failed."""
+        """The last error of each failed trial that has one, in the order of the trials; empty if there is none."""
         return [trial.errors[-1] for trial in self._record.trials if trial.status == "failed" and trial.errors]
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`, if they have data."""
+        """Name -> Plotly figure with data: curves, rung_values, lineage, history, parallel, slices, timeline, usage."""
         from tuner.views.figures.catalogue import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
@@ -187,7 +187,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
-    """Returns a line for each of the newest MOST_WAYS kinds of failure: its trials, epochs, error and traceback."""
+    """Returns a line for each of the newest MOST_WAYS kinds of failure, and a last line if there are other kinds."""
     ways: dict[str, list[TrialRecord]] = {}
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":

@@ -66,7 +66,7 @@ class Request:
 
 
 def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:
-    """Loads the space and checks the request; a trial must fit on this machine if it runs `here`."""
+    """Loads the space and checks the request; with `here`, and without --address, a trial must fit on this machine."""
     history: list[Event] = []
     if resumed:
         experiment, loaded_space, facts, history = continued(call, resumed)
@@ -105,7 +105,7 @@ def load_data(request: Request) -> Request:
     except DataError as error:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
-        # Without --data-dir, data_dir is None: AttributeError: 'NoneType' ..., or a path such as None/train.csv.
+        # Without --data-dir, data_dir is None. The error then mentions 'NoneType', or a path such as None/train.csv.
         without = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError)) or "None/" in str(error)
         if without and not folder:
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error

@@ -44,7 +44,7 @@ def plan(request: Request) -> list[str]:
 
 
 def notes(request: Request) -> list[str]:
-    """Returns notes of both plan and heading: `auto`'s choice, a script's parameters, options that work badly."""
+    """Returns the notes of both plan and heading: `auto`'s choice, a script's parameters, options that work badly."""
     e, resources, space, texts = request.experiment, request.resources, request.loaded_space.space, []
     is_new = not request.history
     lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []

@@ -48,7 +48,7 @@ def never_fatal() -> Iterator[None]:
 
 
 class ProgressTable(CLIReporter):
-    """A CLIReporter that redraws a table and a progress line in a notebook, or in a terminal at its size.
+    """A CLIReporter that redraws a table and a progress line in a notebook, or in a terminal, fitted to its size.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
@@ -117,11 +117,11 @@ class ProgressTable(CLIReporter):
         else:
             print("".join(f"{row}\n" for row in table), end="")
             say(*texts)
-        # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
+        # Drawing takes longer with each trial, so it may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
-        """Returns the table's columns, and a line that counts the omitted trials: the oldest, but running ones last."""
+        """Returns the table's columns, and a note on omitted trials. It omits the oldest first, running trials last."""
         most = MOST_ROWS if done and len(trials) <= MOST_ROWS else self._most_rows
         first = sorted(trials, key=lambda trial: (trial.status == Trial.RUNNING, trial.trial_id), reverse=True)[:most]
         left_out = len(trials) - len(first)
@@ -221,7 +221,7 @@ def progress_line(
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
-    The best value and the counts are of all sessions, the time of this session. A refused search shows no best value.
+    The best value and the counts cover all sessions, the times only this one. A refused search shows no best value.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
@@ -239,7 +239,7 @@ def progress_line(
 
 
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
-    """Estimates how many seconds the unfinished trials still train; None until a trial of this session has ended.
+    """Estimates the seconds until the unfinished trials have ended; None until a trial of this session has ended.
 
     It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
     """

@@ -57,7 +57,7 @@ class Replay(ReplayController):
         self._code = ""  # the digest of the space's file in the replayed session
         self._best: dict[str, tuple[float, int]] = {}  # trial -> its best value as a loss, and the value's epoch
         self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
-        self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
+        self._stopped: set[str] = set()  # trials that were to stop and whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
         self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
@@ -171,7 +171,7 @@ class Replay(ReplayController):
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._scheduler.repeat_idle(self, trial)  # if the rule made this decision when nothing was left to run
+            self._scheduler.repeat_idle(self, trial)  # the rule may have decided when only waiting trials were left
 
     def _on_length_learned(self, number: int, event: Event) -> None:
         self._scheduler.learn_length(self, event["trial"], event["epochs"])
@@ -179,7 +179,7 @@ class Replay(ReplayController):
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         if event["will_retry"]:
-            # Neither the rule, Ray's PBT nor the searcher learns of a retry. Ray moves the trial to its list's end.
+            # Neither the rule, PBT nor the searcher learns of a retry. Ray moves the trial to the end of its list.
             trial.set_status(Trial.PENDING)
             self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return
@@ -190,7 +190,7 @@ class Replay(ReplayController):
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        if event["status"] == "failed":  # without a `trial_failed` event, it reported no metric
+        if event["status"] == "failed":  # without a `trial_failed` event, its report was refused
             self._failed.setdefault(trial.trial_id, "user")
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
@@ -210,9 +210,9 @@ class Replay(ReplayController):
         """Does what a resumed session does before its trials start; returns how many failed trials it continues.
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues two kinds of ended
-        trials: those that trained all epochs with a checkpoint, if max_epochs was raised; and those that failed, if
-        failures stopped the search, or if the code has changed and the kind is `user`. The scheduler gets these trials
-        again; the searcher does not, as it already has their values.
+        trials. Those that trained all epochs and saved a checkpoint continue if max_epochs was raised. Failed trials
+        continue if the previous session failed, too, or if the code has changed and the failure's kind is `user`. The
+        scheduler gets these trials again; the searcher does not, as it already has their values.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -227,7 +227,7 @@ class Replay(ReplayController):
                 del self._completed[trial_id]
                 self._continue(trial_id)
             else:
-                logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
+                logger.warning("trial %s stays at %d epochs: it has no checkpoint to continue from", trial_id, before)
         code, self._code = self._code, sha256
         has_changed = code and sha256 and code != sha256
         stopped = number > 0 and self._history[number - 1].get("state") == "failed"
@@ -274,7 +274,7 @@ class Replay(ReplayController):
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Maps each report's index to its recorded action or `continue`; None if a crash may have cut off the last one."""
+    """Maps each report's index to its recorded action, or `continue`; the last report's is None without a decision."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

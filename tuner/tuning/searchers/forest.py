@@ -1,9 +1,9 @@
 """The searcher `forest`: random settings, and settings for which a random forest predicts a good result.
 
-The forest learns from the last report of every trial, also of those that still train, wait or were pruned. Under ASHA
-a trial trains longer because it was better than the trials that it was compared with, so the last reports order the
-trials well although their epochs differ (Salinas et al., "Optimizing hyperparameters with conformal quantile
-regression", ICML 2023).
+The forest learns from the last reports of at most MOST_TRIALS trials, also of trials that still train, wait or were
+pruned. A failed or diverged trial counts as infinitely bad. Under ASHA, a trial trains longer because it was better
+than the trials that it was compared with. The last reports thus order the trials well although their epochs differ
+(Salinas et al., "Optimizing hyperparameters with conformal quantile regression", ICML 2023).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 Matrix = npt.NDArray[np.float32]
 Columns = Mapping[str, Sequence[Any]]  # flattened, encoded parameter -> its values in several settings
 
-# Chosen in simulations with asha-promotion, most of them on surrogate curves, see benchmarks/README.md.
-NUM_RANDOM = 10  # trials that must report before the first forest is trained
-RANDOM_SHARE = 1 / 3  # share of random settings after that: a forest alone repeats what is good after few epochs
+# Chosen in simulations with asha-promotion, mostly on surrogate curves; see benchmarks/README.md.
+NUM_RANDOM = 10  # trials that must have reported or failed before the first forest is trained
+RANDOM_SHARE = 1 / 3  # share of random settings later, because a forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
 MOST_TRIALS = 1000  # maximum number of trials that a forest learns from: half are the best, the others the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
-LARGEST = 1e30  # maximum of a feature: scikit-learn refuses what is infinite as a 32-bit float
+LARGEST = 1e30  # maximum of a feature, because scikit-learn refuses a value that overflows a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
 class ForestSearcher(SeededSearcher):
-    """Proposes the given points, then random settings until 10 trials have reported; later, one in three is random.
+    """Proposes given points, then random settings until 10 trials have reported or failed; then one in three is random.
 
-    For each other proposal, it draws 500 random settings and one tree of the forest, and proposes the setting for which
-    this tree predicts the best result. This is Thompson sampling (Eckles and Kaptein, "Thompson sampling with the
-    online bootstrap", 2014): each tree learns from a bootstrap of the trials, so trees disagree where few trials were.
+    For a proposal that is not random, it draws 500 random settings and one tree of the forest. It proposes the setting
+    for which this tree predicts the best result. This is Thompson sampling (Eckles and Kaptein, "Thompson sampling with
+    the online bootstrap", 2014). Each tree learns from a bootstrap of trials, so trees disagree where few trials were.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -50,7 +50,7 @@ class ForestSearcher(SeededSearcher):
         self._domains = dict(domains.leaves(space.encoded))
         self._features: dict[str, Matrix] = {}  # trial -> its setting as numbers
         self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
-        self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
+        self._epochs: dict[str, int] = {}  # trial -> the highest epoch that it reported, at least 1
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
 
@@ -72,7 +72,7 @@ class ForestSearcher(SeededSearcher):
         return super()._use(trial_id, flat)
 
     def _learnt(self, stream: np.random.Generator) -> Forest:
-        """Returns a forest that learns the trials' ranks, not values: a diverged value would outweigh all others."""
+        """Returns a forest that learns the trials' ranks, since a diverged value would outweigh all other values."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
         best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]
@@ -91,16 +91,16 @@ class ForestSearcher(SeededSearcher):
         self._values[trial_id] = self._sign * float(result[self._metric])
         self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
         if not self._num_reports:
-            Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s; done before the first forest
+            Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s, so it begins at the first report
         self._num_reports += 1
 
 
 class Forest:
     """Extremely randomised trees (Geurts et al., "Extremely randomized trees", Machine Learning 2006) on bootstraps.
 
-    A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. Tree k equals tree
-    k of scikit-learn's ExtraTreesRegressor with the same seed. `known` has shape (trials, features). The trees predict
-    `scores`, and each trial counts as often as in `weights`; both have shape (trials,).
+    A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. With all weights 1,
+    tree k is tree k of scikit-learn's unweighted ExtraTreesRegressor (bootstrap=True, same seed). `known` has shape
+    (trials, features). The trees predict `scores`; `weights` says how often a trial counts. Both have shape (trials,).
     """
 
     def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int]) -> None:

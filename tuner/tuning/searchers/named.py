@@ -1,4 +1,4 @@
-"""Builds the search algorithm that `--searcher` names; its random numbers depend only on the experiment's seed."""
+"""Builds the search algorithm that `--searcher` names; it draws all random numbers from the experiment's seed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LibrarySearcher(SeededSearcher):
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment, space, first_num_samples)
         first, self._points = self._points, []
-        # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10
-        # samples, all settings would be random.
+        # By default, HyperOpt tries 20 random settings and Optuna 10 before they use their models. In a search with 10
+        # samples, all settings would then be random.
         num_random = max(3, min(10, first_num_samples // 3))
         if experiment.searcher == "hyperopt":
             from ray.tune.search.hyperopt import HyperOptSearch
 
-            # HyperOpt needs the index of a value of a nested choice; for other choices, Ray's adapter looks it up.
+            # In a point, HyperOpt needs a nested choice's index; for other choices, Ray's adapter looks up the index.
             leaves = domains.leaves(space.encoded)
             nested = {name: domains.values_of(each) for name, each in leaves if "/" in name and domains.is_choice(each)}
             first = [{n: nested[n].index(value) if n in nested else value for n, value in p.items()} for p in first]
@@ -67,7 +67,7 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Builds the searcher; a resumed one (with `history`) begins as in the first session, with its --num-samples."""
+    """Checks and builds the searcher; a resumed one (with `history`) begins with the first session's --num-samples."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
@@ -80,7 +80,7 @@ def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:
-    """Returns how many settings the searcher of an experiment will propose."""
+    """Returns the maximum number of settings that an experiment's searcher proposes."""
     own = OWN.get(experiment.searcher, SeededSearcher)  # the base class imports no library
     return own(experiment, space, experiment.num_samples).num_settings
 

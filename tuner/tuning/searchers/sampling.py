@@ -64,9 +64,9 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 
 
 class SeededSearcher:
-    """Proposes the --point settings, then its own. All draws depend only on the seed and on the order of the calls.
+    """Proposes the --point settings, then its own settings. All draws depend only on the seed and the order of calls.
 
-    It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more.
+    `num_proposed` counts its proposals; the search asks for at most `num_settings`. If `exhausted`, it has no more.
     `first_num_samples` is --num-samples of the search's first session.
     """
 
@@ -98,8 +98,8 @@ class SeededSearcher:
         self._completed.add(trial_id)
         last = self._last.pop(trial_id, None)
         result = result or last  # Ray gives no result of a trial that is stopped while it is paused
-        # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
-        # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
+        # For a failed trial, the searcher gets the worst value (infinity as a loss). With an error or NaN instead,
+        # TPE proposed 9 of 10 later settings in the failing region; with infinity, 1 of 7 (measured with hyperopt 0.3).
         self._end(trial_id, self._finite({"training_iteration": 0} if error or not result else result))
 
     def _next(self, trial_id: str) -> Setting | None:
@@ -120,7 +120,7 @@ class SeededSearcher:
 
 
 def python_values(setting: Any) -> Any:
-    """Converts the numpy scalars in a setting to Python's: torch's DataLoader refuses TuneBOHB's np.int64."""
+    """Converts a setting's numpy scalars to Python's, because torch's DataLoader refuses TuneBOHB's np.int64."""
     if isinstance(setting, dict):
         return {name: python_values(value) for name, value in setting.items()}
     return plain(setting) if isinstance(setting, np.generic) else setting
@@ -129,7 +129,7 @@ def python_values(setting: Any) -> Any:
 class RandomSearcher(SeededSearcher):
     """Proposes random settings. Setting i depends only on (seed, i), so a search can be extended.
 
-    If the space has `tune.grid_search`, each sample is one pass over the grid, with new random values at each point.
+    If the space has `tune.grid_search`, a sample is one pass over the grid, with new random values at each grid point.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -163,10 +163,10 @@ class GridSearcher(SeededSearcher):
 
 
 class RefineSearcher(SeededSearcher):
-    """Proposes the given points and random settings; after half of the trials have ended, neighbours of the best.
+    """Proposes given points, then random settings; after half of the trials have ended, neighbours of the best setting.
 
-    Nearer neighbours (`domains.neighbours`) come first: one step away, then two. At the same distance, those that
-    differ in one parameter come before those that differ in two. After all neighbours, settings are random again.
+    Nearer neighbours (`domains.neighbours`) come first: one step away, then two, up to ten. At the same distance,
+    neighbours that differ in one parameter come before neighbours that differ in two. After that, settings are random.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -200,8 +200,8 @@ class RefineSearcher(SeededSearcher):
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
         centre = self._tried[min(self._best, key=self._best.__getitem__)]
-        # A setting has values for all branches of nested choices, a config only those of the chosen branches. Two
-        # settings with the same config train the same, so configs are compared.
+        # A setting has values for all branches of nested choices, but a config only for the chosen branches. Two
+        # settings with the same config give the same training, so configs are compared.
         config_of = partial(parameters.decode, self._space.searched)
         seen = [config_of(nested(flat)) for flat in self._tried.values()]
         order = random.Random(self._seed)

@@ -18,8 +18,8 @@ from tuner.views.figures import plot
 from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
-# With 15, 20 and 30 trials, R^2 was above 0 in 15, 22 and 29 of 30 synthetic searches; in these, the first bar was
-# wrong in one search of 15 trials. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
+# With 15, 20 and 30 trials, R^2 was above 0 in 15, 22 and 29 of 30 synthetic searches. In one of these searches (15
+# trials), the first bar was wrong. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
 
 

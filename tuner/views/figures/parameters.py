@@ -68,7 +68,7 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value, and the axes that vary; of many trials, every n-th and the winner."""
+    """Returns the trials with a finite value (of many trials, every n-th and the winner), and the axes that vary."""
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
@@ -174,7 +174,7 @@ def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
-    """For each metric of usage or speed that varies and all trials have, draws a plot of the trials' means."""
+    """Draws a plot of the trials' means for each usage or speed metric that all trials have and that varies."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)

@@ -1,10 +1,10 @@
 """What all figures share: colours, escaped texts, traces and layouts of Plotly's schema, and axes without outliers.
 
-A figure is a dictionary of Plotly's schema, made without importing plotly. Plotly reads texts as HTML: every text from
-an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
+A figure is a dictionary of Plotly's schema, made without importing plotly. Plotly reads texts as HTML, so every text
+from an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
 
 In a trace that shows trials, `customdata` has each point's trial, and `meta` names what the trace shows. The layout's
-`meta` has `text`, a description in words. If an axis leaves out outliers, `clipped` has the axis and its full title.
+`meta` has `text`, a description in words, and, if an axis leaves out outliers, `clipped`: the axis and its full title.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def escaped(text: str, length: int = sys.maxsize) -> str:
 
 
 def tick(text: str, length: int) -> str:
-    """Returns a text for a tick, which Plotly may read as HTML or as plain text: `<`, `>` and `&` are replaced."""
+    """Returns a text for a tick; replaces `<`, `>` and `&`, because Plotly may read it as HTML or as plain text."""
     return cut(printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+")), length)
 
 
@@ -80,7 +80,7 @@ def points(mode: str, rows: Iterable[Point], **look: Any) -> Figure:
 
 
 def lines(mode: str, curves: Iterable[Iterable[Point]], color: str, width: float, size: float, **look: Any) -> Figure:
-    """Returns one trace with all curves: one trace per trial would be slow with some hundreds of trials."""
+    """Returns one trace with all curves, because one trace per trial would be slow with some hundreds of trials."""
     own = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": size}}
     hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
     return points(mode, [row for curve in curves for row in (*curve, GAP)], hovertemplate=hover, **own | look)

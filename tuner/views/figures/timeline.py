@@ -42,7 +42,7 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
 
 @kept
 def cost_of(trial: TrialRecord) -> str:
-    """Returns the cost of a trial: `12 epochs in 30.1 s (2.5 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
+    """Returns the cost of a trial: `12 epochs in 30.1 s (2.51 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
     epochs, seconds = len(trial.reports), trial.seconds
     each = f" ({seconds / epochs:.3g} s per epoch)" if epochs > 1 else ""
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
@@ -58,7 +58,7 @@ def unit_of(longest: float) -> tuple[str, float]:
 
 
 def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
+    """Draws a row per slot of a node and a bar per run, coloured by the status of its trial (or as the winner)."""
     spans, lanes = _spans_of(record)
     if not spans:
         return None
@@ -176,7 +176,7 @@ def copies_of(trial: TrialRecord, metric: str) -> list[Copy]:
 
 
 def _report_of(trial: TrialRecord, decision: Decision, metric: str) -> Report | None:
-    """Returns the report that a decision is about: a trial that was set back reports an epoch more than once."""
+    """Returns the report that a decision is about; for a repeated epoch, the report with the decision's value."""
     same = [report for report in (*trial.repeated, *trial.reports) if report.epoch == decision.epoch]
     equal = [report for report in same if report.metrics.get(metric) == decision.value]
     return next(iter(equal or same), None)

@@ -29,7 +29,7 @@ def offered(record: ExperimentRecord) -> list[str]:
 
 @kept
 def default(record: ExperimentRecord) -> str:
-    """Returns the choice if a request names none: `shared_epoch` if trials were pruned, else the best value."""
+    """Returns the choice for a request that names none: `shared_epoch` if trials were pruned, else the best value."""
     return str(shared_epoch(record)) if record.stats.counts["pruned"] and shared_epoch(record) else BEST
 
 
@@ -56,7 +56,7 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
-    """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
+    """Returns the chosen value; None if missing or not finite. If an epoch has no report, the next report counts."""
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
