@@ -1,6 +1,6 @@
 """Summarises the trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-Reads no files and no clock. A summary of 10,000 trials of ten reports takes a third of a second. A summary that takes
+Reads no files and no clock. A summary of 10,000 trials with ten reports each takes 0.3 s. A summary that takes
 over an earlier one recomputes only the parts that depend on changed trials, in 20 ms.
 """
 
@@ -25,7 +25,7 @@ MANY = 100  # with more changed items than this, sorting the list anew is faster
 
 
 class Rank(NamedTuple):
-    """A trial's best value as a loss (smaller is better), the unix time of that report, and the trial's index."""
+    """A trial's best value as a loss (smaller is better), the unix time of the report with it, the trial's index."""
 
     loss: float
     time: float
@@ -58,7 +58,7 @@ class WorkerSpan(NamedTuple):
 
 
 class RungSummary(NamedTuple):
-    """How many trials reached a bracket's rung, and how many of them last continued, stopped or paused there.
+    """How many trials reached a bracket's rung, and how many continued, stopped or paused by their latest decision.
 
     `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
     is the last cutoff used: that of the decision that saw the most trials.
@@ -76,7 +76,7 @@ class RungSummary(NamedTuple):
 
 
 class SearchStats:
-    """The summary of a search's trials, which callers must not change; a refused search has no ranking or history."""
+    """Summarises a search's trials; callers must not change the values. A refused search has no ranking or history."""
 
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
@@ -126,7 +126,7 @@ class SearchStats:
 
     @cached_property
     def epochs(self) -> int:
-        """Number of epochs that all trials have trained, each counted once."""
+        """Sum of the epochs of all trials; an epoch that a trial trained again counts once."""
         return sum(self.by_trial(getattr, "last_epoch"))
 
     @property
@@ -176,7 +176,7 @@ class SearchStats:
         return (trial, report) if trial and report else None
 
     def best_saved(self, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
-        """Like `best`, but only among reports whose checkpoint is in `saved`; None means all recorded checkpoints."""
+        """Like `best`, but only among reports whose checkpoint is in `saved` (None: reports with any checkpoint)."""
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if any(self.by_trial(_has_checkpoint)) else []:
             if best and rank[:2] > best[0][:2]:
@@ -194,7 +194,7 @@ class SearchStats:
 
     @cached_property
     def rungs(self) -> list[RungSummary]:
-        """The rungs that a trial reached, ordered by band, bracket and rung."""
+        """The rungs that at least one trial reached, ordered by band, bracket and rung."""
         by_trial = self.by_trial(_at_rungs)
         keys = {key for at_rungs in by_trial for key in at_rungs}
         for key in keys - self._rungs.keys():
@@ -269,7 +269,7 @@ def _ranked_decisions(index: int, trial: TrialRecord, metric: str, mode: str) ->
 
 
 def _improvements(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[int, int, float, float]]:
-    """Yields the order, the trial's index, the value and the time of each report that improved the trial's best."""
+    """Yields the journal's line, trial's index, value and time of each report that improved the trial's best."""
     best, sign = math.inf, sign_of(mode)
     for report in () if trial.confirms else sorted((*trial.repeated, *trial.reports), key=lambda each: each.order):
         value = finite(report.metrics.get(metric))

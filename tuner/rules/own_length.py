@@ -43,17 +43,17 @@ MOVED = RuleDecision(reason="continues, because the rungs moved to the length of
 class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
-    When the length grows, a rule with new rungs gets all earlier calls again, so ended trials count at the new rungs.
-    A trial that has passed a new rung is not stopped there.
+    When the length grows, a rule with new rungs gets all calls of `judge` and `ended` again, so ended trials count at
+    the new rungs. A trial that has passed a new rung is not stopped there.
 
-    If the first trial at a rung has no checkpoint, asha replaces asha-promotion: asha stops trials, and pauses none.
+    If the first trial to reach a rung has no checkpoint, asha, which pauses no trial, replaces asha-promotion.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._experiment, self._brackets, self._length = experiment, brackets, 0
-        self._is_chosen = experiment.scheduler == "asha"  # whether asha or asha-promotion is chosen for good
-        # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None for `ended`.
+        self._is_chosen = experiment.scheduler == "asha"  # whether the choice between asha and asha-promotion is final
+        # The calls of `judge` and `ended`: trial, epoch, value, whether the trial has a checkpoint (None for `ended`).
         self._calls: list[tuple[int, int, float | None, bool | None]] = []
         self._rule = self._new_rule()
 

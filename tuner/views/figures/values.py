@@ -58,7 +58,7 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 
 
 def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
-    """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
+    """Returns the chosen value; None if missing or not finite. If an epoch has no report, the next report counts."""
     if choice == BEST:
         best: float | None = trial.best_value(metric, mode)
         return best
