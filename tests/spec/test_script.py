@@ -195,7 +195,7 @@ def test_a_parameter_that_would_reach_nothing_is_refused(moved, tmp_path):
     path = tmp_path / "main.py"
     assert str(refused.value) == (
         f"--space {path}: parameter 'learning_rat' (line 3) would reach nothing in main.py; did you mean "
-        f"'learning_rate'?; name an option of the script, or a variable to which it gives a constant, or use what "
+        f"'learning_rate'?; give it the name of an option or of a constant of the script, or use what "
         f"script() returns ({path}, line 3)"
     )
     with pytest.raises(RequestError, match="would reach nothing"):  # a comment, or a value that is computed

@@ -72,7 +72,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     if not epochs and "max_epochs" not in options:
         if stopper:
             raise RequestError(
-                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, "
+                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: limit the reports per trial, "
                 f"as search(tuner, max_epochs=100)"
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]

@@ -42,7 +42,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists files for `read_ray`, without links to trials' folders or in them; RequestError for too many entries."""
+    """Lists files for `read_ray`, but no links among or in trials' folders; RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):

@@ -198,7 +198,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
             return answer(served.one(name))
         with suppress(RequestError):  # a damaged experiment can be renamed, too
             if is_uri(load_experiment(path)[0].results):
-                busy = f"{name} is a working copy of an object store, where it would keep its name"
+                busy = f"{name} is a copy from an object store, and the original would keep its name"
         if busy or served.search(new):
             raise Refused(409, busy or f"{new} already exists; give another name")
         with served.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):

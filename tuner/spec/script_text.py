@@ -160,8 +160,8 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
         name, words = min(unread), set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
         hint = nearest(name, words) or nearest(name.upper(), words)
         raise ValueError(
-            f"parameter {name!r} would reach nothing in {path.name}{hint}; name an option of the "
-            f"script, or a variable to which it gives a constant, or use what script() returns"
+            f"parameter {name!r} would reach nothing in {path.name}{hint}; give it the name of an "
+            f"option or of a constant of the script, or use what script() returns"
         )
 
 

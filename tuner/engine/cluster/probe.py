@@ -85,7 +85,7 @@ def visit(code: bytes, mark: str) -> str:
     try:
         Path(mark, uuid.uuid4().hex).touch()
     except OSError as error:
-        return f"--results {results} cannot be written to there ({error.strerror}); allow Ray's user to write to it"
+        return f"--results {results} is not writable there ({error.strerror}); allow Ray's user to write to it"
     return ""
 
 

@@ -48,7 +48,7 @@ def num_gpus() -> int:
 
 def local_cluster() -> dict[str, float]:
     """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run."""
-    if ray.is_initialized():  # the program that calls tuner has started Ray, and given it these resources
+    if ray.is_initialized():  # by tuner, or by the program that calls tuner and chose its resources
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
     # Ray's count respects a container's CPU quota; the affinity mask respects taskset and batch systems.

@@ -69,7 +69,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
-        print(f"{own.start} has over {MOST_LINKS:,} files or is unreadable: trials have no own folder", file=sys.stderr)
+        print(f"over {MOST_LINKS:,} files or unreadable: {own.start}; no folder of its own per trial", file=sys.stderr)
         yield
         return
     _install_hook()

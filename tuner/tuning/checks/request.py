@@ -151,7 +151,7 @@ def advice_on(error: BaseException, function: object = None, arguments: str = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name.partition('.')[0]!r}, or correct the name"
     if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
-        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
+        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and open data_dir/FILE"
     if arguments and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
         return f"it is called with {arguments}"
     return RAISED_IN.get(("/".join(Path(frames[-1].filename).parts[-3:]), frames[-1].name), "") if frames else ""

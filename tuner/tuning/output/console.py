@@ -119,7 +119,7 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
         at_once = f"{number} at once stay in its first bracket, which has room for {first} and prunes none"
         return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
     return [
-        f"NOTE: hyperband compares the trials of a bracket that run at once; {number} at once and brackets "
+        f"NOTE: hyperband compares the trials of a bracket that run at once; with {number} at once, brackets "
         f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
     ]
 
