@@ -1,7 +1,7 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
 Importing any module of this package first sets Ray's environment variables. Ray reads some of them when it is
-imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.local.alone` corrects it.
+imported, so import tuner before Ray. Otherwise, `tuner.engine.local.alone` corrects a setting, and warns if Ray runs.
 """
 
 import importlib
@@ -15,7 +15,7 @@ ENVIRONMENT = dict(
     RAY_DISABLE_FAILURE_SIGNAL_HANDLER="1",  # else Ray's C++ core prints 35 lines of native stacks at SIGTERM
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that requests no GPU trains on GPU 0
     RAY_CHDIR_TO_TRIAL_DIR="0",  # else trials run in folders of Ray, where relative paths find no data
-    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard: reports take twice as long
+    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard; a report takes twice as long
     TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.local.signals` handles SIGINT and SIGTERM instead of Ray
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # else one report without the metric ends the whole experiment
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # else Ray, too, prints the errors that tuner prints at the end

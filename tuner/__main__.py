@@ -1,4 +1,4 @@
-"""The command `tuner`: `tuner run --space cifar` does `python -m tuner.run --space cifar`; COMMANDS lists all."""
+"""The command `tuner`: `tuner run --space cifar` does what `python -m tuner.run --space cifar` does; see COMMANDS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS = {  # command -> its module, whose `main` takes the words after the co
 
 
 def main() -> NoReturn:
-    """Runs the command that the first argument names; exits with its exit code, or with 2 for an unknown command."""
+    """Runs the command that the first argument names; exits with its code, 0 after --help, 2 for no known command."""
     words = sys.argv[1:]
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: tuner {{{','.join(COMMANDS)}}} [options]\n\n`tuner COMMAND --help` lists a command's options.")

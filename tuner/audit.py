@@ -37,7 +37,7 @@ STATES = "audit"  # subfolder with the training states of trials that the audit 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns 0 if done, 2 for a wrong request, 130 if interrupted."""
     parser = Parser(prog="python -m tuner.audit", description=__doc__)
-    parser.add_argument("name", help="the experiment's folder under --results")
+    parser.add_argument("name", help="the experiment's folder, or its name under --results")
     parser.add_argument("--trials", type=int, default=5, help="number of pruned trials to train (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random sample of trials (default: 0)")
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
         args = parser.parse_args(argv)
         if args.trials < 1:
             raise RequestError(f"--trials {args.trials}: must be 1 or more")
-        record = load(Path(args.results) / args.name)
+        record = load(Path("" if "/" in args.name else args.results, args.name))
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)

@@ -59,7 +59,7 @@ def lines(gpus: list[Device], trials: Trials, trouble: str = "") -> list[str]:
         head = ("gpu", "name", "busy", "memory", "temperature", "power", "trials")
         first = table(head, [device_row(device, trials) for device in gpus])
     if not trials:
-        return [*first, "", "no trial is running"]
+        return [*first, "", "no trial is running in the results folder (--results names another one)"]
     head = ("experiment", "trial", "pid", "node", "cpus", "gpus", "epoch")
     return [*first, "", *table(head, [trial_row(*each) for each in trials])]
 
@@ -96,7 +96,7 @@ def machine() -> str:
 
 
 def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
-    """Returns the running trials of all experiments whose driver runs; logs a warning for an unreadable experiment.
+    """Returns all running trials, except those of a driver of this host that has ended; warns of an unreadable folder.
 
     `known` caches each journal's running trials and its last change (ns); only a changed journal is read again.
     """

@@ -14,14 +14,14 @@ from tuner.views.report import write_report
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command line; returns 0 if done, 2 for a wrong request."""
+    """Runs the command line; returns 0 if done, 2 if the request is wrong or the file cannot be written."""
     parser = Parser(prog="python -m tuner.report", description=__doc__)
-    parser.add_argument("name", help="the experiment's folder under --results")
+    parser.add_argument("name", help="the experiment's folder, or its name under --results")
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
     try:
         args = parser.parse_args(argv)
         with blamed(args.name):
-            record = load(Path(args.results) / args.name)
+            record = load(Path("" if "/" in args.name else args.results, args.name))
             path = write_report(record)
     except (RequestError, OSError) as error:
         return failed(error)

@@ -31,7 +31,7 @@ class Command(Options):
     """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
     resume: str = ""
-    """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
+    """Resume the experiment with this name in --results, or this folder, or `latest`; --num-samples can extend it."""
     list: bool = False
     """List all spaces in search_spaces/, each with the first line of its docstring."""
     dry_run: bool = False
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> dict[str, Any]:
-    """Returns the fields of `Command` that a command line sets, by name; raises RequestError for an unknown option."""
+    """Returns the fields of `Command` that a command line sets; RequestError for unknown or misused options."""
     about = f"The answer: {BEST_RULE}. Exit codes: {EXIT_CODES}."
     usage = "python -m tuner.run [-h] [OPTIONS]"
     parser = Parser(usage=usage, description=Command.__doc__, epilog=about)
@@ -101,7 +101,7 @@ def _typed(text: str, classes: list[type]) -> Any:
 
 
 def call_of(argv: list[str], given: dict[str, Any]) -> SearchCall:
-    """Returns the request for a search; RequestError for a wrong value, or without a space or a search to resume."""
+    """Returns the request for a search; RequestError for a wrong value, or if `given` has neither space nor resume."""
     command = Command(**given)
     if not (command.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")

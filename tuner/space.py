@@ -1,4 +1,4 @@
-"""Names for a file that defines a space: Space; Task, which says what a trial trains; Config, a setting's type."""
+"""Names to import in a space's file: Space; Task, which says what a trial trains; Config, a setting's type."""
 
 from tuner.spec.space import Space
 from tuner.training.task import Config, Task

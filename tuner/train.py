@@ -3,9 +3,9 @@
 `python -m tuner.train results/NAME/best/config.json` trains the best setting, and
 `python -m tuner.train results/NAME --trial 00007` trains the setting of trial 00007.
 
-The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit. If the
-data has a test part, the command also prints the test metrics after the epoch that was the setting's best in the
-search. `--save FILE` saves the model after that epoch.
+The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit, unless
+population-based training changed the trial, memory ran out, or the Task has compile=True. If there is a test part, the
+command finally tests the model of the epoch that was best in the search. `--save FILE` saves this model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
     parser = Parser(prog="python -m tuner.train", description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("path", metavar="CONFIG|EXPERIMENT", help="a best/config.json, or an experiment's folder")
-    parser.add_argument("--trial", metavar="ID", help="the trial of the experiment whose setting to train")
+    parser.add_argument("--trial", metavar="ID", type=lambda word: word.zfill(5), help="the trial to train: 7 or 00007")
     parser.add_argument("--save", metavar="FILE", type=Path, help="save the model of the best epoch to FILE")
     parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if this trial were the best; RequestError if there is no such trial."""
+    """Returns what best/config.json would be if the trial were the best; RequestError for an unknown trial or space."""
     known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -79,7 +79,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part.
 
-    Saves the model after the setting's best epoch to the file `save`, in the format of best/model.pt.
+    If `save` is a path, saves the model after the setting's best epoch there, in the format of best/model.pt.
     """
     import torch
 
@@ -99,17 +99,17 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
         if save:
             write_model(state, save)
-            say(f"{save}: the model after epoch {config['epoch']}, the best epoch of the search")
+            say(f"{save}: the model after epoch {config['epoch']}, the setting's best in the search")
         if splits.test is not None:
             test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
-            say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
+            say(f"test, after epoch {config['epoch']}, the setting's best in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 
 
 @contextlib.contextmanager
 def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """Yields the training of a setting, with as many processes as in its trial, and its data.
+    """Yields a setting's training, with as many processes as its trial had, and the data.
 
     `config` is the content of best/config.json; `state` is the checkpoint to resume from (None = start at epoch 0).
     """
@@ -139,8 +139,8 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
 
     task = find_space(config["space"]).space.task
     if task is None:
-        function = f"space {config['space']!r} is a function for Ray Tune"
-        raise RequestError(f"{function}: call it with {config['config']}")
+        what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
+        raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
     return task, splits_of(task, config.get("data_dir") or "", config["seed"])
 
 

@@ -119,7 +119,7 @@ def test_what_a_space_cannot_hold_reaches_the_function_and_the_class(of):
         (dict(param_space={}), "no param_space"),
         (dict(search_alg=Namespace(searcher=1)), "no searcher Namespace: give another, as search(tuner, searcher='"),
         (dict(scheduler=CHANGING), "no scheduler ResourceChangingScheduler: give another"),
-        (dict(run={"stop": STOPPER}), "stop=MaximumIterationStopper, which tuner cannot use: give the most reports"),
+        (dict(run={"stop": STOPPER}), "stop=MaximumIterationStopper, which tuner cannot use: limit the reports"),
     ],
 )
 def test_what_tuner_does_not_have_is_refused(of, given, text):

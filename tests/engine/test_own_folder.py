@@ -13,7 +13,8 @@ import torch
 from ray.tune.trainable import FunctionTrainable
 
 from tuner.engine.workers import own_folder as module
-from tuner.engine.workers.own_folder import own_folder, share_data
+from tuner.engine.workers.own_folder import own_folder
+from tuner.engine.workers.reports import Reporter
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record.storage import trial_files
 from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
@@ -132,16 +133,17 @@ def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
 
 
 def test_a_download_is_shared_at_the_first_report(around):
+    report = Reporter(lambda metrics: None, "loss")
     with pytest.raises(OSError, match="later"), own_folder(trial(around), is_new=True):
         os.mkdir("raw_data")
         Path("raw_data/images").write_text("downloaded")
         Path("model.pt").write_text("own")
         with open("raw_data/images") as file:
-            share_data()
+            report({"loss": 1.0})
             assert file.read() == Path("raw_data/images").read_text() == "downloaded"
         assert (around / "raw_data" / "images").read_text() == "downloaded"
         Path("raw_data/more").write_text("more")
-        share_data()
+        report({"loss": 1.0})
         raise OSError("later")
     assert contents(around / "raw_data") == {"images": "downloaded", "more": "more"}
     assert contents(trial(around)) == {"files/model.pt": "own"}

@@ -95,6 +95,7 @@ def test_a_queue(tmp_path, tier, capsys):
             searches = {search.name: search for search in read_queue(folder)}
         left_out = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
         assert len(searches) + len(left_out) == len(files) + 1 and "good" in searches
+        assert {f"{name}.json" for name in searches} <= {*files, "good.json"}
         assert all(line.isprintable() for line in left_out)
         for search in searches.values():
             assert f"{search.name}.json".isprintable() and "/" not in search.name

@@ -21,7 +21,7 @@ if ! head="$("$PYTHON" tests/gpu/found.py)"; then
     exit 77
 fi
 code=0
-tests="$(timeout 580 "$PYTHON" -m pytest -m cuda -n 0 -rA --timeout 120 "${@:2}" tests/gpu tests/search_spaces \
+tests="$(timeout 580 "$PYTHON" -m pytest -m cuda -n 0 -rA -p no:logging --timeout 120 "${@:2}" tests/gpu tests/search_spaces \
     tests/training 2>&1)" || code=1
 printf '%s\n\n```\n%s\n```\n' "$head" "$tests" | tee "$report"
 exit "$code"

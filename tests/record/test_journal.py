@@ -52,6 +52,13 @@ def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
         assert events_read[-1]["event"] == "experiment_resumed"
 
 
+def test_a_closed_journal_is_on_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_some(tmp_path / "j")
+    assert len(synced) == 1
+
+
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
     write_some(tmp_path / "j")
     for line in (tmp_path / "j").read_text().splitlines():

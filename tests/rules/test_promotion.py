@@ -109,11 +109,15 @@ def test_the_rule_decides_as_algorithm_2(data):
             assert rule.ended(trial, epochs[trial], None if fails else value) == []
             paper.end(trial, not fails)
             continue
-        judged, others = rule.judge(trial, epochs[trial], value)
+        saved = trial % 5 != 4  # a trial that cannot wait for a promotion stops, which completes no training
+        judged, others = rule.judge(trial, epochs[trial], value, saved=saved)
         promoted = paper.report(trial, epochs[trial], value)
-        assert judged.action == ("pause" if trial in paper.waiting else "continue")
-        if judged.action == "pause":
+        assert judged.action == (("pause" if saved else "stop") if trial in paper.waiting else "continue")
+        if judged.action != "continue":
             del running[trial]
+        if judged.action == "stop":
+            assert rule.ended(trial, epochs[trial], value) == []
+            paper.end(trial, False)
         settled = [t for t, each in others if each.action == "continue"]
         assert settled == [t for t in promoted if t != trial]
         running |= dict.fromkeys(settled, True)

@@ -159,7 +159,7 @@ def test_a_name_that_is_taken_is_refused_and_one_of_an_object_store_is_kept(serv
     assert "already exists" in change(service, "rename", 409, name="new")["error"]
     experiment = Experiment(space="quadratic", name="demo", results="s3://bucket/folder", max_epochs=27)
     save_experiment(experiment, service.results / "demo", {"created": 1000.0, "space": {"params": {}}})
-    assert "working copy of an object store" in change(service, "rename", 409)["error"]
+    assert "a copy from an object store" in change(service, "rename", 409)["error"]
 
 
 def test_a_deletion_says_what_is_lost_and_leaves_nothing(service, monkeypatch):

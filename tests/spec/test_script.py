@@ -64,6 +64,10 @@ class Fields:
     lr: float = field(default=0.1, metadata={"help": "rate"})
 other, depth = 0.1, 4
 seen += [Fields().lr, other, depth]
+class torch:
+    class jit:
+        script = dict  # torch.jit.script declares no parameters
+seen.append(torch.jit.script(lr=0.1))
 """
 OPTIONS = """
 import argparse
@@ -90,12 +94,12 @@ if __name__ == "__main__":
 def test_parameters_replace_the_constants_of_their_names(moved, seen):
     space = moved(CONSTANTS)
     assert space.train.targets(space.params) == {
-        "lr": "in place of the constants in lines 5, 8, 11, 12, 20",
+        "lr": "in place of the constants in lines 5, 8, 11, 12, 20, 26",
         "depth": "in place of the constants in lines 7, 8, 21",
         "name": "in place of the constant in line 15",
     }
     ran(space, {"lr": 0.7, "depth": 5, "name": "x"})
-    assert seen == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35, 0.7, 0.1, 5]
+    assert seen == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35, 0.7, 0.1, 5, {"lr": 0.7}]
 
 
 def test_parameters_are_the_defaults_of_the_options_of_their_names(moved, seen, search_here, tmp_path):
@@ -191,7 +195,7 @@ def test_a_parameter_that_would_reach_nothing_is_refused(moved, tmp_path):
     path = tmp_path / "main.py"
     assert str(refused.value) == (
         f"--space {path}: parameter 'learning_rat' (line 3) would reach nothing in main.py; did you mean "
-        f"'learning_rate'?; name an option of the script, or a variable to which it gives a constant, or use what "
+        f"'learning_rate'?; give it the name of an option or of a constant of the script, or use what "
         f"script() returns ({path}, line 3)"
     )
     with pytest.raises(RequestError, match="would reach nothing"):  # a comment, or a value that is computed
@@ -322,13 +326,29 @@ other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
 
 WRITING = """
 from tuner import script, tune
-script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min", max_epochs=2)
+script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min")
 import torch
 lr, name = 0.1, "own"
-for epoch in range(2):
-    torch.save({"lr": lr, "epoch": epoch}, "model.pt")
+for epoch in range(12):
     tune.report({"loss": abs(lr - 0.3)})
+torch.save({"lr": lr, "epoch": epoch}, "model.pt")
 """
+
+
+def test_hyperband_asks_for_the_length_of_a_script(tmp_path, capsys):
+    (tmp_path / "main.py").write_text(WRITING)
+    options = [
+        "--space",
+        str(tmp_path / "main.py"),
+        "--scheduler",
+        "hyperband",
+        "--results",
+        str(tmp_path),
+        "--dry-run",
+    ]
+    note = "NOTE: hyperband compares trials up to epoch 1000; give --max-epochs the script's number"
+    for more, asked in (([], True), (["--max-epochs", "12"], False)):
+        assert run.main([*options, *more]) == 0 and (note in capsys.readouterr().out) == asked
 
 
 def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, search_here, monkeypatch):
@@ -339,13 +359,13 @@ def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, sea
     ran = search_here(str(tmp_path / "main.py"), *options)
     best, lr = ran.folder / "best", {id: trial.config["lr"] for id, trial in ran.trials.items()}
     for trial in ran.record.trials:
-        assert [report.metrics["loss"] for report in trial.reports] == [abs(trial.config["lr"] - 0.3)] * 2
+        assert [report.metrics["loss"] for report in trial.reports] == [abs(trial.config["lr"] - 0.3)] * 12
     config = json.loads((best / "config.json").read_text())["config"]
     winner = min(lr.values(), key=lambda each: abs(each - 0.3))
     assert config == {"lr": winner, "name": "x"}
-    assert torch.load(best / "files" / "model.pt") == {"lr": winner, "epoch": 1}
+    assert torch.load(best / "files" / "model.pt") == {"lr": winner, "epoch": 11}
     for trial, own in lr.items():
-        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own, "epoch": 1}
+        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own, "epoch": 11}
     assert (tmp_path / "model.pt").read_text() == "the user's"
     assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
     assert "print(best.files)  # what the trial wrote" in (best / "README.md").read_text()

@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_decoded_is_named_in_one_line(files, tmp_path):
     (tmp_path / "17.npy").write_bytes(b"no array")
     with pytest.raises(DataError) as raised, training(files[0]) as trial:
         trial.run_epoch()
-    assert str(raised.value).startswith(f"{tmp_path / '17.npy'} cannot be decoded: ") and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(f"{tmp_path / '17.npy'} cannot be read: ") and "\n" not in str(raised.value)
     assert not multiprocessing.active_children()
 
 

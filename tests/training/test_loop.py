@@ -150,7 +150,8 @@ def test_read_only_arrays_are_read_and_never_written():
     assert all(np.array_equal(part.inputs, kept) for part, kept in zip(parts, before, strict=True))
 
 
-def test_small_convolutions_run_without_onednn_and_leave_no_trace():
+@pytest.mark.parametrize(("batch_size", "is_fast"), [(2, False), (16, True)])
+def test_small_convolutions_run_without_onednn_and_leave_no_trace(batch_size, is_fast):
     torch.backends.mkldnn.enabled = True  # whatever an earlier test left
     inside = []
 
@@ -162,8 +163,8 @@ def test_small_convolutions_run_without_onednn_and_leave_no_trace():
         return nn.functional.cross_entropy(outputs, targets)
 
     with pytest.raises(RuntimeError, match="the user's loss"):
-        training({"batch_size": 2}, loss=watched).run_epoch()
-    assert inside == [False] * 5 and torch.backends.mkldnn.enabled
+        training({"batch_size": batch_size}, loss=watched).run_epoch()
+    assert inside == [is_fast] * 5 and torch.backends.mkldnn.enabled
 
 
 @pytest.mark.parametrize("wrong", [0, 2.0, "8", None, True, np.float64(4)])

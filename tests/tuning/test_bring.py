@@ -99,6 +99,7 @@ def test_a_trial_ends_when_a_metric_reaches_the_value(search_here, tmp_path, giv
         assert len(trial.reports) == epochs and trial.status == "completed" and "--stop" in trial.reason
 
 
+@pytest.mark.slow  # half a minute
 def test_pbt_starts_at_one_value_and_draws_from_a_range_at_its_own_interval(search_here, tmp_path):
     text = """
 import json, tempfile

@@ -19,7 +19,7 @@ space = Space(params={"x": tune.uniform(1, 2)}, train=train, max_epochs=3, num_s
 """
 
 
-@pytest.mark.parametrize("scheduler", ["asha", *further(["hyperband", "median"], 2)])
+@pytest.mark.parametrize("scheduler", further(["asha", "hyperband", "median"], 3))
 def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_correction(
     search_here, tmp_path, scheduler
 ):

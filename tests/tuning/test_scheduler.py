@@ -62,6 +62,13 @@ def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_ha
     assert search.ends()["00000"][0] == "failed"
 
 
+def test_a_first_report_without_the_metric_of_stop_halts_the_search_with_the_names_it_has(tmp_path):
+    search = Search(tmp_path / "j", stop=("acc=0.9",))
+    assert search.report("00000", 1, loss=0.5, accuracy=0.3) == STOP
+    message = str(search.stopper.error)
+    assert "--stop acc: trial 00000 reports no 'acc' at epoch 1; it reports accuracy, loss; did you mean" in message
+
+
 def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
     search = Search(tmp_path / "j")
     assert search.report("00000", 1, loss=0.5) == CONTINUE
@@ -119,7 +126,7 @@ def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp
 def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
     waits = "waits at rung 2 for the other trials of its bracket"
-    missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of them has {sign * 0.2}"
+    missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of these 2 has {sign * 0.2}"
     kept = "is among the best 2 of the 5 trials of its bracket at rung 2"
     stops, promotions = ((7, 0.3), (3, 0.5), (5, 0.4)), ((6, 0.2), (4, 0.1))
     assert search.halve(sign) == [

@@ -97,6 +97,12 @@ def test_the_best_value_is_traced_back_through_the_copies():
     (best,) = (trace for trace in figure["data"] if trace["meta"] == "best")
     assert best["customdata"] == ["00000", "00000", "00001", "00001"]
     assert "goes back to 00001" in figure["layout"]["meta"]["text"]
+    first, *others = population().trials
+    late = replace(first, decisions=(*first.decisions, copied(3, 1.0, "00002")))  # after the best value
+    (again,) = (
+        trace for trace in draw_lineage(record(late, *others, scheduler="pbt"))["data"] if trace["meta"] == "best"
+    )
+    assert again["customdata"] == best["customdata"] and again["x"] == best["x"]
     assert "lineage" in all_figures(population())
     assert "lineage" not in all_figures(record(*population().trials, scheduler="asha"))
 

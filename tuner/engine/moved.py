@@ -11,8 +11,10 @@ from ray import tune
 from ray.tune.search.sample import Domain
 
 from tuner.errors import RequestError
+from tuner.record.report_keys import EPOCH
 from tuner.spec.domains import is_constant
 from tuner.spec.experiment import SchedulerName, SearcherName
+from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
 
 # The keys are names of Ray's classes, because importing some of the classes needs other libraries.
@@ -32,8 +34,6 @@ SCHEDULERS = {
     "MedianStoppingRule": "median",
     "PopulationBasedTraining": "pbt",
 }
-EPOCH = "training_iteration"
-MOST_REPORTS = 1000  # the most reports of a trial if the Tuner sets no limit
 
 
 class TunerRequest(NamedTuple):
@@ -45,10 +45,10 @@ class TunerRequest(NamedTuple):
 
 
 def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerRequest:
-    """Reads a Tuner that has not run; the caller's `options` take precedence, also over a part that tuner lacks.
+    """Reads a Tuner that has not run; raises no error for a part that the caller's `options` replace.
 
     Raises:
-        RequestError: the Tuner has no metric, parameters or limit of reports; tuner lacks its searcher or scheduler.
+        RequestError: no metric; no parameters; only a stopper limits reports; tuner lacks the searcher or scheduler.
         ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
@@ -66,13 +66,13 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     stop, stopper = run.stop or {}, ""
     if not isinstance(stop, Mapping):
         stop, stopper = {}, getattr(stop, "__name__", type(stop).__name__)
-    stop = {name: value for name, value in stop.items() if name != "done"}  # Ray ends a trial that reports `done`, too
+    stop = {name: value for name, value in stop.items() if name != "done"}  # a reported `done` ends a trial anyway
     notes = [f"stop={stopper} is not used"] if stopper else []
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
         if stopper:
             raise RequestError(
-                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, "
+                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: limit the reports per trial, "
                 f"as search(tuner, max_epochs=100)"
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
@@ -115,7 +115,7 @@ def _counterpart(
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
-    """Returns a known scheduler's arguments as fields of a Space or options; if it counts seconds, only mutations."""
+    """Returns a known scheduler's arguments as fields of a Space or options; if it counts no epochs, only mutations."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
     counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
     if kind == "pbt":
@@ -151,7 +151,7 @@ def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
-    """Returns the trainable, which also gets the values `passed` in each config."""
+    """Returns a trainable that runs the given one, with the values `passed` added to each config."""
     if not passed:
         return trainable
     if not inspect.isclass(trainable):

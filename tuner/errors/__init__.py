@@ -39,7 +39,7 @@ class RequestError(Exception):
 
 
 class InterruptedEarly(KeyboardInterrupt):
-    """The user interrupted a new search before it had a folder, so there is nothing to resume."""
+    """The user interrupted the import of a space, or a new search before it made its folder; the text says which."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -86,13 +86,13 @@ class Once(argparse.Action):
 
 
 def printable(text: str) -> str:
-    """Writes unprintable characters (`str.isprintable`), also line ends, like `\\x1b`: they could steer a terminal."""
+    """Escapes unprintable characters, also line ends, to texts such as `\\x1b`, because they can steer a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextlib.contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns any exception of the `with` block into a RequestError that names the folder; logs a traceback as DEBUG."""
+    """Turns any exception but a RequestError into a RequestError that names the folder; logs a traceback as DEBUG."""
     try:
         yield
     except RequestError:
@@ -106,13 +106,13 @@ def failed(error: Exception) -> int:
     """Prints an error as one line (for an OSError, file and reason); returns 2, the exit code of a wrong request."""
     text = str(error)
     if isinstance(error, OSError):
-        text = f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"
+        text = f"{error.filename or 'a file'}: {error.strerror or error}; the command could not finish"
     say(f"tuner: error: {RequestError(text)}", to=sys.stderr)
     return 2
 
 
 def say(*lines: str, to: TextIO | None = None) -> None:
-    """Prints lines to stdout or to the stream `to`: escapes unprintable characters, breaks at a terminal's width."""
+    """Prints lines to stdout or the stream `to`; escapes unprintable characters, breaks lines at a terminal's width."""
     stream = to or sys.stdout
     try:
         print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)

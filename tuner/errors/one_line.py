@@ -17,7 +17,7 @@ RENDER = "_render_traceback_"  # IPython calls this attribute of an error, and s
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Context manager: if an error about a user's mistake leaves it and nobody catches the error, one line shows it."""
+    """Re-raises the block's errors; shows a user's mistake or explained interrupt in one line if nothing catches it."""
     try:
         yield
     except (RequestError, ValueError, KeyboardInterrupt) as error:
@@ -29,12 +29,12 @@ def in_one_line() -> Iterator[None]:
 
 
 def rendered() -> list[str]:
-    """Returns the lines that IPython shows for a cell's error. With a bound method, the error could not be pickled."""
+    """Returns the lines that IPython shows for a cell's error. A bound method here would make the error unpicklable."""
     return [line_of(sys.last_value)]  # type: ignore[arg-type]
 
 
 def line_of(error: BaseException) -> str:
-    """Returns an error as one line of text; it ends with the file and line number of the user's code that raised it."""
+    """Returns an error as one line of text, with the last line of the user's code in its traceback, if there is one."""
     text, place = " ".join(str(error).split()), place_raised(error).strip()
     return printable(f"{type(error).__name__}: {text}{'' if place in text else f' {place}'}")
 

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-MOST_BYTES = 10 * 1024 * 1024  # bytes that a trial may print per stream and start: 100,000 lines of 100 characters
-MOST_SHOWN = 1024 * 1024  # bytes that the space's functions may print per stream and call by the driver: 10,000 lines
+MOST_BYTES = 10 * 1024 * 1024  # bytes per stream that a trial may print after a start: 100,000 lines of 100 characters
+MOST_SHOWN = 1024 * 1024  # bytes that a space's functions may print per stream in one `bounded_output`: 10,000 lines
 # A line's start: a label with spaces (`folder      results/lenet`) or an indent. Wrapped lines are indented to its end.
 LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
 # A text that the user may copy: a shell command or a Python call, from a line's label or a colon to the line's end.
@@ -42,7 +42,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def shown(line: str, stream: TextIO) -> list[str]:
-    """Returns the lines that show a line in a stream: a terminal gets lines of its width, the first coloured."""
+    """Returns the lines that show a line in a stream: a terminal gets lines of its width; the start may be coloured."""
     if not stream.isatty():
         return [line]
     lines = fitted(line, shutil.get_terminal_size().columns)

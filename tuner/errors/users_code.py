@@ -17,7 +17,7 @@ from typing import Any
 TUNER = str(Path(__file__).parent.parent) + os.sep
 NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a traceback
-working_folder: Path | None = None  # where the search was started; set while a trial runs here in its own folder
+working_folder: Path | None = None  # where the search was started; set while this process is in a trial's own folder
 MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback
 
 
@@ -35,7 +35,7 @@ def place_in(printed: str) -> str:
 
 
 def place_raised(error: BaseException | None) -> str:
-    """Returns ` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
+    """Returns ` (file, line 7)`, the user's last line in the error's traceback, else in its cause's; empty if none."""
     if error is None:
         return ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -54,7 +54,7 @@ def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str
 
 
 def shown_path(file: str | Path | None) -> str:
-    """Returns a path for an error text: relative if below the current folder; `Cell In[3]` for a cell of a notebook."""
+    """Returns a path for an error text: relative if in the user's working folder; `Cell In[3]` for a notebook cell."""
     if cell := _cell(str(file)):
         return cell
     with contextlib.suppress(OSError, ValueError):  # the current folder is gone, or the file is elsewhere
@@ -81,12 +81,12 @@ def is_tuners(error: BaseException) -> bool:
 
 
 def _is_foreign(file: str) -> bool:
-    """Whether a file belongs to tuner, to Python or to an installed package, so it is not the user's."""
+    """Whether a file belongs to tuner, to Python or to an installed package, and so is not the user's."""
     return file.startswith(NOT_THE_USERS) or "-packages/" in file
 
 
 def with_cells(text: str) -> str:
-    """Replaces the name of the file that IPython makes for a notebook's cell: `(Cell In[3], line 1)`."""
+    """Replaces the file that IPython makes for a notebook's cell by the cell's name: `(Cell In[3], line 1)`."""
     return re.sub(r"\((/[^()]+\.py), line", lambda match: f"({_cell(match[1]) or match[1]}, line", text)
 
 

@@ -1,1 +1,1 @@
-"""Runs other libraries' training code as trials, one module per library. `current_trial` has what two of them share."""
+"""Runs other libraries' training code as trials, one module per library. `current_trial` has what two modules share."""

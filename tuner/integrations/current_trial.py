@@ -42,7 +42,7 @@ def _forget_checkpoint() -> None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError if the script did not call `checkpoint_folder` in this trial; the text says to write `line`."""
+    """Raises ValueError if `checkpoint_folder` was not called since the trial's last report; the text names `line`."""
     if trial_id() not in _resumed:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
@@ -62,12 +62,12 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
 
 
 def local_folder() -> tempfile.TemporaryDirectory[str]:
-    """Creates a folder for the files that a framework writes in a trial; the returned object deletes it at its end."""
+    """Creates a folder for the files that a framework writes in a trial; it is deleted with the returned object."""
     return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
 
 
 def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which each new Trainer gets a callback, and its `method` the checkpoint to resume from."""
+    """Returns a context in which each new Trainer gets a callback, and `method` gets the checkpoint to resume from."""
     made, trained = trainer.__init__, getattr(trainer, method)
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:

@@ -36,7 +36,7 @@ LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLo
 
 
 class TunerCallback(callbacks.Checkpoint):
-    """Reports each epoch of a Lightning `Trainer`; resumes it exactly; docs/frameworks.md says what changes in it.
+    """Reports the epochs of a Lightning `Trainer` and resumes it exactly; docs/frameworks.md says what else changes.
 
     Lightning saves a checkpoint without the random generators' states and before `ReduceLROnPlateau` takes its step.
     This callback saves the states and repeats the step. `quiet=False` leaves the progress bar and the loggers on.
@@ -60,7 +60,7 @@ class TunerCallback(callbacks.Checkpoint):
 
     @staticmethod
     def checkpoint() -> str | None:
-        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None at epoch 0."""
+        """Returns the checkpoint to resume, for `Trainer.fit(ckpt_path=...)`; None at epoch 0 or outside of a trial."""
         folder = current_trial.checkpoint_folder()
         if folder is None:
             return None

@@ -2,7 +2,7 @@
 
 `Space(params=..., train=with_trial(objective))` calls an objective. In a script that calls `tuner.script`, write
 `from tuner.integrations import optuna` instead of `import optuna`. In a trial, `create_study` and `load_study` return a
-study with one trial, which ends the script after the objective. Outside of a search, they call Optuna's functions.
+study with only that trial; the study ends the script after the objective. Elsewhere they call Optuna's functions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _train(objective: Callable[[Any], Any], config: Config) -> Any:
 
 
 def create_study(**options: Any) -> Any:
-    """Creates a study; in a trial, the study has only this trial, and storage, sampler and pruner are ignored."""
+    """Creates a study; in a trial, the study has only this trial, and all options but `study_name` are ignored."""
     if trial := running():
         return _study(trial.config, options.get("study_name"))
     check_declared("optuna.create_study")
@@ -78,7 +78,7 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
 class StudyOfTrial(optuna.Study):
     """The study that a script sees in a trial: it has only this trial, whose parameters the search has chosen.
 
-    `optimize` runs the objective once and ends the script; `tell` ends it, too, because the code after it needs the
+    `optimize` runs the objective once. `optimize` and `tell` end the script, because the code after them needs the
     results of many trials, which only the search has. `optimize` does not call its `callbacks`.
     """
 
@@ -111,8 +111,8 @@ class StudyOfTrial(optuna.Study):
 class ReportingTrial(optuna.trial.FixedTrial):
     """An Optuna trial with the search's parameters; it passes reported numbers to the search and ignores their steps.
 
-    The search gets a number at `should_prune`, at the next report, or when the objective returns. So a number that the
-    objective reports last and also returns is reported once, as the last one, at which the scheduler does not prune.
+    The search gets a number at `should_prune`, at the next report, or when the objective returns. A number that is
+    reported last and then returned counts once. The scheduler does not prune at it unless `should_prune` has sent it.
     """
 
     study: StudyOfTrial

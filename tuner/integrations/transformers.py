@@ -33,8 +33,8 @@ PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_fin
 class TunerCallback(TrainerCallback):
     """Reports each evaluation of a Hugging Face `Trainer` with the Trainer's own checkpoint; see docs/frameworks.md.
 
-    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. In a trial it changes
-    arguments of the Trainer (`on_init_end`). `quiet=False` keeps the Trainer's progress bar and its loggers.
+    Without an evaluation (`eval_strategy="no"`) it reports at each epoch's end the training loss since the last log.
+    In a trial it changes the Trainer's arguments (`on_init_end`). `quiet=False` keeps the progress bar and loggers.
     """
 
     def __init__(self, quiet: bool = True) -> None:
@@ -70,7 +70,7 @@ class TunerCallback(TrainerCallback):
         """Raises ValueError if the script does not resume or PLACE's values changed; sets options that pbt changed."""
         if not self._active:
             return
-        if args.output_dir != self._folder.name:  # a callback of `add_callback` gets no call of `on_init_end`
+        if args.output_dir != self._folder.name:  # `on_init_end` is not called for a callback that `add_callback` adds
             self.on_init_end(args, state, control)
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
@@ -90,7 +90,7 @@ class TunerCallback(TrainerCallback):
         keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        """If the Trainer does not evaluate, makes it log the epoch's training loss and save a checkpoint."""
+        """If the Trainer does not evaluate, makes it log its training loss and save a checkpoint."""
         if self._training and args.eval_strategy == IntervalStrategy.NO:
             control.should_log = control.should_save = True
 

@@ -1,6 +1,6 @@
 """Replaces W&B in a trial's script: write `from tuner.integrations import wandb` instead of `import wandb`.
 
-In a trial, `wandb.config` has the trial's parameters, and `wandb.log` of the search's metric reports to the search. The
+In a trial, `wandb.config` has the trial's parameters, and `wandb.log` reports the search's metric to the search. The
 script's own W&B run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent`
 define the file's search space. Outside of a search, each function does what W&B's function of that name does.
 """

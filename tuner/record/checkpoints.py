@@ -40,7 +40,7 @@ class SavedCheckpoints:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """Returns a checkpoint's path; raises RequestError outside the folder `ray`, as Ray deletes old checkpoints."""
+    """Returns a checkpoint's path; raises RequestError if it is not below `ray`, because Ray may delete it later."""
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
         raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
@@ -48,7 +48,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Checks a checkpoint's state.pt, at 1 s per GB; returns the damage in words, or "" if it is whole or missing."""
+    """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not."""
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def damage_in(folder: Path, name: str) -> str:
             size = os.fstat(file.fileno()).st_size
             # Compressed records are refused: torch.save writes none, and one could unpack to a million times its size.
             if any(r.compress_type for r in records) or sum(r.file_size for r in records) > size:
-                return "its records are longer than the file"
+                return "its records are compressed, or longer than the file"
             bad = archive.testzip()
         return f"its record {bad} does not match its checksum" if bad else ""
     except FileNotFoundError:

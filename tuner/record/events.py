@@ -28,7 +28,7 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def first_start(history: Sequence[Event]) -> Event:
-    """Returns the event of the search's first session; empty if the journal lacks it."""
+    """Returns the event that began the search's first session; an empty dict if the journal lacks it."""
     return next((event for event in history if event["event"] == "experiment_started"), {})
 
 

@@ -1,4 +1,4 @@
-"""Changes an experiment's folder as a whole: renames it, deletes it, or writes a file into it.
+"""Renames or deletes an experiment's folder, writes a file into it, or counts and lists its files.
 
 Each function works on open folders (`dir_fd`) and follows no link below the folder of results, because another user
 may replace an experiment by a link between a check and an action.
@@ -26,13 +26,13 @@ from tuner.record.storage.lock import LOCK, driver_of, locked
 
 JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-MOST_S = 5.0  # maximum seconds that `size_of` takes; listing 100,000 entries takes 0.5 s
-MOST_LEVELS = 40  # maximum depth of nested folders; each level needs an open file descriptor
+MOST_S = 5.0  # seconds after which `size_of` begins no further folder; listing 100,000 entries takes 0.5 s
+MOST_LEVELS = 40  # deeper folders are not counted or listed; each level needs an open file descriptor
 MOST_NAMED = 100  # maximum number of files that `files_in` returns
 
 
 class OpenFolder(NamedTuple):
-    """An open experiment's folder: `fd` is its file descriptor, `results_fd` the descriptor of its parent folder."""
+    """An experiment's open folder: `fd` is its file descriptor, `results_fd` the descriptor of its parent folder."""
 
     path: Path
     results_fd: int
@@ -61,7 +61,7 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Keeps drivers out in the `with` block; RequestError if one runs the search, or if experiment.json is missing."""
+    """Locks drivers and audits out; RequestError if one runs, or if experiment.json is missing or a link."""
     path = folder.path
     try:
         if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.fd, follow_symlinks=False).st_mode):
@@ -83,7 +83,7 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
 def rename(folder: OpenFolder, new: str) -> None:
     """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
     try:
-        os.mkdir(new, dir_fd=folder.results_fd)  # reserves the name: a rename replaces only an empty folder
+        os.mkdir(new, dir_fd=folder.results_fd)  # reserves the name; `_move` then replaces this empty folder
     except FileExistsError:
         raise RequestError(f"{folder.path.parent / new} already exists; give another name") from None
     except OSError as error:
@@ -97,7 +97,7 @@ def rename(folder: OpenFolder, new: str) -> None:
 
 
 def set_aside(folder: OpenFolder) -> str:
-    """Renames the folder to a hidden name, deletes its journal and experiment.json; returns the name for `remove`."""
+    """Renames the folder to a hidden name, which it returns; deletes experiment.json, its copy and the journal."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
     for name in (EXPERIMENT, COPY, JOURNAL):
@@ -120,7 +120,7 @@ def remove(folder: OpenFolder, aside: str) -> str:
     def note(_: object, path: str, error: object) -> None:
         problems.append(f"{path}: {getattr(error[1], 'strerror', None) or error[1]}")  # type: ignore[index]
 
-    try:  # rmtree also works on open folders: it deletes links, never their targets
+    try:  # rmtree works with `dir_fd`, too; it deletes links, never their targets
         shutil.rmtree(aside, onerror=note, dir_fd=folder.results_fd)
     except RecursionError:
         problems.append("its folders are nested too deeply")
@@ -130,7 +130,7 @@ def remove(folder: OpenFolder, aside: str) -> str:
 
 
 def _move(folder: OpenFolder, old: str, new: str) -> None:
-    """Renames the open folder; undoes the renaming if another process replaced the folder meanwhile."""
+    """Renames the open folder, or raises RequestError; undoes the renaming if another process replaced the folder."""
     path = folder.path
     if not folder.is_at(old):
         raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
@@ -165,7 +165,7 @@ class Size:
 
 
 def size_of(folder: OpenFolder) -> Size:
-    """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
+    """Counts the files below the folder, without following links; begins no further folder after MOST_S."""
     size, until = Size(), time.monotonic() + MOST_S
     for below, folders, files in _walked(folder.fd):
         is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
@@ -190,7 +190,7 @@ def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
 
 
 def _walked(root_fd: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
-    """Walks an open folder in sorted order; yields each folder's path, its subfolders' names, and its files' bytes."""
+    """Walks an open folder in sorted order, MOST_LEVELS deep; yields each folder's path, subfolders and file sizes."""
     for below, folders, names, fd in os.fwalk(".", dir_fd=root_fd, follow_symlinks=False):
         files = {}
         for name in sorted(names):

@@ -1,6 +1,6 @@
 """The number of the format in which tuner writes an experiment's folder and the service's state folder.
 
-Raise `FORMAT` with each change of these folders' content, and with each change of a rule or searcher after which the
+Raise `FORMAT` with each change of these folders' content. Raise it also if, after a change of a rule or searcher, the
 replay of a journal would decide or propose otherwise. The code reads no other format.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 4
-FIELD = "format"  # the field's name in experiment.json, in best/config.json and in a journal's first line
+FORMAT = 5
+FIELD = "format"  # a field of experiment.json, best/config.json and a journal's first line; a file in the state folder
 
 
 class OtherFormat(RequestError):
@@ -20,7 +20,7 @@ class OtherFormat(RequestError):
 
 
 def check_format(number: Any, path: Path) -> None:
-    """Raises OtherFormat unless `number`, the format that `path` records or None if it records none, is `FORMAT`."""
+    """Raises OtherFormat unless `number` is FORMAT; `number` is the format that `path` records, None if it has none."""
     if type(number) is not int or number != FORMAT:
         has = "no format number" if number is None else f"format {str(number)[:20]}"
         raise OtherFormat(

@@ -25,7 +25,7 @@ LONG = 10_000  # if a report is too long for a line, a note replaces each metric
 class Journal:
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening removes an incomplete last line. If a line is damaged, it copies the journal, then removes all from there.
+    Opening removes an incomplete last line. It also removes a damaged line and all after it, but first copies the file.
 
     Attributes:
         blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.

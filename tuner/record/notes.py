@@ -1,4 +1,4 @@
-"""Tags, notes and the archive mark of an experiment: `notes.json` in its folder, which no search reads."""
+"""Tags, notes and the archive mark of an experiment: `notes.json` in its folder. No search reads this file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, parsed
 
 FILE = "notes.json"
-MOST_FILE = 64 << 10  # bytes of the file; the longest notes and tags take 30 kB
-MOST_CHARS = 2000  # maximum characters of the notes, which the list of experiments shows
+MOST_FILE = 64 << 10  # maximum bytes of the file; the longest notes and tags take 34 kB
+MOST_CHARS = 2000  # maximum characters of the notes; the list of experiments shows them
 MOST_TAGS = 20
 TAG = re.compile(r"[\w.+/-]{1,40}")
 
@@ -46,7 +46,7 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Notes:
-    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged."""
+    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged or unreadable."""
     try:
         fields: Any = parsed(bytes_in(folder, FILE, MOST_FILE))
         tags = fields.get("tags", [])

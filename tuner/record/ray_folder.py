@@ -1,4 +1,4 @@
-"""Reads folders that plain Ray Tune wrote, without their pickles; none of the files says which metric was optimised."""
+"""Reads folders that plain Ray Tune wrote. Only their pickles, which are not read, say which metric was optimised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.events import MOST_ID, MOST_TIME, Event, is_trial_id
 from tuner.record.reading import Hold
 from tuner.record.records import Folding, TrialRecord, finite
-from tuner.record.report_keys import RAY_KEYS
+from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import Experiment
 from tuner.spec.option_values import MOST_EPOCHS
@@ -43,7 +43,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists the files that `read_ray` may read, without trials' links; raises RequestError for too many entries."""
+    """Lists files for `read_ray`, but no links among or in trials' folders; RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -58,7 +58,7 @@ def ray_files_in(folder: Path) -> list[Path]:
 
 
 def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment, dict[str, Any], Folding]:
-    """Returns the experiment, whose metric and mode are `guessed`, its facts, and its trials.
+    """Returns the experiment, its facts, and its trials; `guessed` supplies the experiment's metric and mode.
 
     Before it parses a file, it calls `hold` with the estimated bytes of memory of all files up to this one. A file that
     is too large or damaged raises a RequestError, except experiment_state-*.json, which is then ignored.
@@ -102,8 +102,8 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
         max_epochs=max((r.epoch for t in trials for r in t.reports), default=1),
     )
     notice = (
-        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded; that {metric} is what was "
-        f"optimised, and {mode} is best, is a guess by its name."
+        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded. {metric} was probably "
+        f"optimised, and {mode} is best: tuner guesses both from the name."
     )
     return experiment, {"foreign": True, "created": folding.sessions[0].begun, "data": {"notice": notice}}, folding
 
@@ -151,7 +151,7 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
             time = max(time, reported - took)
             events.append({"event": "trial_started", "time": time, **start, **config})
         time = max(time, reported)
-        if (epoch := _within(row.get("training_iteration"), MOST_EPOCHS)) is not None:
+        if (epoch := _within(row.get(EPOCH), MOST_EPOCHS)) is not None:
             metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
             events.append({"event": "report", "time": time, "epoch": int(epoch), "metrics": metrics})
     for line in error.strip()[-2000:].splitlines()[-1:]:

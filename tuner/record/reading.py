@@ -1,4 +1,4 @@
-"""Reads a journal: `read` all of it, `follow` its growth, `scan` it up to a damaged line; `Reading` makes records."""
+"""Reads a journal: `read` reads all, `follow` also new lines, `scan` up to a damaged line; `Reading` makes records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 
-# A reader calls a Hold with the total bytes of memory that it is about to use; the Hold's RequestError forbids this.
+# A reader calls a Hold with the total bytes of memory that it is about to use; a RequestError of the Hold forbids it.
 Hold = Callable[[int], None]
 
 
@@ -38,7 +38,7 @@ class Lines:
         self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
-        """Passes new complete lines to `prepare`, then yields their events. Raises OtherFormat and Damaged."""
+        """Passes each chunk of new whole lines to `prepare`, then yields its events; raises OtherFormat or Damaged."""
         file.seek(self.size)
         try:
             for lines in lines_of(file):
@@ -80,7 +80,7 @@ def read(path: Path) -> list[Event]:
 
 
 def follow(path: Path, *, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False) -> Iterator[Event]:
-    """Yields events as they are appended; ends after a final `experiment_finished`, or once `gone` returns True."""
+    """Yields all events, then each new one; ends after a final `experiment_finished`, or once `gone` returns True."""
     lines = Lines(path)
     try:
         file = open_in(path.parent, path.name)

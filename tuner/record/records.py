@@ -19,7 +19,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kept(function: Function) -> Function:
     """Caches a function's result inside the record that is its first argument; callers must not change the result.
 
-    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it does so after each event.
+    Without the cache the dashboard takes 1.2 s to draw 10,000 trials, and it draws them again after each event.
     """
 
     @wraps(function)
@@ -34,7 +34,7 @@ def kept(function: Function) -> Function:
 
 
 class Session(NamedTuple):
-    """One run of a search, up to its end or the next resume: its start in unix seconds, and seconds of earlier runs."""
+    """One run of a search, up to its end or the next resume: the start in unix seconds, and earlier runs' seconds."""
 
     begun: float
     before_s: float
@@ -121,7 +121,7 @@ class TrialRecord:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last report; 0 without reports."""
+        """The epoch of the last of `reports`, where a repeated epoch keeps its place; 0 without reports."""
         return self.reports[-1].epoch if self.reports else 0
 
     def last(self, metric: str) -> Any:
@@ -185,7 +185,7 @@ MOST_CHANGED = 1000  # maximum characters of a reason in `search["changed"]`
 
 
 class Folding:
-    """Builds the records event by event; rebuilds only the records of trials that have new events."""
+    """Builds the records event by event; rebuilds only the records that events have changed."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}

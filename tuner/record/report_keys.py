@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+EPOCH = "training_iteration"
 # Keys that Ray may add to a report. The journal and the views of Ray's own folders leave them out.
 RAY_KEYS = frozenset(
     "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
@@ -11,7 +12,7 @@ RAY_KEYS = frozenset(
 GROWTH = {"rss_growth_bytes": "resident memory", "gpu_memory_growth_bytes": "GPU memory"}
 USAGE = frozenset({"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes", "gpu_memory_peak_bytes", *GROWTH})
 SPEED = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
-# True in the last report of a function that has returned. The scheduler need not judge it: the trial has ended.
+# True in a report made from what a function returned, its last. The trial has ended, so the rules do not judge it.
 FINAL = "final_report"
 # While the disk has no room for a checkpoint, the trial sends only this key, with the reason. That is no report.
 WAITS = "waits_for_disk"

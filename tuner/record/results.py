@@ -34,7 +34,7 @@ class ExperimentRecord:
     """An experiment, read from its folder.
 
     Attributes:
-        state: running, finished, interrupted or failed; `reason` says why the search ended before all its trials had.
+        state: running, finished, interrupted or failed; `reason` says why the search ended before all trials did.
         refused: whether the search ended because its request was wrong.
         out_of_time: whether its time budget ended it; `state` is then finished.
         changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
@@ -160,7 +160,7 @@ def load(folder: Path) -> ExperimentRecord:
 
 
 class Following:
-    """Reads one experiment's folder repeatedly: new lines of its journal (of `most_bytes` at most), or Ray's files."""
+    """Reads one experiment's folder repeatedly: new lines of a journal of `most_bytes` at most, or Ray's files."""
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder

@@ -17,13 +17,13 @@ from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
-BEGUN = "begun"  # this fact says that the journal has had an event: if the journal is then empty, it was lost
+BEGUN = "begun"  # this fact says that the journal has had an event, so an empty or missing journal was lost
 MOST_NAMES = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
 def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any]) -> None:
-    """Writes experiment.json and its copy: all options, and the facts (space, data)."""
+    """Writes experiment.json and its copy: all options, and the facts, such as the space and package versions."""
     document = {FIELD: FORMAT, "options": dataclasses.asdict(experiment), **facts}
     text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
     for name in (FILE, COPY):
@@ -35,7 +35,7 @@ def damaged_experiment(folder: Path, error: Exception) -> RequestError:
 
 
 def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
-    """Returns the experiment and its facts from experiment.json or its copy; raises RequestError or OtherFormat."""
+    """Returns the experiment and its facts from experiment.json, or with a warning from its copy; else RequestError."""
     path, copy = folder / FILE, folder / COPY
     other: OtherFormat | None = None
     try:
@@ -95,7 +95,7 @@ def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:
 
 
 def no_experiment(folder: Path) -> str:
-    """Returns the error text for a missing experiment: the searched folder, and a similar name or the newest names."""
+    """Returns the error text for a missing experiment: the parent folder, and a similar name or the newest names."""
     parent = folder.parent.absolute()
     if not parent.is_dir():
         moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"

@@ -1,6 +1,6 @@
 """Summarises the trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-Reads no files and no clock. A summary of 10,000 trials of ten reports takes a third of a second. A summary that takes
+Reads no files and no clock. A summary of 10,000 trials with ten reports each takes 0.3 s. A summary that takes
 over an earlier one recomputes only the parts that depend on changed trials, in 20 ms.
 """
 
@@ -65,7 +65,7 @@ class WorkerSpan(NamedTuple):
 
 
 class RungSummary(NamedTuple):
-    """How many trials reached a bracket's rung, and how many of them last continued, stopped or paused there.
+    """How many trials reached a bracket's rung, and how many continued, stopped or paused by their latest decision.
 
     `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
     is the last cutoff used: that of the decision that saw the most trials.
@@ -83,7 +83,7 @@ class RungSummary(NamedTuple):
 
 
 class SearchStats:
-    """The summary of a search's trials, which callers must not change; a refused search has no ranking or history."""
+    """Summarises a search's trials; callers must not change the values. A refused search has no ranking or history."""
 
     def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
         self.trials = trials
@@ -133,7 +133,7 @@ class SearchStats:
 
     @cached_property
     def epochs(self) -> int:
-        """Number of epochs that all trials have trained, each counted once."""
+        """Sum of the epochs of all trials; an epoch that a trial trained again counts once."""
         return sum(self.by_trial(getattr, "last_epoch"))
 
     @property
@@ -230,7 +230,7 @@ class SearchStats:
 
     @cached_property
     def rungs(self) -> list[RungSummary]:
-        """The rungs that a trial reached, ordered by band, bracket and rung."""
+        """The rungs that at least one trial reached, ordered by band, bracket and rung."""
         by_trial = self.by_trial(_at_rungs)
         keys = {key for at_rungs in by_trial for key in at_rungs}
         for key in keys - self._rungs.keys():

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.record.report_keys import SPEED, USAGE
 
-MOST_NAME = 200  # maximum characters of a nested name: a million values under a long name would each repeat the name
+MOST_NAME = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
 
 
 def counted(count: int, noun: str) -> str:
@@ -39,7 +39,7 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the items of `flat` one by one: a config may have a million, and a caller needs only the first few."""
+    """Yields the items of `flat` one by one, because a caller may need only the first few of a million."""
     levels = [("", iter(config.items()))]  # a stack instead of recursion: a value may be nested hundreds of levels
     while levels:
         above, items = levels[-1]

@@ -1,6 +1,6 @@
 """The stopping rules, one per file: each gets the reported values of trials and returns decisions with reasons.
 
-The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same objects.
+The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same classes.
 """
 
 from tuner.rules.hyperband import HyperBand

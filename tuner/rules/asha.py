@@ -17,7 +17,7 @@ from tuner.spec.experiment import Experiment
 
 
 class Asha(Rule):
-    """Stops a trial at a rung if its value is worse than a percentile of the values that earlier trials had there.
+    """Stops a trial at a rung if its value is worse than a percentile of the values of trials that reached it before.
 
     Each further bracket has its first rung later. A trial's bracket is drawn at random, seeded by (seed, trial).
     """
@@ -63,7 +63,7 @@ class Asha(Rule):
 
     def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         if value is not None:
-            self.judge(trial, epoch, value)  # as in Ray, a completed trial's last value counts at a rung
+            self.judge(trial, epoch, value)  # as in Ray, an ended trial's last value counts at a rung
         return []
 
 
@@ -81,7 +81,7 @@ def cutoff(rewards: Sequence[float], factor: float) -> float | None:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns what `np.percentile` (`_lerp`) returns, bit for bit, but without a sort: the values are ascending."""
+    """Returns the `np.percentile` of ascending values without a sort, bit for bit as numpy (`_lerp`) computes it."""
     rank = (len(ordered) - 1) * (percent / 100)
     low = math.floor(rank)
     a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], rank - low

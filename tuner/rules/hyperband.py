@@ -51,11 +51,11 @@ def next_rung(rung: int, reduction_factor: float, max_epochs: int) -> int:
 
 
 class HyperBand(Rule):
-    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best.
+    """Pauses trials at a rung until all live trials of their bracket are there; stops the worse, at the last rung all.
 
     A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
     `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
-    values of a whole bracket. A halved bracket then takes no more trials: they would train alone to a late rung.
+    values of a whole bracket. Once full or halved, it takes no more trials: they would train alone to a late rung.
     """
 
     def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:
@@ -104,7 +104,7 @@ class HyperBand(Rule):
     def _settled(self, bracket: _Bracket, trial: int | None) -> Decisions:
         """Halves or ends a bracket if all its live trials have reached the rung.
 
-        As in Ray, a bracket without live trials is also halved: trials that join afterwards start at a later rung.
+        As in Ray, a bracket without live trials is also halved: later trials are first compared at its next rung.
         `trial` has reported or ended; it is None if no trial runs and no setting is left.
         """
         if not bracket.live.keys() <= bracket.waiting:
@@ -126,7 +126,7 @@ class HyperBand(Rule):
         cutoff = self._sign * values[good[0]]
         at, others = f"of its bracket at rung {rung_id[0]}", len(worst_first) - 1
         best = f"the best {len(good)} of the {trials(others + 1)} {at}"
-        missed = f"is not among {best}; the worst of them has {cutoff:.6g}"
+        missed = f"is not among {best}; the worst of these {len(good)} has {cutoff:.6g}"
         kept = f"is among {best}" if others else f"is the only one {at}"
         for trial in bad:
             bracket.leave(trial)
@@ -138,7 +138,7 @@ class HyperBand(Rule):
         return decided
 
     def _finish(self, bracket: _Bracket, reported: int | None) -> Decisions:
-        """Stops the trials at the last rung. As in Ray, the trial that has just reported leaves when it has ended."""
+        """Stops the trials at the last rung. As in Ray, the trial `reported` leaves the bracket only after its end."""
         last = [trial for trial in bracket.live if trial not in bracket.stopped]
         reason = f"its bracket has ended at rung {bracket.rung}"
         for trial in last:
@@ -153,7 +153,7 @@ class HyperBand(Rule):
 class _Bracket:
     band: int
     number: int
-    size: int  # maximum number of trials
+    size: int  # maximum number of live trials
     rung: int  # epoch of the next rung
     halvings: int  # how often it will still be halved
     live: dict[int, float] = field(default_factory=dict)  # running or paused trial -> its loss at the rung

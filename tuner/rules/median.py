@@ -29,7 +29,7 @@ class Median(Rule):
         self._grace = experiment.grace_period
         self._best: dict[int, float] = defaultdict(lambda: math.inf)
         # Trial -> its values from the grace period on. numpy reads an array without a copy: a mean of 10,000 takes
-        # 10 us instead of 400 us. numpy adds in pairs; a running sum would differ in the last digit.
+        # 10 us instead of 400 us. numpy sums pairwise; a running sum would differ in the last digit.
         self._values: dict[int, array[float]] = defaultdict(lambda: array("d"))
         # trial -> epochs in ascending order -> the trial's running mean at the epoch
         self._own: dict[int, dict[int, float]] = defaultdict(dict)
@@ -53,7 +53,7 @@ class Median(Rule):
 
     def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         if value is not None and epoch >= self._grace:
-            self._record(trial, epoch, self._sign * value)  # as in Ray, a completed trial's last result counts twice
+            self._record(trial, epoch, self._sign * value)  # as in Ray, a value already judged counts twice
         return []
 
     def _record(self, trial: int, epoch: int, value: float) -> None:

@@ -45,10 +45,10 @@ MOVED = RuleDecision(reason="continues, because the rungs moved to the length of
 class OwnLength(Rule):
     """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
 
-    When the length grows, a rule with new rungs gets all earlier calls again, so ended trials count at the new rungs.
-    A trial that has passed a new rung is not stopped there.
+    When the length grows, a rule with new rungs gets all calls of `judge` and `ended` again, so ended trials count at
+    the new rungs. A trial that has passed a new rung is not stopped there.
 
-    If the first trial at a rung has no checkpoint, asha replaces asha-promotion: asha stops trials, and pauses none.
+    If the first trial to reach a rung has no checkpoint, asha, which pauses no trial, replaces asha-promotion.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:

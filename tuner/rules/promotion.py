@@ -14,9 +14,9 @@ from tuner.spec.experiment import Experiment
 class Promotion(Rule):
     """Promoting ASHA: pauses a trial at a rung unless it is among the best 1/eta of the trials that reached the rung.
 
-    Each arrival promotes at most one trial, at once. (The paper's algorithm promotes whenever a worker is free.) When
-    no setting is left and no trial runs, the best trial of the highest rung is promoted, until one trial has trained
-    all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
+    Without a checkpoint, the trial stops instead. Each arrival promotes at most one trial, at once. (The paper promotes
+    whenever a worker is free.) When no setting is left and no trial runs, the best paused trial of the highest rung is
+    promoted, until one trial has trained all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
@@ -30,6 +30,7 @@ class Promotion(Rule):
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._completed: set[int] = set()
+        self._stopped: set[int] = set()  # trials without a checkpoint that this rule stopped at a rung
 
     def added(self, trial: int) -> None:
         self._completed.discard(trial)  # a resume may continue a trial that had ended
@@ -56,13 +57,14 @@ class Promotion(Rule):
             why = f"waits at rung {rung.epoch:g} until it is among {self._best} of the trials there"
             return self._decision("pause", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
         rung.leave(trial)
+        self._stopped.add(trial)
         why = f"has no checkpoint to wait with at rung {rung.epoch:g}, not among {self._best} of the trials there"
         return self._decision("stop", trial, rung, f"{why}: {self._missed(trial, rung)}"), others
 
     def ended(self, trial: int, epoch: int, value: Any) -> Decisions:
         self._withdraw(trial)
-        if value is not None:
-            self._completed.add(trial)  # only a trial that was not stopped by this rule has a value here
+        if value is not None and trial not in self._stopped:
+            self._completed.add(trial)
         return []
 
     def idle(self) -> Decisions:
@@ -119,13 +121,13 @@ class Promotion(Rule):
 
 
 class PromotionRung:
-    """A rung of promoting ASHA. Smaller values are better; of equal ones, the earlier. Methods need O(log n) steps."""
+    """A rung of promoting ASHA. Smaller values are better; of equal ones, the first. O(log n) comparisons per call."""
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
         self._of: dict[int, tuple[float, int, int]] = {}  # trial -> (value, order of arrival, trial)
         self._ranked: list[tuple[float, int, int]] = []  # all entries of `_of`, the best first
-        self._waiting: list[tuple[float, int, int]] = []  # entries of trials that are not promoted, best first
+        self._waiting: list[tuple[float, int, int]] = []  # entries of trials that may be promoted, best first
 
     @property
     def num_best(self) -> int:

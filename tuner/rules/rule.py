@@ -17,11 +17,11 @@ class RuleDecision(NamedTuple):
     """A rule's decision on one trial, as the journal records it."""
 
     action: Action = "continue"
-    reason: str = ""  # empty if the rule compares nothing
+    reason: str = ""  # empty if the report leads to no comparison
     rung: int | float | None = None  # the epoch of the comparison; None if the rule compares nothing at this report
     bracket: int | None = None  # the rung's bracket; with hyperband and bohb its number in its band
     band: int | None = None  # the bracket's band; only with hyperband and bohb
-    cutoff: float | None = None  # value that the trial had to reach, with the metric's own sign; None = no cutoff yet
+    cutoff: float | None = None  # value that the trial had to reach, with the metric's own sign; None = no cutoff
     recorded: int = 0  # the number of other trials that have a value at the rung
     compared: float | None = None  # the trial's best value, if the rule compares it instead of the report's value
 
@@ -43,7 +43,7 @@ class Rule:
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
     def added(self, trial: int) -> None:
-        """Adds a trial that the searcher has just suggested, or that a resume continues after its end."""
+        """Adds a trial that the searcher has just suggested, or an ended trial that a resume continues."""
 
     def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         """Decides on a report with a finite value before max_epochs, and on the paused trials that waited for it.
@@ -99,7 +99,7 @@ class Brackets:
         self._seed = experiment.seed
 
     def of(self, trial: int) -> int:
-        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
+        """The trial's bracket; Ray draws the same one if numpy's global stream is seeded with `derived`."""
         if len(self._odds) == 1:
             return 0
         derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]

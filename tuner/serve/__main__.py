@@ -27,12 +27,12 @@ from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections of all clients; MOST_STREAMS of tuner.serve.app is lower
+MOST_CLIENTS = 400  # with more open connections, a new one closes an idle one; MOST_STREAMS of tuner.serve.app is lower
 READER_S = 30  # seconds; a client that reads nothing of its response for this time is disconnected
 GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
 HEAD_BYTES = 64 << 10  # maximum bytes of a request's first line and headers together
 # MOST_PARTS limits the chunks of a request body. uvicorn parses all 256 kB of a read before it serves another client.
-# Each chunk takes 40 us: 600 kB in one-byte chunks took 5 s. A normal body of 16 kB has one or two chunks.
+# Each chunk takes 40 us or more: 100,000 chunks of a byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
 REQUEST_S = 10  # seconds a client has to send a request's headers, from the connection's start or its last response
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         return failed(error)
     except KeyboardInterrupt:
-        return 0  # a signal before uvicorn handles signals; after that, `Server.shutdown` ends the process
+        return 0  # the signal arrived before uvicorn handles signals; later, `Server.shutdown` ends the process
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to; created if missing "
                         "(default: results)")  # fmt: skip
-    parser.add_argument("--host", default="127.0.0.1", help="listening address; one beyond loopback needs TUNER_TOKEN")
+    parser.add_argument("--host", default="127.0.0.1", help="listening address; beyond loopback it needs a token")
     parser.add_argument("--port", type=int, default=8800, help="0 = any free port (default: 8800)")
     group = parser.add_argument_group("searches that the service starts")
     group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265; the cluster's head "
@@ -64,7 +64,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def serve(args: argparse.Namespace, environment_token: str) -> None:
-    """Serves until a signal arrives; raises RequestError if the folder, address or token cannot be used."""
+    """Serves until a signal arrives; raises RequestError if folder or address cannot be used, or a token is missing."""
     # Records contain no reference cycles, but a full garbage collection visits every record. With Python's default
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
@@ -214,7 +214,7 @@ def listen(host: str, port: int) -> socket.socket:
             f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
         ) from None
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, READER_S * 1000)  # accepted sockets inherit it
-    # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, a response may wait 40 ms for an ACK.
+    # asyncio sets TCP_NODELAY only on sockets made with IPPROTO_TCP. Without it, a response may wait 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

@@ -35,7 +35,7 @@ from tuner.spec.spaces import list_spaces
 MOST_DOWNLOADS = 20  # files that are sent at once
 CHUNK_BYTES = 256 << 10
 MOST_CHECKS = 4  # requests that are checked at once; each check is a process that imports ray and torch
-MOST_COUNTED = 4  # folders whose files are counted at once, because that may take seconds
+MOST_COUNTED = 4  # folders whose files may be counted at the same time; counting one may take seconds
 ONE = "/api/experiments/{name}"
 _saving = threading.Lock()  # notes.json is read, changed and written by one request at a time
 
@@ -106,7 +106,7 @@ class BestFiles:
 class Contents(folders.Size):
     """What an experiment's folder holds; `kept` says why it cannot be renamed or deleted now.
 
-    `files` and `size_bytes` count regular files; `is_whole` is False if the folder has too many to count. `best` lists
+    `files` and `size_bytes` count regular files; `is_whole` is False if some were not counted. `best` lists
     at most 100 files of the best model.
     """
 
@@ -144,7 +144,7 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
         return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
-    def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
+    def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from the fields of Options
         """Queues a search; it starts when it is first in the queue and one of its trials fits the free resources."""
         return answer(served.one(served.searches.start(asked).name), 202)
 
@@ -189,16 +189,16 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.post(f"{ONE}/rename", responses={200: {"model": Summary}})
     def rename(name: str, asked: NewName) -> Response:
-        """Renames an experiment and its folder, unless it is queued or running."""
+        """Renames an experiment and its folder, unless it is queued, running, or a working copy of an object store."""
         new, (pattern, allowed) = asked.name, NAMES["name"]
         if not re.fullmatch(pattern, new, re.ASCII) or new == LATEST:
             raise RequestError(f"name {new!r}: must be {allowed}, and not {LATEST}")
         path, (_, busy) = served.reader.folder(name), state_of(name)
         if new == name:
             return answer(served.one(name))
-        with suppress(RequestError):  # the experiment is damaged
+        with suppress(RequestError):  # a damaged experiment can be renamed, too
             if is_uri(load_experiment(path)[0].results):
-                busy = f"{name} is a working copy of an object store, where it would keep its name"
+                busy = f"{name} is a copy from an object store, and the original would keep its name"
         if busy or served.search(new):
             raise Refused(409, busy or f"{new} already exists; give another name")
         with served.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):
@@ -211,7 +211,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
     def delete(name: str) -> Response:
         """Deletes an experiment and its folder for ever, unless it is queued or running."""
         path = served.folder(name)
-        if path is None:  # its search is in the service's queue, and has no folder yet
+        if path is None:  # its search is queued, or ended before it made a folder
             if os.path.lexists(served.reader.root / name):
                 raise NotThere("that experiment is a link, and links are not followed")
             with served.idle(name):
@@ -226,7 +226,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
             return answer(Deleted(name, folders.remove(opened, aside)))
 
     def state_of(name: str) -> tuple[Summary | None, str]:
-        """Returns an experiment's summary (None if damaged), and why it may not be changed: it is queued or running."""
+        """Returns an experiment's summary (None if damaged), and why it cannot be changed while queued or running."""
         try:
             summary = served.one(name)
         except (NotYet, NotThere):

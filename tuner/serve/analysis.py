@@ -68,7 +68,7 @@ class FigureAnswer:
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """The audit's `result` so far (None before an audit); the shell `command` that begins or continues it, or empty."""
+    """The audit's `result` so far (None without audit or winner); the shell `command` that runs it, or empty."""
 
     result: AuditResult | None
     command: str
@@ -100,7 +100,7 @@ ANALYSES: dict[str, Callable[..., Any]] = {
 class Analyser:
     """Computes analyses of experiments' folders; keeps the records of the last folder.
 
-    It also keeps the last response about importance: its random forests take seconds, and the page requests it often.
+    It also keeps the last response about importance, because random forests take seconds and the page asks often.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class AnalysisWorker:
     def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
         """Sends a request to the process; returns the status and text of its response.
 
-        Ends the process and raises TimeoutError if the client has disconnected or the time is over, and EOFError or
+        Ends the process and raises TimeoutError if nobody waits for the response or the time is over; EOFError or
         OSError if the process has crashed. The next request starts another process.
         """
         until = time.monotonic() + self._most_s
@@ -233,7 +233,7 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
     worker = AnalysisWorker()
 
     async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
-        """Computes an expensive response in the child process, or here if a queued search has no folder yet."""
+        """Computes an expensive response in the child process, or here if the search has no folder yet."""
         folder = await asyncio.to_thread(served.folder, name)
         if folder is None:
             return answer(ANALYSES[analysis](served.view(name).record, **choices))  # its record is empty

@@ -1,7 +1,7 @@
 """Writes the API's responses as JSON of at most about MOST_BYTES each; limits the memory of responses not yet sent.
 
-A longer response leaves out the last rows of a list (`left_out` counts them), the ends of a row's long values, and
-figures. A figure that is left out is replaced by an empty figure that shows why.
+If a response would be too long, it leaves out the last rows of lists (`left_out` counts them) and figures; an empty
+figure that shows why replaces each figure left out. A row above MOST_ROW is shortened.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MOST_SENT = 256 << 20  # bytes of all responses that are being sent; responses o
 MOST_WRITTEN = 4  # responses encoded at once; each is in memory twice, and under the GIL more threads gain nothing
 CUTS = (4000, 400, 40, 4)  # each limits both a text's characters and a list's items; tried in turn until a row fits
 MOST_LEVELS = 6  # levels of lists and dicts in a shortened row
-RETRY_S = 1  # seconds after which a client should repeat a request that got 503
-PIECE_BYTES = 64 << 10  # bytes sent at once; for a client that does not read, no larger copy waits in memory
+RETRY_S = 1  # seconds after which a client should repeat a request that `later` answered
+PIECE_BYTES = 64 << 10  # bytes sent at once; for a client that does not read, a copy of about this size waits in memory
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 # _ESCAPED matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")
@@ -46,9 +46,9 @@ class Refused(RequestError):
 
 
 class BoundedResponse(Response):
-    """A JSON response, sent in pieces; becomes a 503 if all responses being sent would together exceed MOST_SENT."""
+    """A JSON response, sent in pieces. Above PIECE_BYTES, it becomes a 503 while MOST_SENT has no room for it."""
 
-    _sent = 0  # bytes of all responses that are being sent; only the event loop's thread changes it
+    _sent = 0  # bytes of the responses above PIECE_BYTES that are being sent; only the event loop's thread changes it
 
     def __init__(self, content: bytes, status: int = 200) -> None:
         super().__init__(content, status, media_type="application/json")
@@ -70,7 +70,7 @@ class BoundedResponse(Response):
 
 
 def at_most(most: int, what: str) -> Any:
-    """Returns a FastAPI dependency: while it answers `most` requests, it refuses further ones with a 503."""
+    """Returns a dependency for FastAPI routes: while `most` of their requests are being answered, others get a 503."""
     number = 0
 
     async def counted() -> AsyncIterator[None]:  # async: it runs in the event loop's one thread
@@ -139,13 +139,13 @@ def text_of(row: Any, figures: Mapping[str, bytes] | None = None, **rows: Iterab
 
 
 def figure_text(figure: dict[str, Any] | None) -> bytes:
-    """Encodes a figure as JSON; returns empty bytes for None."""
+    """Encodes a figure as JSON; an empty one replaces a figure above MOST_BYTES. Returns empty bytes for None."""
     with _writing:
         return _within(to_json(figure), MOST_BYTES) if figure else b""
 
 
 def figures_text(figures: Mapping[str, bytes], most: int) -> bytes:
-    """Returns figures as one JSON object of at most about `most` bytes; leaves out figures with an empty text."""
+    """Returns one JSON object of at most about `most` bytes; omits empty texts, and empties figures that do not fit."""
     texts = {}
     for name, text in figures.items():
         if text:
@@ -162,7 +162,7 @@ def _within(text: bytes, most: int) -> bytes:
     """Returns a figure's text, or an empty figure that says why if the text has more than `most` bytes."""
     if len(text) <= most:
         return text
-    reason = f"left out: this figure has {len(text):,} bytes; a response has at most {MOST_BYTES:,}"
+    reason = f"left out: this figure of {len(text):,} bytes does not fit; a response has at most {MOST_BYTES:,} bytes"
     return to_json(empty_figure(reason))
 
 
@@ -173,7 +173,7 @@ def _field_text(value: Any) -> bytes:
 
 
 def _short_text(value: Any, most: int) -> bytes:
-    """Encodes a value as JSON; if that has more than `most` bytes, cuts the value's long texts and lists."""
+    """Encodes a value as JSON; if that has more than `most` bytes, cuts the value's long texts, lists and dicts."""
     text = _json_text(value)
     for cut in CUTS:
         if len(text) <= most:
@@ -194,7 +194,7 @@ def _json_text(value: Any) -> bytes:
 
 
 def _cut(value: Any, most: int, levels: int = MOST_LEVELS) -> Any:
-    """Returns a copy with at most `most` characters of each text and `most` items of each list."""
+    """Returns a copy with at most `most` characters per text, `most` items per list or dict, and `levels` levels."""
     if isinstance(value, str) and len(value) > most:
         return f"{value[:most]}... ({len(value):,} characters)"
     if dataclasses.is_dataclass(value):

@@ -40,7 +40,7 @@ MOST_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file five times a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="first rows to skip")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="send only journal lines after this line number")]
-Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
+Since = Annotated[int, Query(ge=0, le=10**12, description="only rows of trials that changed after this journal line")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="maximum rows to send")]
 Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
@@ -54,7 +54,7 @@ class Refusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
-        400: "the body is no JSON", 401: "no token", 403: "another site sent the request", 404: "no such experiment",
+        400: "undecodable body", 401: "no valid token", 403: "another site sent the request", 404: "no such experiment",
         409: "not possible in the experiment's current state", 413: "the body is too long",
         422: "a wrong value, or damaged files", 429: "too many wrong tokens", 503: "too busy, or cannot start searches",
     }.items()
@@ -71,7 +71,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Experiments:
-    """The requested experiments, out of `total`: first queued searches, then the others from newest to oldest.
+    """The requested experiments, out of `total`: first searches that have no folder yet, then the others, newest first.
 
     `left_out` counts requested experiments that did not fit into the response; request them with a larger offset.
     """
@@ -93,7 +93,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the requested decisions, out of `total`; `left_out` counts rungs and decisions that do not fit."""
+    """The rungs, and the requested ones of `total` decisions; `left_out` counts rungs and decisions that do not fit."""
 
     rungs: list[tables.RungRow]
     total: int
@@ -111,12 +111,12 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
+    """Rows of trials that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
 
-    `since` is 0 if the request named no line or a line beyond the journal's end. The decision with the smallest margin
-    is then first; else decisions are in the order of the trials. `rungs` has all rungs; `num_trials` and
-    `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. `value_choices` lists the
-    values by which figures can compare trials; the default is `value_default`. `left_out` counts rows that did not fit.
+    `since` is 0 if the request named no line or a line beyond the journal's end. Decisions are then sorted by margin,
+    the smallest first; else they are in the order of the trials. `rungs` has the rungs that trials reached, and
+    `num_trials` and `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. Figures
+    can compare trials by any of `value_choices`; default: `value_default`. `left_out` counts rows that did not fit.
     """
 
     summary: Summary
@@ -175,7 +175,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
-        """Lists the experiments: first those that wait to be started, then the others from newest to oldest."""
+        """Lists the experiments: first searches that have no folder yet, then the others, newest first."""
         total, rows = served.rows(offset, limit)
         return answer(Experiments(str(served.reader.root), total), experiments=rows)
 

@@ -1,4 +1,4 @@
-"""A client of the service, which needs only the standard library.
+"""A client of the service. The client needs only the standard library.
 
 Example: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`.
 """
@@ -36,7 +36,7 @@ class Client:
         url: the address that `tuner.serve` prints.
         token: needed to change something, and for every request to a service beyond loopback; default: TUNER_TOKEN of
             the environment. A service that was started without a token prints the path of its token's file.
-        timeout_s: seconds to wait for the service's next bytes; to check a search, the service imports torch.
+        timeout_s: seconds to wait for the service's next bytes; checking a search takes long, because it imports torch.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -48,7 +48,7 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Returns the experiments' summaries, at most 10,000: first queued searches, then the newest first."""
+        """Returns at most 10,000 experiments' summaries: searches without a folder, then the others, newest first."""
         return list(self._get("/api/experiments")["experiments"])
 
     def get(self, name: str) -> Row:
@@ -69,7 +69,7 @@ class Client:
         return self._get(_path(name, "/rungs"))
 
     def compare(self, *names: str) -> Row:
-        """Compares experiments by costs, Plotly figures, options and parameters; waits until the service read all."""
+        """Compares experiments: costs, Plotly figures, options and parameters; waits until the service has read all."""
         query = urlencode({"name": names}, doseq=True)
         while True:
             found = self._get(f"/api/compare?{query}")
@@ -85,11 +85,11 @@ class Client:
                     yield json.loads(line.removeprefix(b"data: "))
 
     def start(self, space: str, **options: Any) -> Row:
-        """Queues a new search and returns its summary; options are named as on the command line: `num_samples=20`."""
+        """Queues a new search; returns its summary. `options` are options of `tuner.run`, such as `num_samples=20`."""
         return self._post("/api/experiments", {"space": space, **options})
 
     def stop(self, name: str) -> Row:
-        """Stops a search as Ctrl-C does; returns at once. Call `wait` to wait for its end."""
+        """Stops a search as Ctrl-C does, without waiting for its end (see `wait`). A queued search leaves the queue."""
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:
@@ -123,7 +123,7 @@ class Client:
         return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search neither waits nor runs; returns its summary; raises TimeoutError after `timeout_s`."""
+        """Waits while a search is queued or running; returns its summary; raises TimeoutError after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:
             if time.monotonic() > until:

@@ -82,7 +82,7 @@ class Comparisons:
         self._kept: OrderedDict[str, tuple[Summary, Compared]] = OrderedDict()
 
     def of(self, name: str, until: float) -> tuple[Summary, Compared]:
-        """Returns an experiment's data for comparisons; raises NotYet after `until`, and the errors of `view`."""
+        """Returns an experiment's summary and data; raises NotYet if not read by `until`, and the errors of `view`."""
         unchanged = self._served.reader.unchanged(name) if self._served.folder(name) else None
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:
@@ -110,7 +110,7 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
     ) -> Response:
         """Compares experiments: best value so far, distribution of the values, cost, and differences of their options.
 
-        An experiment that is missing or cannot be read has an `error`; the others are compared.
+        An experiment that is missing, damaged or not read yet has an `error`; the others are compared.
         """
         until = time.monotonic() + COMPARE_S
         rows: list[ComparedRow] = []

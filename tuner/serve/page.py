@@ -37,7 +37,7 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js(request: Request) -> Response:
-        # The script is sent in one piece: in parts it takes 1.4 s longer while the service reads a long journal.
+        # The script is sent in one piece, because parts take 1.4 s longer while the service reads a long journal.
         is_small = "gzip" in request.headers.get("accept-encoding", "")
         headers = {"Cache-Control": "private, max-age=86400", "Vary": "Accept-Encoding"}
         headers |= {"Content-Encoding": "gzip"} if is_small else {}

@@ -28,7 +28,7 @@ REFUSED_AGAIN = "the search would be refused again; start a new one"
 class ServedExperiments:
     """All experiments of the service.
 
-    `asked` has the searches that the service was asked to run; None if it cannot start searches: `problem` says why.
+    `asked` has the searches that the service was asked to run; None if it cannot start any, and `problem` says why.
     """
 
     def __init__(self, reader: ResultsReader, asked: Searches | None, problem: str = "") -> None:
@@ -45,7 +45,7 @@ class ServedExperiments:
         return self.asked.get(name) if self.asked else None
 
     def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Summary]]:
-        """Returns the number of experiments and, lazily, the requested summaries: queued, then from new to old."""
+        """Returns the total and, lazily, the requested rows: searches without folders, then others, newest first."""
         asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
         there = self.reader.summaries()
         names = {summary.name for summary in there}
@@ -94,7 +94,7 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         if state == "starting":
             waits_for, waits_since = search.message, search.submitted or search.since
     elif search and phase in ("stopped", "failed"):
-        # The job ended without writing an end to its journal, so the state in the journal is out of date.
+        # If the journal says running, the job ended without recording its end, so that state is out of date.
         if state in ("running", "queued") or summary.killed:
             state = "interrupted" if phase == "stopped" else "failed"
         message = search.message if phase == "failed" else ""

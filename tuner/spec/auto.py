@@ -31,11 +31,11 @@ GRACE = 1 / 25
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceTraits:
-    """The properties of a space on which the values that replace `auto` depend."""
+    """Properties of a space; the values that replace `auto` depend on them."""
 
     saves_checkpoints: bool  # whether trials save checkpoints, from which paused trials can continue
     searchers: tuple[SearcherName, ...] = ("random",)  # installed ones that can propose every parameter
-    grid_points: int = 1  # trials of the searcher random for each of --num-samples; above 1 with `tune.grid_search`
+    grid_points: int = 1  # trials that searcher random runs for each of --num-samples; above 1 with `tune.grid_search`
     grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 
 

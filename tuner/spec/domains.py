@@ -12,7 +12,7 @@ from tuner.errors.users_code import place_of
 
 LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; all others are ranges
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
-GRID_POINTS = 5  # most values of a numeric range in a grid search; examples of W&B and scikit-learn have 3 to 6
+GRID_POINTS = 5  # maximum values of a numeric range in a grid search; examples of W&B and scikit-learn have 3 to 6
 NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of the range's width; both in logarithms for a log range
 
 
@@ -91,7 +91,7 @@ def is_choice(value: Any) -> bool:
 
 
 def check_domain(domain: Any) -> None:
-    """Raises ValueError if the value is no domain, has no values, has lower >= upper, or is a log range from <= 0."""
+    """Raises ValueError if the value is no domain, has no values, has lower >= upper, or lower <= 0 in a log range."""
     name = kind(domain)
     if name in LISTED and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -116,7 +116,7 @@ def describe(domain: Any) -> dict[str, Any]:
 def checked_value(domain: Any, value: Any, name: str) -> Any:
     """Checks that a domain contains a value, ignoring the step `q`; returns the value as a trial gets it.
 
-    For a choice or a grid, the value may also be a text: "8" becomes 8. Raises ValueError for a value outside it.
+    For a choice or a grid, the value may also be a text: "8" becomes 8. A value outside the domain raises ValueError.
     """
     if (known := kind(domain)) in LISTED:
         values = values_of(domain)
@@ -144,9 +144,9 @@ def values_of(domain: Any) -> list[Any]:
 
 
 def grid_values(domain: Any) -> list[Any]:
-    """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
+    """The values that a grid search tries: those of a choice, or `GRID_POINTS` at evenly spaced positions of a `Range`.
 
-    The points include both ends; equal points count once. Raises ValueError for a domain without bounds.
+    The points include both ends, rounded to `q`; equal points count once. A domain without bounds raises ValueError.
     """
     name = kind(domain)
     if name in LISTED:
@@ -157,7 +157,7 @@ def grid_values(domain: Any) -> list[Any]:
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
-    """The values around `value` in a domain, without `value` itself; numbers are sorted by distance, nearest first.
+    """The values around `value` in a domain, without `value` itself; numbers fewer steps away come first.
 
     In a choice of numbers, the neighbours are the `radius` next smaller and `radius` next larger numbers. In another
     choice, all other values are neighbours. In a range, they lie up to `radius` steps to either side; a step is

@@ -1,7 +1,7 @@
 """Options and Experiment: the options of one search over a space. Their constructors check the values.
 
-`tuner.run` generates the command-line options from the fields of `Options`. A searcher or scheduler of `Options` may be
-`auto`; `Experiment` has the chosen name instead.
+`tuner.run` generates the command-line options from the fields of `Options`. There, the searcher, scheduler, grace
+period and reduction factor may be `auto`; `Experiment` has the chosen values instead.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median",
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
 
-# Searcher -> the schedulers that work with it. pbt changes settings during training, so searchers cannot learn from it.
-# refine waits until the first half of its trials has ended, but hyperband and asha-promotion pause some of these.
+# Searcher -> the schedulers that work with it. pbt changes settings during training, so no searcher can learn from it.
+# refine waits until the first half of its trials has ended; hyperband and asha-promotion would leave some paused.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
@@ -84,7 +84,7 @@ class Options:
     """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it. auto = 1, unless
     --scheduler auto chooses another."""
     reduction_factor: float | Auto = AUTO
-    """Keep 1 in this many trials at each rung; above 1. auto = 2, unless --scheduler auto chooses another."""
+    """Keep 1 in this many trials at each rung; above 1. auto = 2."""
     brackets: int = 1
     """Number of brackets of asha-promotion, at most the number of rungs; each further one has its first rung later."""
     perturbation_interval: int = 0
@@ -306,14 +306,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Options):
-    """The options of one search, as experiment.json stores them: `auto` is replaced by a searcher and a scheduler."""
+    """The options of one search, as experiment.json stores them: no option of `tuner.spec.auto.CHOSEN` is `auto`."""
 
     grace_period: int = 1
     reduction_factor: float = 2
     searcher: SearcherName = "random"
     scheduler: SchedulerName = "asha"
     auto_grace: bool = False
-    """Whether `auto` chose the grace period; then it is lowered if trials end by themselves before --max-epochs."""
+    """Whether --scheduler auto chose the grace period, which shrinks if trials end by themselves before max_epochs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -329,7 +329,7 @@ class Experiment(Options):
             raise RequestError(f"--num-samples 0: {which} needs the number of trials; give 1 or more")
         factor = self.reduction_factor
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
-        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # no list: it could be huge
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # without a list, which could be huge
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
             raise RequestError(
@@ -344,7 +344,7 @@ class Experiment(Options):
             )
 
     def rungs(self) -> list[int]:
-        """Returns the epochs of ASHA's rungs, including a rung at --max-epochs, where no trial is compared."""
+        """Returns the epochs of ASHA's rungs, including any rung at --max-epochs, where no trial is compared."""
         # A rung may lie between two epochs: trials reach it at the later epoch, so two close rungs may share an epoch.
         epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
         return list(dict.fromkeys(map(math.ceil, epochs)))

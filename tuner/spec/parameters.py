@@ -1,6 +1,6 @@
 """Splits declared parameters into searched ones and constants, and encodes conditional ones for searchers.
 
-A parameter is conditional if it is a `tune.choice` of dictionaries that declare domains of their own:
+A parameter is conditional if it is a `tune.choice` with at least one dictionary that declares domains of its own:
 `"optimizer": tune.choice([{"name": "sgd", "momentum": tune.uniform(0, 0.99)}, {"name": "adam"}])`.
 A trial's config has only the chosen dictionary. A searcher proposes the name of the chosen dictionary (a branch), and
 a value for each domain of every branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The
@@ -75,7 +75,7 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 
 def encode(params: Params) -> Setting:
-    """The searched parameters as searchers get them: a conditional one has a choice of its branch, and all branches."""
+    """Encodes searched parameters for searchers; a conditional one becomes a choice of branch and encoded branches."""
     from ray import tune
 
     encoded: Setting = {}

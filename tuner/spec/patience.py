@@ -1,4 +1,4 @@
-"""If the user's code takes long before the first trial, prints to stderr which line runs; limits the code's output."""
+"""Says on stderr that a step before the first trial takes long and which user code runs; limits that code's output."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ BUSY = 2.0  # load per core from which a machine is called busy: everything take
 
 @contextlib.contextmanager
 def patience(doing: str | Callable[[], str], hint: str = "") -> Iterator[None]:
-    """Prints, FIRST_S seconds after the `with` block began and then ever more rarely, which line of user code runs.
+    """Prints `doing` and the line of user code, first after FIRST_S seconds, then ever more rarely; limits output.
 
-    `doing` names what takes long, such as `reading the data`; `hint` ends the text with what the user may do. While an
+    `doing` names what takes long, such as `reading the data`; `hint` adds what the user may do. While an
     installed package is imported, nothing is printed before IMPORTS_S seconds, and the hint is left out.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()

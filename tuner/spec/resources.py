@@ -25,7 +25,7 @@ class Resources:
     split: bool = False  # whether separate worker processes train, and the trial's own process waits for them
 
     def bundles(self) -> list[dict[str, float]]:
-        """The bundles of a trial's placement group; the first, of its own process, is empty if it waits for workers."""
+        """The bundles of a trial's placement group; the first is empty if the trial's own process waits for workers."""
         amounts = {"CPU": self.cpus / self.workers, "GPU": self.gpus / self.workers}
         bundle = {name: amount for name, amount in amounts.items() if amount}
         return [{}, *[bundle] * self.workers] if self.split else [bundle]
@@ -34,11 +34,11 @@ class Resources:
         return self.concurrent * (self.workers + 1 if self.split else 1)
 
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many trials fit on the nodes (name -> amount) at once; a trial's workers may be on several nodes."""
+        """How many trials fit on the nodes (resource -> amount) at once; a trial's workers may be on several nodes."""
         return self.num_bundles(nodes) // (self.workers if self.split else 1)
 
     def num_bundles(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many bundles of such trials fit on the nodes at once; empty bundles are not counted."""
+        """How many bundles of trials with these resources fit on the nodes at once; empty bundles are not counted."""
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:
@@ -56,7 +56,7 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
 
 
 def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:
-    """The resources of a trial on `nodes` (resource -> amount), which run already or may be added by an autoscaler.
+    """The resources of a trial on `nodes` (resource -> amount): nodes that run, and nodes that an autoscaler may add.
 
     Raises RequestError for a trial that does not fit: Ray would silently leave it pending. With --address and
     --max-concurrent-trials no trial is refused, because an autoscaler may add nodes of unknown size.
@@ -106,7 +106,7 @@ def _refusal(experiment: Options, trial: Resources, nodes: Sequence[Mapping[str,
 
 
 def why_no_gpu() -> str:
-    """Why a machine's GPU cannot be used, if that is known; else an empty text."""
+    """Why this machine's GPU cannot be used, if that is known; else an empty text."""
     if sys.platform == "darwin":
         return "Apple's GPU is not supported: Ray gives trials no share of it, and it has no float64"
     return trouble()

@@ -1,8 +1,10 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script in one of four ways: as the value of the option of the same name (argparse, click), in
-place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in the
-dictionary that `script` returns, or from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
+A parameter can reach the script in four ways:
+1. as the value of the option or argument of the same name (argparse, click);
+2. in place of a constant that the script, or a module beside it, assigns to a variable, argument or key of that name;
+3. in the dictionary that `script` returns;
+4. from an object of `tuner.integrations.wandb` or `tuner.integrations.optuna`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tuner.spec import script_text
 from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
 
-# Package with a Trainer -> the module that reports its epochs, by name, because these modules import `tuner.spec`.
+# Package with a Trainer -> name of the module that reports its epochs; importing the module here would be a cycle.
 LIGHTNING = "tuner.integrations.lightning"
 TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -34,7 +36,7 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
 class Ended(BaseException):
-    """Ends a trial's script before code that needs the results of many trials; the worker then reports `value`."""
+    """Ends a trial's script before code that needs many trials' results; the worker reports `value` if not None."""
 
     def __init__(self, value: Any = None) -> None:
         super().__init__("the trial has ended")
@@ -61,7 +63,7 @@ class Trial:
     reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
-    at_end: Callable[[], None] | None = None  # called if the script ends without an error
+    at_end: Callable[[], None] | None = None  # called at the script's end, unless an error or `sys.exit` ended it
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -71,9 +73,9 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     the script runs without tuner. The script reports with `ray.tune.report`.
 
     Args:
-        params: name -> Ray domain or constant, as in `Space`. A name must be that of a command-line option, or of
-            a variable, argument or dictionary key to which the script gives a constant.
-        options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
+        params: name -> Ray domain or constant, as in `Space`. Unless the script uses the returned dict, W&B or Optuna,
+            a name must be that of a command-line option, or of a variable, argument or key with a constant value.
+        options: other fields of `Space`, such as `metric`. A trial ends at report number `max_epochs`, by default 1000.
     """
     if trial := running():
         trial.read = True
@@ -88,7 +90,8 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
     script_text.check_reports(text, path)
-    space = Space(params=params, train=train, **(script_text.of_study(text, path) | options))
+    fields = {"max_epochs": script_text.MOST_REPORTS, **script_text.of_study(text, path), **options}
+    space = Space(params=params, train=train, **fields)
     script_text.check_options(text, path, params)
     script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
     return space
@@ -139,7 +142,7 @@ def _replace(stack: contextlib.ExitStack, owner: Any, **values: Any) -> None:
 
 
 def _into_argparse(trial: Trial) -> None:
-    """Makes each parameter the default of the options and arguments of the same name, in every argparse parser."""
+    """Makes each parameter the default of argparse's options and arguments of its name; its errors raise ValueError."""
     config, original = trial.config, argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
@@ -194,7 +197,7 @@ class Script:
         return {name: words[name] for name in names if name in words}
 
     def check_reporting(self, metric: str) -> None:
-        """Raises RequestError if no Python file of the folder mentions a function or library that reports."""
+        """Raises RequestError unless a Python file of the folder or a subfolder mentions something that reports."""
         folder = Path(self.path).parent
         texts = [self.source, *python_files(folder).values(), *python_files(folder, "*/*.py").values()]
         if not any(word in text for text in texts for word in REPORTING):
@@ -208,9 +211,9 @@ class Script:
         return {file: text for file, text in python_files(path.parent).items() if file != path}
 
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
-        """Returns, by file, the constants that parameters replace in the script and in the modules beside it.
+        """Returns, by file, the constants that parameters replace in the script and in imported modules beside it.
 
-        An option takes precedence over constants, and a constant of the script over those of a module.
+        An option takes precedence over constants of its file and of modules, and the script's constant over a module's.
         """
         modules = imported_by(self.source, self._beside())
         own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())
@@ -240,7 +243,7 @@ class Script:
             own.run(config, module.__dict__)
 
     def _trainers(self) -> set[str]:
-        """Returns the modules that report for the script's Trainers, unless the script reports by itself."""
+        """Imports the script's Trainers; returns the modules that report for them, or none if its own code reports."""
         texts = [self.source, *imported_by(self.source, self._beside()).values()]
         if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
             return set()
@@ -268,7 +271,7 @@ class ChangedModules(MetaPathFinder, Loader):
 
 
 def _forget_modules(folder: Path, before: set[str]) -> None:
-    """Makes the worker's next trial import the modules of a script's folder anew, with its parameters."""
+    """Makes the worker's next trial import the modules of a script's folder anew, with its own parameters."""
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
         if isinstance(file, str) and Path(file).is_relative_to(folder) and "-packages" not in file:

@@ -1,4 +1,4 @@
-"""Reads a user's script before trials run: finds the constants that parameters replace, mistakes, an Optuna study."""
+"""Reads the text of a user's script: finds mistakes, an Optuna study, and the constants that parameters replace."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
-MOST_FILES = 200  # maximum number of files in a folder that are searched for a parameter
-REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
+MOST_FILES = 200  # maximum number of a folder's files that are searched for parameters and reports
+REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # arguments of `report` functions, not metrics
 REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
-MOST_REPORTS = 1000  # the default of --max-epochs for an Optuna script: its objective declares none
+MOST_REPORTS = 1000  # a script's default of --max-epochs; a smaller one may end a trial before the script's last lines
 
 
 def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
@@ -44,7 +44,7 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def options_of(source: str) -> dict[str, str]:
-    """Returns parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option."""
+    """Returns parameter -> option (`lr` -> `--lr`) for strings such as `"--lr"`; adds argparse arguments and dests."""
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
     dests = re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns the value given to a variable, argument or key; a parameter of that name replaces constants in it."""
+        """Returns `value`, or the parameter called `named` if it is a constant; changes defaults in FIELDS calls."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value
@@ -104,12 +104,12 @@ class Constants(ast.NodeTransformer):
 
 
 def declares(node: ast.AST) -> bool:
-    """Whether a node is a call of `script` or of W&B's `sweep`, which declare the parameters."""
-    return isinstance(node, ast.Call) and _name(node.func) in ("script", "sweep")
+    """Whether a node is a call of W&B's `sweep` or of `script`, but not of `torch.jit.script`."""
+    return isinstance(node, ast.Call) and bool(re.search(r"(?<!jit\.)\b(script|sweep)$", ast.unparse(node.func)))
 
 
 def reads_config(source: str) -> bool:
-    """Whether parameters may reach a script by the value that `script` returns, W&B, Optuna or HfArgumentParser."""
+    """Whether parameters may reach a script through W&B, Optuna, HfArgumentParser or the result of `script`."""
     nodes = list(ast.walk(ast.parse(source)))
     alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     elsewhere = ("wandb", "suggest_", "HfArgumentParser")
@@ -155,13 +155,13 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 
 
 def check_names(source: str, path: Path, unread: Set[str]) -> None:
-    """Raises ValueError if parameters are `unread` (the text does not name them) and cannot reach the script."""
+    """Raises ValueError if parameters are `unread` (no option or constant has the name) and cannot reach the script."""
     if unread and not reads_config(source):
         name, words = min(unread), set(re.findall(r"[A-Za-z_]\w*", source.replace("-", "_"))) - unread
         hint = nearest(name, words) or nearest(name.upper(), words)
         raise ValueError(
-            f"parameter {name!r} would reach nothing in {path.name}{hint}; name an option of the "
-            f"script, or a variable to which it gives a constant, or use what script() returns"
+            f"parameter {name!r} would reach nothing in {path.name}{hint}; give it the name of an "
+            f"option or of a constant of the script, or use what script() returns"
         )
 
 
@@ -193,7 +193,7 @@ def of_study(source: str, path: object) -> dict[str, Any]:
         )
     num_trials, mode = given.get("n_trials"), "max" if "max" in str(given.get("direction")).lower() else "min"
     trials = {"num_samples": num_trials} if isinstance(num_trials, int) and num_trials > 0 else {}
-    return {"metric": "value", "mode": mode, "max_epochs": MOST_REPORTS, **trials}
+    return {"metric": "value", "mode": mode, **trials}
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:

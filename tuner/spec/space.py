@@ -36,8 +36,8 @@ class Space:
 
     Args:
         params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
-            number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
-            `tune.choice` are conditional parameters: a trial gets the chosen dictionary.
+            number, a text, True, False or None. Dictionaries may be nested. A `tune.choice` of dictionaries that have
+            domains is a conditional parameter: a trial gets the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
@@ -57,7 +57,7 @@ class Space:
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
-            the domains of their changed values. With a dict, `params` may have a constant, which is the first value.
+            the domains of their changed values. With a dict, `params` may have their first values as constants.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
         seeded: whether `train` gets the trial's own seed as `config["seed"]`, for all that it draws at random. So
             `--confirm` can train a setting again with other seeds. A `task` is always seeded.
@@ -119,7 +119,7 @@ class Space:
         for name in self.mutable:
             if name not in self.params or parameters.is_nested(self.params[name]):
                 known = ", ".join(name for name, value in self.params.items() if not parameters.is_nested(value))
-                raise ValueError(f"mutable has {name!r}, which is not in params, or nested; give one of {known}")
+                raise ValueError(f"mutable has {name!r}, which is nested or not in params; give one of {known}")
         parameters.check(self.mutations, of="mutable")
         if not self.searched:
             raise ValueError("params has only constants: nothing to search; give one a domain such as tune.uniform")
@@ -159,7 +159,7 @@ class Space:
 
     @cached_property
     def encoded(self) -> dict[str, Any]:
-        """The searched parameters as a searcher gets them, with all branches of conditional ones."""
+        """The searched parameters as a searcher gets them, with all branches of conditional parameters."""
         return parameters.encode(self.declared)
 
     @cached_property
@@ -177,7 +177,7 @@ class Space:
 
 
 def defines(train: type, method: str) -> bool:
-    """Whether a class defines a method itself; the one of `tune.Trainable` only raises NotImplementedError."""
+    """Whether a class has or inherits a method; ignores that of `tune.Trainable`, which only raises an error."""
     owner = next((each for each in train.__mro__ if method in vars(each)), None)
     return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 

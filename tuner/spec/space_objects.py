@@ -47,7 +47,7 @@ def main_space(attribute: str) -> LoadedSpace | None:
 
 
 def code_digest(space: Space) -> str:
-    """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
+    """The SHA-256 of the sources of the space's functions, and of the functions that these use from their own module.
 
     It is empty if a source text is unknown, such as that of a function typed at Python's prompt.
     """
@@ -59,7 +59,7 @@ def code_digest(space: Space) -> str:
 
 
 def saves_checkpoints(space: Space) -> bool:
-    """Whether the trials of a space seem to save checkpoints: with a Task, or a function whose text mentions them.
+    """Guesses whether trials save checkpoints: yes for a Task, a class with save_checkpoint, or code that names them.
 
     A wrong guess does no harm: without a checkpoint at the first rung, asha-promotion becomes asha.
     """
@@ -93,7 +93,7 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
 
 
 def _home(space: Space) -> tuple[ModuleType, str] | None:
-    """The module and the variable that refer to this space, or None; searches its functions' modules and `__main__`."""
+    """The module with this space, and the variable's name, or None; looks in the functions' modules and `__main__`."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
         for attribute, value in list(vars(module).items()) if module else ():

@@ -46,9 +46,9 @@ class LoadedSpace:
     """A space, and the file or module from which it was loaded."""
 
     space: Space
-    name: str  # the value of `--space` that finds it
-    path: Path | None  # None for a space of a notebook
-    sha256: str  # digest of the file; for a notebook, of the functions' source texts
+    name: str  # the value of `--space` that finds it, or `__main__:VARIABLE` for a space of a script or notebook
+    path: Path | None  # None for a space without a file, such as one of a notebook
+    sha256: str  # digest of the file; without a file, of the functions' source texts; empty if these are unknown
     module: str
 
     @property
@@ -58,7 +58,7 @@ class LoadedSpace:
 
     @property
     def label(self) -> str:
-        """The space's short name, with which the names of its experiments begin."""
+        """The space's short name, with which the default names of its experiments begin."""
         if is_in_main(self.name):
             script = self.path or getattr(sys.modules[MAIN], "__file__", None)
             return Path(script).stem.strip("_") if script else "notebook"
@@ -77,7 +77,7 @@ def list_spaces() -> dict[str, str]:
 
 
 def parsed(path: Path) -> ast.Module:
-    """Parses a Python file, one thread at a time: two threads that parse at once raise SystemError in Python 3.11."""
+    """Parses a Python file, one thread at a time: two threads that parse at once may raise SystemError in 3.11."""
     with _parsing:
         return ast.parse(path.read_text())
 
@@ -232,7 +232,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # to import modules beside the file; workers get these paths too
+        sys.path.append(str(path.parent))  # so that the file can import modules beside it
     try:
         with imported(path):
             # The text is compiled here, because the module's loader may run a stale file of __pycache__.
@@ -251,7 +251,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_error(error: BaseException, path: Path | None = None) -> str:
-    """The error of an import with the user's file and line, and what to do about it."""
+    """The text for an import's error, with the user's file and line, and what to do about it."""
     if isinstance(error, RequestError):  # a declaration that tuner refuses: the text says where
         return str(error)
     if isinstance(error, ValueError) and is_tuners(error):  # a wrong Space
@@ -313,7 +313,7 @@ def message_of(error: BaseException) -> str:
 
 
 def _unknown_argument(text: str) -> str:
-    """The text for an unknown argument of Space, Task or a data class, with the nearest known name; else empty."""
+    """Text for an unknown argument of Space, Task or a class of tuner.training.data, with known names; else empty."""
     if match := re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", text):
         data = sys.modules.get("tuner.training.data")
         owner = {"Space": Space, "Task": Task}.get(match[1]) or getattr(data, match[1], None)

@@ -1,4 +1,4 @@
-"""Reads examples as batches of tensors on a trial's device: from memory, or in loader processes from files."""
+"""Yields batches of examples on a trial's device: from memory, or from files or a dataset by loader processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
 from tuner.training.task import Task, kept_streams, reseed
 
-# Numbers in a chunk of prepared inputs: 341 CIFAR images. In a chunk of 6 times as many, an image takes twice the time.
+# Numbers in a chunk of prepared inputs: those of 341 CIFAR images. With 6 times as many, an image takes twice as long.
 CHUNK_VALUES = 2**20
 Batch = tuple[Tensor, Tensor]  # inputs and targets
 Decoded = Batch | DataError
@@ -22,7 +22,7 @@ Rows = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices
 
 
 class Examples:
-    """One part of the data (training, validation or test), to be read; `first` is its first stored input, (1, ...)."""
+    """Reads one part of the data (training, validation or test); `first` is its first stored input, shape (1, ...)."""
 
     chunk_length = 1  # how many examples are efficient to read at once, whatever the batch size
 
@@ -35,7 +35,7 @@ class Examples:
         return len(self.part)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
-        """Yields prepared inputs and targets on the device, in the order of indices; the last batch may be smaller."""
+        """Yields batches of prepared inputs and targets on the device, in the given order; the last may be smaller."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -109,10 +109,10 @@ class LoadedExamples(Examples, Dataset[Decoded]):
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     def __getitem__(self, batch: Rows) -> Decoded:
-        """Reads a batch in a loader process; returns a DataError, because a raised one would arrive as a traceback."""
+        """Reads a batch, mostly in a loader process; returns any DataError, since a raised one would be a traceback."""
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
-        # index, they depend neither on the number of processes nor on a resume.
+        # index, the numbers depend neither on the number of loader processes nor on a resume.
         reseed(key, epoch=rows[0])
         try:
             inputs, targets = read_examples(self.files, rows)

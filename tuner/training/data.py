@@ -1,4 +1,4 @@
-"""The data that a trial trains on, in memory, files or a dataset: its training, validation and test parts."""
+"""A trial's data, in memory, in files or in a dataset: the training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Files:
     """Examples that do not fit in memory, one file per example; `targets[i]` belongs to `paths[i]`.
 
     Args:
-        paths: array of shape (N,) with paths as bytes (`os.fsencode`), which all trials of a node share in memory.
+        paths: array of shape (N,) with paths as bytes (`os.fsencode`); all trials of a node share this array in memory.
         targets: array of shape (N,) or (N, ...).
         decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need the
-            same shape and dtype. An exception in it fails the trial, with an error that names the file.
+            same shape and dtype. If `decode` raises an exception, the trial fails with an error that names the file.
     """
 
     paths: np.ndarray
@@ -77,12 +77,12 @@ class Files:
         return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
-        return f"{self.path(row)} cannot be decoded"
+        return self.path(row)
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because the examples are large or random."""
+    """Examples that a map-style dataset computes at each read, because the dataset is large or draws random numbers."""
 
     dataset: Any  # has `__getitem__`
     rows: np.ndarray  # (N,), the indices of the examples in the dataset
@@ -98,14 +98,14 @@ class Mapped:
         return self.read(self.dataset[int(self.rows[row])])
 
     def called(self, row: int) -> str:
-        return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
+        return f"example {self.rows[row]} of the {type(self.dataset).__name__}"
 
 
 DataSplit = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets."""
+    """Reads examples into a list of inputs and an array of targets; DataError if an example fails or shapes differ."""
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
     for row in rows:
@@ -113,12 +113,12 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
             value, target = part.example(row)
         except Exception as error:  # a user's function may raise anything
             what = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
-            raise DataError(f"{part.called(row)}: {what}{error}") from error
+            raise DataError(f"{part.called(row)} cannot be read: {what}{error}") from error
         if inputs and (value.shape != inputs[0].shape or np.shape(target) != np.shape(targets[0])):
             raise DataError(
-                f"{part.called(row)} with others: its input and target have the shapes {value.shape} and "
-                f"{np.shape(target)}, another example's have {inputs[0].shape} and {np.shape(targets[0])}; give all "
-                "examples the same shapes (resize, crop or pad them)"
+                f"{part.called(row)} cannot form a batch with others: its input and target have the shapes "
+                f"{value.shape} and {np.shape(target)}, another example's have {inputs[0].shape} and "
+                f"{np.shape(targets[0])}; give all examples the same shapes (resize, crop or pad them)"
             )
         inputs.append(value)
         targets.append(target)
@@ -130,7 +130,7 @@ class Splits:
     """A data set as a space's `data` function returns it.
 
     Each part is `Arrays`, `Files`, a pair (inputs, targets) of numpy arrays or torch tensors, a map-style torch or
-    Hugging Face dataset whose items are an input and its target, or a DataLoader, of which only the dataset is used.
+    Hugging Face dataset whose items are an input and its target, or a DataLoader (only its dataset or subset is read).
 
     Args:
         train: the training part.
@@ -159,11 +159,11 @@ class Splits:
 class HeldOut(Splits):
     """Splits whose training and validation parts are both taken from what the data function returned as `train`."""
 
-    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # part -> row of each of its examples in `train`
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)  # part -> rows of its examples in the returned `train`
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """Moves a `fraction` of the training part, drawn with `seed`, to the validation part, unless that exists already.
+    """Returns splits with a validation part: a `fraction` of the training part, drawn with `seed`, unless it exists.
 
     The same seed gives the same parts, so that the metrics of all trials of an experiment can be compared.
     """

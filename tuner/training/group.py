@@ -27,7 +27,7 @@ from tuner.training.task import TrialSpec
 logger = logging.getLogger(__name__)
 Answer = tuple[Hashable, Any, BaseException | None]  # a call, its return value, its error (None if it succeeded)
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
-ECHO_S = 5.0  # seconds to wait for another process's error, which caused this one's error (`is_echo`)
+ECHO_S = 5.0  # seconds to wait, after an error that is only an echo (`is_echo`), for the error that caused it
 
 
 class GroupOutOfMemoryError(RuntimeError):
@@ -35,7 +35,7 @@ class GroupOutOfMemoryError(RuntimeError):
 
 
 class WorkerDiedError(RuntimeError):
-    """A process of a group has died; the text has its rank and exit code."""
+    """A process of a `Processes` group has died; the text has its rank and exit code."""
 
 
 class DDPRank:
@@ -62,7 +62,7 @@ class DDPRank:
         return port
 
     def join(self, host: str, port: int, address: str) -> None:
-        """Connects this process, whose own address is `address`, to rank 0."""
+        """Joins the group that rank 0 has opened at `host` and `port`; `address` is this process's own address."""
         accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
         # Without these variables, gloo and nccl would choose the interface of the host's name, or the first one.
         interfaces = psutil.net_if_addrs().items()
@@ -91,10 +91,10 @@ class DDPRank:
         return self.training.epoch, extra
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Returns the report of `Training.run_epoch`, and this process's usage.
+        """Trains one epoch; returns the report of `Training.run_epoch`, and this process's usage.
 
-        Raises GroupOutOfMemoryError if a smaller `limit` may help. The other processes may wait for this one in a
-        collective call, so the caller must restart the group.
+        Raises GroupOutOfMemoryError if memory runs out and a smaller `limit` may help. Other processes may then wait
+        in a collective call, so the caller must restart the group.
         """
         training = self.training
         assert training is not None
@@ -124,7 +124,7 @@ class DDPRank:
 class Group:
     """Runs one trial in several processes: calls the methods of all `DDPRank`s at once.
 
-    The next trial may reuse a group (call `begin` again), unless a method raised an error; then the caller must end it.
+    The next trial may reuse a group (call `begin` again). If a method raises an error, the caller must close the group.
     """
 
     def __init__(self, material: Any, num_workers: int) -> None:
@@ -138,11 +138,11 @@ class Group:
         raise NotImplementedError
 
     def send(self, rank: int, method: str, *arguments: Any) -> Hashable:
-        """Starts a call of a process's `DDPRank`; returns the call, for `finished`."""
+        """Calls a method of a process's `DDPRank` without waiting for its end; returns the call, for `finished`."""
         raise NotImplementedError
 
     def finished(self, calls: list[Any], timeout_s: float | None) -> list[Answer]:
-        """Waits until a call ends; returns the answers of ended calls, none after the timeout (None = no timeout)."""
+        """Waits until one call ends; returns the answers of ended calls, none after the timeout (None = no timeout)."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Group:
         raise NotImplementedError
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> Any:
-        """Builds the training in every process; arguments and value as in `DDPRank.begin`."""
+        """Builds the training in every process; returns the state's `extra`. For the arguments, see `DDPRank.begin`."""
         self.spec, self.saved = spec, state
         self.epoch, extra = self.call("begin", self.material, spec, state, limit)[0]
         return extra
@@ -158,8 +158,8 @@ class Group:
     def run_epoch(self) -> dict[str, Any]:
         """Trains one epoch in all processes; returns rank 0's report and the usage of all processes.
 
-        If a process runs out of memory, all restart from the last state (of `begin` or `state`), with half as many
-        examples at once, and repeat the epochs since then.
+        If a process runs out of memory (see `DDPRank.run_epoch`), all processes restart with half as many examples at
+        once. They begin from the last state (passed to `begin` or returned by `state`), and repeat the epochs since it.
         """
         report: dict[str, Any] = {}
         until = self.epoch + 1
@@ -193,7 +193,7 @@ class Group:
         return self.answers([self.send(rank, method, *arguments) for rank in range(self.num_workers)])
 
     def answers(self, calls: list[Hashable]) -> list[Any]:
-        """Waits for calls; returns their values, or raises the first error, though other calls may never end then.
+        """Waits for calls; returns their values, or raises the first error without waiting for the other calls.
 
         An error that only says that another process is gone (`is_echo`) is raised when all calls have ended, or when
         none has ended for ECHO_S seconds.
@@ -234,7 +234,7 @@ class Processes(Group):
             arguments = (theirs, rank, self.num_workers, self.num_threads, device)
             process = context.Process(target=run_calls, args=arguments, daemon=True)
             process.start()
-            theirs.close()  # while it is open here, a read would not notice the other process's end
+            theirs.close()  # while it is open here, a read would not notice that the other process has ended
             self.processes.append(process)
             self.pipes.append(pipe)
         host = "127.0.0.1"
@@ -279,7 +279,7 @@ def run_calls(pipe: Connection, *arguments: Any) -> None:
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
-    """The address at which a process can be reached, by rank: loopback if all addresses are equal (one node)."""
+    """The address of each rank for the other ranks: loopback if all `addresses` are equal (one node)."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 

@@ -28,14 +28,14 @@ from tuner.training.task import Task, TrialSpec, reseed, whole_number
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch of a model's largest convolution, up to which oneDNN is slower
+SMALL_CONVOLUTION = 1_500_000  # oneDNN is slower up to this many multiply-adds per batch in the largest convolution
 
 
 class Training:
     """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    They may differ with another number of threads, with `Task.compile`, or if memory runs out at another step. Each
-    epoch seeds the global random streams from seed, epoch and rank, so a saved state needs no random state.
+    The metrics may differ with another number of threads, with `Task.compile`, or if memory runs out at another step.
+    Each epoch seeds the global random streams from seed, epoch and rank, so a saved state needs no random state.
 
     Args:
         splits: the data, with a validation part (see `hold_out`).
@@ -158,7 +158,7 @@ class Training:
         return loss.detach()
 
     def undo(self, states: list[Tensor]) -> None:
-        """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
+        """Undoes a failed attempt at gradients, except changes to buffers and to random streams of Python and numpy."""
         self.drop_gradients()
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
@@ -218,7 +218,7 @@ class Training:
         }
 
     def state(self, extra: Any = None) -> bytes:
-        """The content of a checkpoint: the state, and `extra`, plain values that `restore` returns."""
+        """The content of a checkpoint: the state and the plain values `extra`, which `restore` returns."""
         saved = io.BytesIO()
         torch.save({"training": self.state_dict(), "extra": extra}, saved)
         return saved.getvalue()  # no copy
@@ -265,7 +265,7 @@ class MicroBatcher:
 
     Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
     normalizes over each micro-batch, and counts the examples of a failed attempt twice; dropout draws a mask for each
-    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, as saving
+    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, because saving
     them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
 
     Args:
@@ -298,7 +298,7 @@ class MicroBatcher:
 
 
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """Makes a metric return a tensor without dimensions, also if it returns a number or a tensor with one value."""
+    """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
 
     def measure(outputs: Any, targets: Tensor) -> Tensor:
         value = metric(outputs, targets)
@@ -312,8 +312,8 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    With seven small networks, batch sizes 1 to 8 and one thread, a step without oneDNN took 0.50 to 1.04 of the time
-    with it if the largest convolution had up to 1.4 million multiply-adds per batch, and 1.03 to 1.94 from 1.8 million.
+    Measured with seven small networks, batch sizes 1 to 8 and one thread: with at most 1.4 million multiply-adds
+    a batch (largest convolution), a step without oneDNN took 0.50 to 1.04 times as long; from 1.8 million, 1.03 to 1.94
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]
@@ -334,7 +334,7 @@ def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> boo
 
 @contextlib.contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off in the `with` block unless `enabled`; restores the switch for the process's next trial."""
+    """Switches oneDNN off in the `with` block unless `enabled`; restores the switch on exit."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

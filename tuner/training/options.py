@@ -1,4 +1,4 @@
-"""Applies the optimizer options that population-based training changed to an optimizer restored from a checkpoint."""
+"""After a resume from a checkpoint, sets the optimizer options that population-based training has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def options_of(optimizers: Iterable[Any]) -> Options:
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a parameter group that are numbers, booleans or lists of them; a tuple becomes a list."""
+    """Returns a parameter group's options that are numbers, booleans, or lists of these types; tuples become lists."""
     # An optimizer with `capturable=True` may keep its learning rate in a tensor.
     values = {name: value.item() if hasattr(value, "item") else value for name, value in group.items()}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -28,7 +28,7 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_changes(optimizers: Iterable[Any], schedules: Iterable[Any], before: Options, now: Options) -> None:
-    """Sets the options that differ between `before` and `now` in restored optimizers and schedules to those of `now`.
+    """Changes restored optimizers and schedules: options that differ between `before` and `now` get their new values.
 
     A learning rate that a schedule has already changed is multiplied by the ratio of the new rate to the old one.
 

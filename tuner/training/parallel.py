@@ -41,7 +41,7 @@ class Single:
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:
-        """The most examples that one process gets of a batch of `num_examples`."""
+        """The most examples that one process gets of a batch with `num_examples`."""
         return -(-num_examples // self.num_workers)
 
     def part_of(self, num_examples: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class Single:
         return examples.batches(order, batch_size, format)
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        """A context for the gradients of all parts of a batch but the last: processes exchange gradients only then."""
+        """A context for the micro-batches before a batch's last one: processes exchange gradients only at the last."""
         return nullcontext()
 
     def total(self, sums: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Single:
         """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """Wraps a loss or metric: takes outputs on the network's last device, returns the value on the first device."""
+        """Wraps a loss or metric so that it takes outputs on the last device and returns its value on the first."""
         return measure
 
 
@@ -75,17 +75,17 @@ class DistributedDataParallel(Single):
     """Trains in several processes with a device each: torch's DistributedDataParallel on parts of each batch.
 
     Each loss is weighted by the size of its part, so that the gradients, which torch averages, are those of the whole
-    batch. A last batch of fewer examples than processes goes to all of them. Batch norm normalizes over a process's
+    batch. A last batch with fewer examples than processes goes to every process. Batch norm normalizes over a process's
     part; its running statistics are those of rank 0, as in torch's default, but copied once per epoch.
     """
 
-    shrinks = False  # other processes wait in a collective call, so `tuner.training.group` restarts them
+    shrinks = False  # other processes would wait in a collective call, so `tuner.training.group` restarts all processes
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
         model.to(self.devices[0])
         with warnings.catch_warnings():
-            # torch 2.15 renamed `broadcast_buffers`; torch 2.9 does not know the new name.
+            # torch 2.13 deprecated `broadcast_buffers`; torch 2.9 does not know the new option.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             self.network = nn.parallel.DistributedDataParallel(
                 model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -107,7 +107,7 @@ class DistributedDataParallel(Single):
             for (inputs, targets), batch in zip(read, batches, strict=True):
                 self.weight = len(targets) * self.num_workers / len(batch)
                 yield inputs, targets
-        if len(last) < self.num_workers:  # all processes train on it: torch waits for any without examples
+        if len(last) < self.num_workers:  # all processes train on it: torch would wait for a process without examples
             self.weight, self.repeated = 1.0, self.num_workers
             yield from examples.batches(last, len(last), format)
             self.repeated = 1
@@ -171,7 +171,7 @@ class Pipeline(ModelParallel):
 class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
-    With `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j in training, as in
+    In training with `split_size`, stage i - 1 computes micro-batch j + 1 while stage i computes micro-batch j, as in
     PyTorch's model parallel tutorial. `torch.distributed.pipelining` needs one process per stage and fixed shapes.
     """
 
@@ -180,7 +180,7 @@ class Staged(nn.Module):
         self.stages, self.devices, self.split_size = nn.ModuleList(stages), devices, split_size
 
     def forward(self, inputs: Tensor) -> Tensor:
-        # In a tick, the stages compute different parts, the last stage first. In the first and last ticks, some idle.
+        # In a tick, stages compute different parts, the last stage first. In the first and last ticks, not all work.
         split = self.training and self.split_size is not None
         parts = list(torch.split(inputs, self.split_size)) if split else [inputs]  # type: ignore[arg-type]
         for tick in range(len(parts) + len(self.stages) - 1):

@@ -38,7 +38,7 @@ MAP_STYLE = (
 
 
 class UnsuitableData(DataError):
-    """The data function returns something that is not data; the text says what it returns and what to return."""
+    """The data function returns something that trials cannot use; the text says what it returns and what to return."""
 
 
 def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
@@ -63,7 +63,7 @@ def predicts_classes(task: Task) -> bool:
 
 
 def as_splits(returned: Any, *, classes: bool) -> Splits:
-    """Converts the result of a data function to Splits that a trial can read; raises UnsuitableData if it is no data.
+    """Converts the result of a data function to Splits that a trial can read; raises UnsuitableData if that fails.
 
     With `classes`, targets are class numbers or probabilities: shape (N, 1) becomes (N,), booleans become integers.
     """
@@ -169,7 +169,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stacked_if_small(part: Mapped) -> DataSplit:
-    """Reads a small part into Arrays if two readings of its first examples agree; returns another part unchanged."""
+    """Reads a small part into Arrays if two readings of its first examples agree; returns any other part unchanged."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     first = list(range(min(NUM_LOOKED_AT, len(part))))
@@ -191,7 +191,7 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
 
 
 def _dataset_of(loader: DataLoader[Any]) -> Any:
-    """The dataset of a DataLoader; DataError if the loader selects or joins examples in its own way."""
+    """The dataset of a DataLoader, or its sampler's subset; DataError if it selects or joins examples otherwise."""
     if loader.collate_fn is not torch_data.default_collate:
         raise DataError(
             "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"

@@ -1,4 +1,4 @@
-"""Task: the user's functions that define what a trial trains. TrialSpec: its setting, options and seed."""
+"""Task: the user's functions that define what a trial trains. TrialSpec: a trial's setting, options and seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Config = Mapping[str, Any]
 
 
 def callable_with(function: Any, *arguments: Any) -> bool:
-    """Whether a function can be called with these arguments; True for a built-in one, which has no signature."""
+    """Whether a function can be called with these arguments; True if it has no signature, as some built-ins."""
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError) as error:
@@ -51,16 +51,16 @@ class Task:
             them if `Space(prune_by=...)` names a metric of every report. The test part is measured with them, too.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
-            runs on many inputs at once on the trial's device, and once on the CPU. It must be deterministic.
+            runs on many inputs on the trial's device, and on single inputs on the CPU. It must be deterministic.
         augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
         batch_size: the batch size if the config has no `batch_size`.
         validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
         channels_last: whether the faster channels-last memory format may be used on a CPU. The model must then take 4-D
             inputs and must not call `view` on the output of a convolution.
-        compile: whether to train with torch.compile, which needs a C++ compiler on a CPU; last digits may then differ.
-        stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module takes
+        compile: whether to train with torch.compile, which may change metrics slightly; a CPU needs a C++ compiler.
+        stages: `stages(model) -> [module, ...]` cuts the model for strategies `model` and `pipeline`. Each module takes
             the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
-        split_size: examples per micro-batch of the strategy pipeline, if the config has no `split_size`.
+        split_size: examples per micro-batch of the strategy `pipeline`, if the config has no `split_size`.
     """
 
     data: Callable[[Path | None], Splits | Any] | Callable[[], Splits | Any]
@@ -110,7 +110,7 @@ class TrialSpec:
     """What a process needs to know to train one trial, apart from its task and data.
 
     Args:
-        config: the setting. Its `batch_size` and `split_size` override the task's; its `precision` overrides this one.
+        config: the setting. Its `batch_size` and `split_size` override the task's, its `precision` the one below.
         seed: the trial's own seed (`trial_seed`), at least 0.
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
@@ -144,7 +144,7 @@ def trial_seed(seed: int, trial_id: str) -> int:
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
     """Seeds the global random streams of Python, numpy and torch (with CUDA) from seed, epoch, and a rank above 0.
 
-    Epoch 0 stands for the construction of the model.
+    Epoch 0 stands for the data function and the construction of the model.
     """
     import numpy as np
     import torch

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 AnySpace = Space | str | PathLike[str] | ModuleType
 NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # the option names that `search` takes
-_searching = threading.Lock()  # held by the running search: Ray and signal handlers exist once per process
+_searching = threading.Lock()  # held by the running search, because Ray and signal handlers exist once per process
 
 
 @overload
@@ -61,10 +61,10 @@ def search(
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
             needs none, unless its space was defined in a script or notebook. A script that was written for Ray Tune may
-            pass its `tune.Tuner`, whose arguments are then the options' defaults.
-        resume: the name of the experiment to resume, or "latest".
-        trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
-        preflight: whether to try a new search's space on one batch before the first trial.
+            pass its `tune.Tuner`, which then declares the space and the options' defaults.
+        resume: the name or the folder of the experiment to resume, or "latest".
+        trust: with `resume`, run the folder's code and accept its links and cluster, even if changed or another user's.
+        preflight: whether to check a new search's space before the first trial; a Task is tried on single batches.
         dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.
         table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
@@ -73,9 +73,9 @@ def search(
             an experiment, a best/config.json or a table of settings (.csv), or a list of these.
 
     Raises:
-        RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
-            unless only the trials' reports show the error: a metric or a checkpoint is missing.
-        KeyboardInterrupt: the search was interrupted; the exception's text says how to resume it.
+        RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial.
+            If reports lack the metric or a checkpoint, or a result file cannot be written, it is raised later.
+        KeyboardInterrupt: the search was interrupted; once its folder exists, the text says how to resume it.
     """
     with in_python():
         if table not in get_args(Table):
@@ -135,7 +135,7 @@ def in_python() -> Iterator[None]:
 
 
 def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
-    """Returns a search's space and options; reads both from a `tune.Tuner`; `options` override the Tuner's."""
+    """Returns the space and options, read from `space` if it is a `tune.Tuner`; `options` override the Tuner's."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
         raise RequestError(
@@ -155,7 +155,7 @@ def _space_and_options(space: Searchable, options: dict[str, Any]) -> tuple[AnyS
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options to the types of Options' fields; raises RequestError for an unknown option."""
+    """Converts options to Options' types; RequestError for an unknown option, or a wrong type of `stop` or `point`."""
     for name in [name for name in options if name not in NAMES]:
         hint = nearest(name, NAMES) or f"; it has {', '.join(sorted(NAMES))}"
         if name in ("params", "train", "task", "mutable", "callbacks"):

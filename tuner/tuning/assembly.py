@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Assembly(NamedTuple):
-    """A search that is ready to run in Ray's controller, which `controller` changes; `stopper` can end it early."""
+    """A search ready to run. The context `controller` changes Ray's controller; `stopper` ends the search early."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]
@@ -54,13 +54,13 @@ class Assembly(NamedTuple):
     journal: Journal
 
     def run(self) -> None:
-        """Runs the search to its end, and journals how it ended; raises the RequestError that stopped it."""
+        """Runs the search to its end and journals how it ended; raises the RequestError that stopped it, if any."""
         stopper, journal = self.stopper, self.journal
         with signals_to(stopper.interrupt), self.controller:
             try:
                 self.tuner.fit()
             except ValueError:
-                if not journal.lost:  # the experiment's folder may be gone: Ray cannot read its snapshot there
+                if not journal.lost:  # a lost journal's folder may be gone, so that Ray cannot read its snapshot there
                     raise
         state = "failed" if stopper.error or stopper.gave_up else "finished"
         if stopper.interrupted and not stopper.error:
@@ -108,8 +108,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     few = loaded_space.space.train and experiment.aim.simple
     files = TrialFiles(experiment.folder, tracker.best) if few else None
     retries = Retries(experiment.max_failures, history, here=here)
-    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
-    # limits it: to one more than the number of trials that may run at once.
+    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
+    # this number, too: to one more than the number of trials that may run at once.
     all_may_wait = pbt or not here
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(
         proposals.total_samples if all_may_wait else resources.concurrent + 1

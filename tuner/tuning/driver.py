@@ -1,6 +1,6 @@
 """Starts Ray, or joins a cluster; only this file calls `ray.init`.
 
-It does not import Ray Tune or torch at module level: they take a second to load, and are loaded while Ray starts.
+Importing Ray Tune and torch takes a second. So this module imports neither: another thread does, while Ray starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
     If the calling program has already started Ray, uses that Ray and leaves it running. While Ray starts, this process
-    and the workers import the modules `imports`. RequestError if a trial does not fit here, or Ray does not start.
+    and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start.
     """
     quiet()
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
-    """Starts Ray on this machine; if that fails, tries once more. Closing the returned stack ends Ray."""
+    """Starts Ray, with a second try unless Ray's folder caused the failure. Closing the returned stack ends Ray."""
     reasons: list[str] = []
     while len(reasons) < 2:
         folder = ""
@@ -86,7 +86,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 @contextmanager
 def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
-    """Joins the cluster of --address, then leaves it; RequestError if no cluster answers or a node is unfit."""
+    """Joins the cluster of --address for a `with` block; RequestError if no cluster answers or a node is unfit."""
     quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
@@ -94,7 +94,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
             ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(
-            f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"
+            f"--address {experiment.address}: cannot join Ray there ({error}); start a cluster, or correct the address"
         ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
@@ -105,7 +105,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
 
 
 def nodes() -> list[dict[str, float]]:
-    """Returns the resources of each node of the cluster, and of each node that its autoscaler may add."""
+    """Returns the resources of each live node that is not being drained, and of each node the autoscaler may add."""
     return [*present()[0], *launchable()]
 
 

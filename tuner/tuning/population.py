@@ -10,10 +10,11 @@ from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.trials import population_of
 from tuner.record.events import is_trial_id
+from tuner.record.report_keys import EPOCH
 from tuner.rules.rule import RuleDecision
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
-from tuner.tuning.scheduler import EPOCH, SearchScheduler
+from tuner.tuning.scheduler import SearchScheduler
 from tuner.tuning.searchers.sampling import seeded
 
 

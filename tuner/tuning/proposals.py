@@ -20,7 +20,7 @@ from tuner.training.task import trial_seed
 from tuner.tuning.searchers.sampling import SeededSearcher
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
-# checkpoint with the highest `improved` has the best metric (the earliest such epoch). Ray also keeps the latest one.
+# checkpoint with the highest `improved` has the best metric (in a tie, the first epoch). Ray also keeps the latest one.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
@@ -56,7 +56,7 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []  # trials of a resumed search that Ray has not received yet
 
     def add_configurations(self, experiments: Any) -> None:
-        """Stores Ray's experiment, and replays a resumed search's journal; Ray calls this once, when `fit` begins."""
+        """Stores Ray's experiment; if the search is resumed, replays its journal. Ray calls this once, in `fit`."""
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
         self._recorded = self._replayed(self)
 
@@ -127,7 +127,7 @@ class Proposals(SearchAlgorithm):
         return trial
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """Makes a recorded trial again, from the searcher's next setting; RequestError if that setting differs."""
+        """Recreates a trial from the searcher's next setting; RequestError if this setting is not the recorded one."""
         setting = as_recorded(self.searcher.suggest(trial_id), recorded)
         if plain(setting) != recorded:
             raise RequestError(
@@ -159,7 +159,7 @@ class Proposals(SearchAlgorithm):
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> SearchTrial:
         self._settings[trial_id] = setting
         logs: tuple[str | None, str | None] = None, None
-        if not self._experiment.address:  # a cluster's node may lack the folder; Ray stores trials' logs
+        if not self._experiment.address:  # on a cluster, a node may lack the folder, and Ray stores the trials' logs
             # Ray would put relative paths into its temporary folder.
             folder = (self._experiment.folder / "ray" / trial_id).absolute()
             folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ class Proposals(SearchAlgorithm):
 
 
 def as_recorded(proposed: Any, recorded: Any) -> Any:
-    """Returns the proposed setting, but with the recorded float wherever the two floats differ only by rounding."""
+    """Returns `proposed`; floats that differ only by rounding become the recorded ones, except floats in lists."""
     if isinstance(proposed, dict) and isinstance(recorded, dict):
         return {name: as_recorded(value, recorded.get(str(name))) for name, value in proposed.items()}
     if isinstance(proposed, float) and isinstance(recorded, float) and math.isclose(proposed, recorded, rel_tol=CLOSE):

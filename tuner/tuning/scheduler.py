@@ -15,7 +15,7 @@ from tuner.errors import RequestError, nearest
 from tuner.record.events import RETURNED, plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
-from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
+from tuner.record.report_keys import EPOCH, FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
@@ -24,7 +24,6 @@ from tuner.spec.metrics import finite_all, is_number, reached
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import Budget
 
-EPOCH = "training_iteration"
 RAY_ACTIONS: dict[Action, str] = {
     "continue": TrialScheduler.CONTINUE,
     "pause": TrialScheduler.PAUSE,
@@ -47,8 +46,8 @@ class TrialEnd(NamedTuple):
 class SearchScheduler(TrialScheduler):
     """Journals reports and decisions; stops trials, pauses them and continues paused ones, as the rule decides.
 
-    With asha-promotion, the first report at a rung decides which rule the whole search uses: if the trial has saved no
-    checkpoint to continue from, it is the rule of `--scheduler asha`, which stops trials instead of pausing them.
+    With asha-promotion, the first report at a rung decides which rule the whole search uses. If its trial has saved no
+    checkpoint to continue from, the search uses the rule of `--scheduler asha`, which stops trials and pauses none.
     """
 
     _supports_buffered_results = False
@@ -137,20 +136,18 @@ class SearchScheduler(TrialScheduler):
         decision = self._at[trial_id]._replace(action="continue", reason=self._budget.why_finish())
         self._journal_decision(trial_id, decision, budget=True)
         self._apply(tune_controller, self._rule.ended(int(trial_id), 0, None))
-        if self._name == "bohb":
-            tune_controller.search_alg.searcher.library.on_unpause(trial_id)
 
     def hold(self, tune_controller: Any, trial: Trial) -> None:
         """Lets a trial wait that the rule has promoted, until the budget lets it go on."""
         self._move(trial, self._promoted)
 
     def repeat_idle(self, stage: ReplayController, trial: Trial) -> None:
-        """If `trial` still waits, asks the rule again to decide, as it did when only waiting trials were left."""
+        """In a replay: if `trial` still waits, asks the rule to decide as it did when only waiting trials were left."""
         if trial.trial_id in self._waiting:
             self._apply(stage, self._rule.idle())
 
     def learn_length(self, tune_controller: Any, trial_id: str, epochs: int) -> None:
-        """Adapts ASHA's rungs to the length of a trial that ended by itself; journals the new rungs if they differ."""
+        """Fits ASHA's rungs to a trial that ended by itself; journals new rungs; may promote waiting trials."""
         before = self._rule.in_force
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
@@ -174,8 +171,8 @@ class SearchScheduler(TrialScheduler):
         """Does nothing: `on_failure` gets the failure."""
 
     def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
-        """Journals a failure, and removes the trial unless it is retried: then it keeps its rung and bracket."""
-        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the last epoch before the retry
+        """Journals a failure; removes the trial unless it is retried. A retried trial keeps its rung and bracket."""
+        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the checkpoint's epoch, 0 = none
         fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry, **after}
         self._journal.write("trial_failed", trial.trial_id, **fields)
         if not failure.will_retry:
@@ -298,11 +295,8 @@ class SearchScheduler(TrialScheduler):
         elif decision.reason:
             self._journal_decision(trial_id, decision)
         self._apply(tune_controller, others)
-        if self._name == "bohb":
-            # TuneBOHB learns from reports with a budget, and counts the trials that are not paused.
+        if self._name == "bohb":  # TuneBOHB learns from reports with a budget
             result["hyperband_info"] = {} if decision.rung is None else {"budget": decision.rung}
-            if decision.action == "pause":
-                tune_controller.search_alg.searcher.library.on_pause(trial_id)
         return RAY_ACTIONS[decision.action]
 
     def _choose(self, tune_controller: Any) -> Trial | None:
@@ -323,8 +317,6 @@ class SearchScheduler(TrialScheduler):
                 continue
             self._move(trial, self._promoted)
             self._journal_decision(trial.trial_id, decision)
-            if self._name == "bohb":
-                tune_controller.search_alg.searcher.library.on_unpause(trial.trial_id)
 
     def _is_known(self, trial: Trial) -> bool:
         return any(trial.trial_id in group for group in (self._active, self._waiting, self._promoted))

@@ -1,7 +1,7 @@
 """Runs a search: `run_search` has all steps of a session in order, from the caller's request to the printed answer.
 
 The first run of a search is a session, and so is each `--resume`. While Ray starts, this process and Ray's workers
-import torch, Ray Tune and the space. So this module does not import them at its top: each step imports what it needs.
+import Ray Tune, and torch if the space uses it. So this module's top imports neither; each step imports what it needs.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
     """Runs a search, new or resumed, and prints its answer; a dry run prints the plan and returns None.
 
     Raises:
-        RequestError: the request is wrong, or a report lacks the metric, or a file cannot be written.
-        KeyboardInterrupt: the user interrupted the search before or after its trials, or twice.
+        RequestError: the request is wrong, Ray does not start, no report has the metric, or a file cannot be written.
+        KeyboardInterrupt: interrupted before or after the trials, or twice, or while the journal could not be written.
     """
     if not call.dry_run:
         say(STARTING)
@@ -70,10 +70,10 @@ def run_search(call: SearchCall) -> SearchResult | None:
     with ExitStack() as stack:
         stack.enter_context(signals_to(give_up))
 
-        # If the search is resumed, load its experiment from its folder; lock the folder if its code is trusted.
+        # For a resume, load the experiment, check that its code may run, and lock its folder.
         resumed = load_resumed(call, stack) if call.resume else None
 
-        # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
+        # Start Ray here, except for a dry run or a cluster; meanwhile import Ray Tune, and torch if the space uses it.
         default = resumed.experiment if resumed else call.space.options if call.space else Options()
         options = call.options_over(default)
         if not (options.address or call.dry_run):
@@ -108,7 +108,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(driver.ray_at(experiment, request.loaded_space))
         resources = request.resources or resources_of(experiment, driver.nodes())
 
-        # Make the folder, and write what a resume needs before the first trial.
+        # Make a new search's folder. Before the first trial, write what a resume needs.
         if not resumed:
             make_folder(experiment)
             stack.enter_context(only_driver(experiment.folder))
@@ -143,7 +143,7 @@ def make_folder(experiment: Experiment) -> None:
 
 
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json and, to the journal, the session's first event with the options that a replay needs."""
+    """Opens the journal; writes experiment.json and the session's first event (the options that a replay needs)."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
@@ -157,8 +157,8 @@ def open_journal(request: Request) -> Journal:
         **past,
     )
     if not request.facts.get(BEGUN):
-        # The disk gets the first event, then BEGUN; only then do trials start. So, after a crash in between, a resume
-        # does not refuse a journal that is rightly empty, and does not silently lose a trial.
+        # The disk gets the first event, then BEGUN; only then do trials start. Without BEGUN, no trial has started, so
+        # a resume may accept an empty journal. Otherwise it must refuse one: the events of trials are lost.
         journal.sync()
         save_experiment(experiment, folder, {**request.facts, BEGUN: True})
     return journal

@@ -15,7 +15,7 @@ from tuner.spec.metrics import all_diverged, one_value, without_metric
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # number of ended trials after which the search warns if all of them diverged or reported one value
+FIRST = 8  # after this many trials ended unfailed, the search warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
@@ -49,7 +49,7 @@ class Tracker:
         self.on_end: Callable[[str], None] = lambda trial_id: None  # called when a trial is pruned, completed or failed
         self.on_retry: Callable[[str], None] = lambda trial_id: None
         self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
-        self._first: list[str] = []  # the first FIRST trials that ended and had reported
+        self._first: list[str] = []  # the first FIRST trials that had reported and ended without failing
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._names: set[str] = set()  # the metrics of all reports
         self._begin()
@@ -58,7 +58,7 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
-        # This session's begin, failed trials, start of its first trial, ended trials, and number of reports.
+        # For this session: start, failed trials, start of the first trial, ended trials, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.ended, self.num_reports = set[str](), 0
@@ -100,7 +100,7 @@ class Tracker:
                         self.on_notice(without_metric(f"trial {trial_id}", self._wanted.metric, self._names))
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Prints a notice once, when FIRST trials have ended, if all of them diverged or all reported one value."""
+        """Prints a notice when FIRST trials ended unfailed, if all of them diverged or all values so far are equal."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)
@@ -144,7 +144,7 @@ class Tracker:
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.trials[trial_id] for trial_id in self._failed]
-        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: it reports no metric
+        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: its report was refused
         kinds = {trial.failure.get("kind", "user") for trial in failed}
         furthest = max(trial.epoch for trial in self.trials.values())
         if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or furthest > min(trial.epoch for trial in failed):

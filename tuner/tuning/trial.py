@@ -30,7 +30,7 @@ from tuner.engine.workers.trainable import run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
-from tuner.record.report_keys import FINAL, WAITS
+from tuner.record.report_keys import EPOCH, FINAL, WAITS
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
@@ -70,7 +70,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Does what `train_task` does, but in worker processes; in the tuple `shared`, Ray resolves no reference."""
+    """Does what `train_task` does, in worker processes; Ray does not resolve the reference in the tuple `shared`."""
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
@@ -89,7 +89,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
 
 
 def begin_task(num_threads: int, gpus: float) -> bytes | None:
-    """Prepares a worker for a trial of a Task; returns the state to resume from, or None to start at epoch 0."""
+    """Prepares a worker for a trial of a Task; returns the state to resume from, or None if there is no checkpoint."""
     start_clean(num_threads, gpus)
     begin_reports()
     checkpoint = tune.get_checkpoint()
@@ -104,7 +104,7 @@ def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
     aim, compared, most = setup.experiment.aim, setup.experiment.compared, setup.spec.max_epochs
     while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
-        report["training_iteration"] = training.epoch
+        report[EPOCH] = training.epoch
         if training.epoch < most and reached(setup.experiment.limits, (*aim.goals, compared), report):
             report |= training.final_metrics()
         improved, best = aim.improved(best, report)
@@ -123,7 +123,7 @@ STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")
 
 
 def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) -> None:
-    """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
+    """Runs a space's `train`, a function, class or script; a function may report, yield or return its metrics."""
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     experiment = setup.experiment
@@ -158,7 +158,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """Converts what a function has returned or yielded to a dict of metrics; a single number is the searched metric."""
+    """Converts what a function has returned or yielded to a dict of metrics; a single number is the search's metric."""
     if isinstance(output, dict):
         return output
     if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
@@ -172,7 +172,7 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
 def start_clean(num_threads: int, gpus: float) -> None:
     """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
-    The worker's CUDA context is intact: Ray reuses none whose trial raised (`TuneController._schedule_trial_stop`).
+    The CUDA context is intact, because Ray reuses no worker whose trial raised (`TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():

@@ -23,7 +23,7 @@ MOST_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials take 
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """One pruned trial, trained to the end.
+    """One pruned trial that the audit trained to the end.
 
     `stopped` is the epoch at which the search pruned it. `differs` says where the audit's values first differ from the
     search's values; it is empty if all are equal.
@@ -42,7 +42,7 @@ class AuditedTrial:
 
 @dataclass(frozen=True)
 class Audit:
-    """The content of audit.json. Each trial's `beats` is False: the winner may change, so `result_of` compares anew."""
+    """The content of audit.json. `beats` is always False there; `result_of` sets it, because the winner may change."""
 
     winner: str
     seed: int
@@ -54,9 +54,9 @@ class Audit:
 class AuditResult:
     """The result of an audit so far.
 
-    The audit sampled `asked` of the `pruned` trials and trained `done` to the end; `beat` of them beat the winner. With
-    CONFIDENCE, a share from `low` to `high` of all pruned trials would; `estimate` says so in words. For `matching` of
-    the `done` trials, all values equal the search's. `stale`: the winner has changed since the audit last ran.
+    The audit sampled `asked` pruned trials and trained `done` to the end. `beat` of the `done` trials beat the winner.
+    With CONFIDENCE, a share from `low` to `high` of all `pruned` trials would beat it; `estimate` says so in words.
+    `matching` of the `done` trials repeat the search's values. `stale`: the winner has changed since the last audit.
     """
 
     winner: str
@@ -82,7 +82,7 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
         return None
     value, sign = winner[1].metrics[metric], sign_of(record.experiment.wanted.mode)
     trials = [replace(t, beats=t.best is not None and sign * t.best < sign * value) for t in saved.trials]
-    # Only trials that are still pruned and not the winner count: an extended search may have changed both.
+    # Counts only trials that are still pruned and are not the winner, because an extended search may have changed both.
     pruned = {trial.id for trial in prunable(record)}
     done = {trial.trial: trial for trial in trials if trial.trial in pruned}.values()
     beat = sum(trial.beats for trial in done)
@@ -110,11 +110,11 @@ def _in_words(fewest: int, most: int, pruned: int) -> str:
     if fewest != most:
         number = f"{fewest} to {most}"
         shares = f"{100 * fewest / pruned:.3g} % to {shares}, with {100 * CONFIDENCE:.0f} % confidence"
-    return f"Of all {counted(pruned, 'trial')} that were pruned, {number} would beat it ({shares})."
+    return f"Of the {counted(pruned, 'trial')} that a rule pruned, {number} would beat it ({shares})."
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a rule pruned, except the winner: hyperband may prune it when its bracket ends."""
+    """Returns the trials that a rule pruned, except the winner, which a rule may prune for a later, worse value."""
     winner = record.best()
     return [trial for trial in record.stats.stopped if winner is None or trial is not winner[0]]
 
@@ -139,7 +139,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
     The interval is exact: it inverts the tails of the hypergeometric distribution (Buonaccorsi, The American
     Statistician 1987), each by bisection.
     """
-    tail = (1 - confidence) / 2 * (1 + 1e-9)  # apart from rounding, a probability equal to the tail is not above it
+    tail = (1 - confidence) / 2 * (1 + 1e-9)  # 1e-9 absorbs rounding: a probability equal to the tail is not above it
     possible = range(beat, pruned - (audited - beat) + 1)
     at_least, at_most = range(beat, audited + 1), range(beat + 1)
     fewest = bisect_left(possible, True, key=lambda wrong: _share(at_least, audited, wrong, pruned) > tail)
@@ -148,7 +148,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
 
 
 def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
-    """Returns the probability of `hits` false prunes in `audited` trials if `wrong` of the `pruned` trials are such."""
+    """Returns the probability of k false prunes, k in `hits`, in `audited` trials if all `pruned` ones have `wrong`."""
     least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
     ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
     whole = _ways(pruned, audited)

@@ -1,4 +1,4 @@
-"""The commands that continue, retrain or audit a search; the text of a command that would fail is empty."""
+"""The commands that continue, repeat or audit a search, or retrain its best trial; empty if a command would fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit comma
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command, or the call from Python, that continues the search; empty for a refused search."""
+    """Returns the command or Python call that continues a search; empty for a refused search or a Ray Tune folder."""
     e = record.experiment
     if record.facts.get("foreign") or record.refused:
         return ""
@@ -34,7 +34,7 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
 
 
 def extend_command(record: ExperimentRecord) -> str:
-    """Returns the command that continues the search; with twice its time or trials, unless it runs or was stopped."""
+    """Returns the command that continues a search, with twice its time or trials unless it runs or was interrupted."""
     return resume_command(record, *([] if record.state in ("interrupted", "running") else [twice(record)]))
 
 
@@ -49,14 +49,14 @@ def twice(record: ExperimentRecord) -> str:
 
 
 def retrain_command(record: ExperimentRecord) -> str:
-    """Returns the command that trains the best trial again."""
+    """Returns the command that trains the best trial again; empty if not `retrainable`, or without best/config.json."""
     config = record.experiment.folder / "best" / "config.json"
     there = record.retrainable and is_file_in(record.experiment.folder, "best/config.json")
     return command("train", shlex.quote(str(config))) if there else ""
 
 
 def audit_command(record: ExperimentRecord) -> str:
-    """Returns the command that audits the search; empty if it runs, has no best trial, or no rule pruned another."""
+    """Returns the audit command; empty if the search runs, is not `retrainable`, or `num_audited` is 0."""
     e, number = record.experiment, num_audited(record)
     if not record.retrainable or record.state == "running" or not number:
         return ""
@@ -87,7 +87,7 @@ def num_audited(record: ExperimentRecord) -> int:
 
 
 def start_again(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command for a new search over the same space with `options`; empty if none can name the space."""
+    """Returns a command for a new search over the same space with `options`; empty if no command can name the space."""
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""

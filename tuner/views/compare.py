@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 
 class Step(NamedTuple):
-    """A new best value, its trial, and the search's use until then: epochs of all trials, seconds, started trials."""
+    """A new best value, its trial, and what the search had used: epochs of all trials, seconds, started trials."""
 
     epochs: int
     seconds: float
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The values of `size` trials; each row (thinned) has a value, the share of trials this good or better, a trial."""
+    """The values of `size` trials; `rows` is a sample: a value, the share of trials this good or better, its trial."""
 
     size: int
     median: float
@@ -90,9 +90,9 @@ class ComparedRow:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a comparison shows of one experiment, without its record: twenty records may not fit into memory.
+    """What a comparison shows of one experiment; not its record, because MOST_COMPARED records may not fit into memory.
 
-    The service sets some fields of `row`: `color`, `dash`, and `state` to `scheduler`. The last of `steps` repeats the
+    The service sets `color`, `dash`, and the fields from `state` to `scheduler` in `row`. The last step repeats the
     best value at the search's end. `distributions` maps a choice of `tuner.views.figures.values` to its distribution;
     `options` and `parameters` map names to texts.
     """
@@ -189,7 +189,7 @@ def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
 
 
 def _options(record: ExperimentRecord) -> dict[str, str]:
-    """Returns the search's options, and the versions of its code, as text."""
+    """Returns, as texts, the search's options and its code's versions; for a Ray Tune folder, only metric and mode."""
     experiment, facts = record.experiment, record.facts
     if facts.get("foreign"):
         return {"metric": experiment.wanted.metric, "mode": experiment.wanted.mode}
@@ -252,7 +252,7 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
         rows = [(x, step.value, step.trial) for x, step in zip(at, each.steps, strict=True)]
         hover = f"{plot.escaped(each.row.name)}<br>trial %{{customdata}}<br>%{{y:.5g}} at %{{x:.5g}}<extra></extra>"
         traces.append(_line(each, rows, hovertemplate=hover))
-        # A value's weight is how long it was the best of its experiment: a bad first value is then an outlier.
+        # A value's weight is the share of the search in which it was the best, so that a bad first value is an outlier.
         values += [step.value for step in each.steps[:-1]]
         weights += [(after - before) / (at[-1] - at[0] or 1) for before, after in pairwise(at)]
     texts = []
@@ -303,7 +303,7 @@ def choices_of(experiments: Sequence[Compared]) -> list[str]:
 
 
 def default_of(experiments: Sequence[Compared]) -> str:
-    """Returns the choice if a request names none: the last epoch that all offer if trials were pruned, else `best`."""
+    """Returns the default choice: `best`, or, if trials were pruned, the last epoch that all experiments offer."""
     has_pruned = any(each.row.pruned for each in experiments)
     return choices_of(experiments)[-1] if has_pruned and choices_of(experiments) else BEST
 

@@ -114,7 +114,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None, wanted
     dash = {"symbol": "line-ew-open", "size": 14, "color": plot.STOP_COLOR, "line": {"width": 2}}
     look = {"name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
     traces.append(plot.points("markers", cut, **look))
-    more = f" and {len(shown) - MOST_NAMED} more metrics" if len(shown) > MOST_NAMED else ""
+    more = f" and {counted(len(shown) - MOST_NAMED, 'more metric')}" if len(shown) > MOST_NAMED else ""
     text = f"Over {counted(len(trial.reports), 'report')}: {', '.join(texts)}{more}." if texts else ""
     rows = math.ceil(len(shown) / 2)
     grid = {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3}

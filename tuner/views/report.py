@@ -41,7 +41,7 @@ HEADINGS = {  # column -> its heading, for the columns whose name is not the hea
 }  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
-MOST_PARAMETERS = 4  # how many parameters get a contour with each other: 4 make six contours
+MOST_PARAMETERS = 4  # maximum parameters whose pairs get a contour; 4 parameters make six pairs
 WEB = Path(__file__).parent.parent / "serve" / "web"
 DRAW = """
 function drawAll() {
@@ -113,7 +113,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
 
 
 def _verdict(record: ExperimentRecord) -> str:
-    """Returns the verdict as HTML, in the same box as the page's `verdict.js` makes."""
+    """Returns the verdict as HTML, in the same kind of box that `verdict.js` makes on the page."""
     verdict = verdict_of(record)
     tone = {"refused": " bad", "failed": " bad", "finished": ""}.get(verdict.outcome, " open")
     close = {CLOSE_CALLS: "".join(f" {escaped(call.trial)}" for call in verdict.close_calls)}

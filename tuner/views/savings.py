@@ -8,9 +8,9 @@ from tuner.rules.hyperband import ADVICE, band_of
 
 
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
-    """Estimates how many epochs and seconds on workers the stopped trials would have needed; puts it into a sentence.
+    """Estimates how many epochs, and seconds on workers, pruning saved; returns them with a sentence about them.
 
-    A trial that reported only once counts at the search's median speed. Without an estimate: 0, 0 and an empty text.
+    A trial with unknown speed counts at the search's median speed. Without an estimate: 0, 0 and an empty text.
     """
     stopped, usual, (_, train, is_most) = record.cut_short, record.stats.epoch_seconds, record.whole_length()
     left = list(record.epochs_saved().values())
@@ -64,7 +64,7 @@ def pruned(record: ExperimentRecord) -> str:
 
 
 def why_none(record: ExperimentRecord) -> tuple[str, str]:
-    """Says why the search compared no trials, and which option would change that; both are empty if it compared any."""
+    """Says why a search compared no trials, and which option helps; both are empty if it did or no reason is known."""
     e, stats, rules = record.experiment, record.stats, record.rules
     compared = any(rung.cutoff_then is not None for rung in stats.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:

@@ -1,4 +1,4 @@
-"""Builds an experiment's tables as rows of plain data; JSON has a nan or infinite float as a string."""
+"""Builds an experiment's tables as rows of plain data; the service's JSON has NaN and infinity as strings."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` of the trial is
-    continued, paused or pruned, or, if it ended by itself, completed or failed.
+    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` says what became
+    of the trial: continued, paused or pruned, or, if it ended by itself, completed or failed.
     """
 
     trial: str
@@ -179,7 +179,7 @@ def notices(record: ExperimentRecord) -> list[str]:
         trial, report = first
         value = f"{record.experiment.wanted.metric} {formatted(report.metrics[record.experiment.wanted.metric])}"
         what = f"trial {trial.id} reported {value} at epoch {report.epoch}, but its checkpoint is gone"
-        notices.append(f"The best shown is that of the other checkpoints: {what}.")
+        notices.append(f"The best shown is the best with a checkpoint left: {what}.")
     return notices
 
 

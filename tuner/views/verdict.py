@@ -39,7 +39,7 @@ class CloseCall:
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next: a sentence that says what for, and the command, which is empty if no command does it."""
+    """A next step: a sentence that says what to do, and its command, which is empty if no command can do it."""
 
     text: str
     command: str
@@ -59,11 +59,11 @@ class Verdict:
     """The conclusions of a search.
 
     Attributes:
-        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
-            an error, or without a usable result).
+        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed
+            (its first trials failed alike, or no trial has a usable result).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
-        epochs_saved, seconds_saved: what pruning saved, estimated: epochs, and seconds on workers, of all trials.
+        epochs_saved, seconds_saved: estimates of the epochs, and of the seconds on workers, that pruning saved.
         close_calls: pruned trials that nearly reached their cutoff, the closest first, at most MOST_CLOSE.
         steps: what to do next, the most useful first.
     """
@@ -227,8 +227,8 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         ), True
     if not (number := commands.num_audited(record)):
         return "", False
-    # A trial that reached a rung early was compared with few others. The record shows exactly how many pruned trials
-    # would survive a comparison with all results.
+    # A trial that reached a rung early was compared with few others. Compared with all results, at least `late` of the
+    # pruned trials would survive: per rung, the number of trials that pass now minus the number that continued.
     late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     would = f"an audit of {number} of them would tell"

@@ -1,6 +1,6 @@
 """What if a search had used other stopping rules? Replays its recorded reports in their order under any rules.
 
-The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
+A pruned or unfinished trial's curve ends with its last report. If other rules would train it further, its later values
 are unknown. The record is therefore replayed three times. In the first replay such a trial reports nothing more. In the
 second, it reports the best value of the whole search at every later epoch; in the third, the worst. A result is
 unknown, or a range, wherever the three replays differ.
@@ -72,11 +72,11 @@ class WhatIf:
 def what_if(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
 ) -> WhatIf:
-    """Replays a search under other stopping rules; raises RequestError for rules that no search or replay accepts."""
+    """Replays a search under other stopping rules; raises RequestError for rules that a search or a replay refuses."""
     own, choices = record.rules, (scheduler, grace_period, reduction_factor, brackets)
     rules = _checked_rules(own, *choices)
     same = choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets)
-    if same:  # the search's rungs moved while it ran; a replay of other rules knows the trials' length from the start
+    if same:  # the replay moves the rungs as the search did; other rules know the trials' length from the start
         rules, brackets = record.experiment, record.experiment.brackets
     runs = [_Simulation(record, rules, brackets, beyond, same).fates() for beyond in ("missing", "best", "worst")]
     winner = record.best()
@@ -171,7 +171,7 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
 
 
 class AlternativeRow(NamedTuple):
-    """A row of report.html: what one set of rules stops, trains and saves (% of the recorded epochs)."""
+    """A row of report.html: how many trials some rules stop, how many epochs all trials then train, and the % saved."""
 
     scheduler: str
     grace_period: int | None
@@ -183,7 +183,7 @@ class AlternativeRow(NamedTuple):
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of stopping rules, the search's own first; none if a replay exceeds MOST_REPORTS."""
+    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MOST_REPORTS."""
     own = record.rules
     beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.searched)
     if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
@@ -213,8 +213,8 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
 class Fate:
     """The outcome of one trial in a replay.
 
-    "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended": it completes, fails or
-    diverges before the rules stop it, or has no report. "unknown": it would train beyond its `recorded` epochs.
+    "stopped": the rules stop the trial after `epochs` epochs, because of `cutoff` if there is one. "ended": it
+    completes, fails or diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
     """
 
     trial: str
@@ -227,7 +227,7 @@ class Fate:
 
 
 class _Arrival(NamedTuple):
-    """A report, or a trial's event `trial_ended`, sorted by `order`: other trials may report between the two events."""
+    """A report or trial end, sorted by `order`; other trials may report between a trial's last report and its end."""
 
     order: int
     trial: int  # its index in the record
@@ -301,11 +301,11 @@ class _Simulation:
         index, trial = arrival.trial, self._trials[arrival.trial]
         self._last[index] = arrival
         last_action = trial.decisions[-1].action if trial.decisions else ""
-        # A trial ends by itself at its last report if it completed, or failed in the pause after it. Any other trial
-        # that failed had continued after its last report, and failed in a later epoch.
+        # A trial ends by itself at its last report if it completed, or if it failed while it was paused there. Another
+        # failed trial had continued and failed in a later epoch, unless its last report was refused.
         ends = trial.status == "completed" or (trial.status == "failed" and last_action == "pause")
         over = arrival.value is None or arrival.epoch >= self._most or (ends and arrival.epoch == trial.last_epoch)
-        # The search did not ask its rule about a report with which a trial diverged or ended by itself.
+        # The search did not ask its rule about a report with which a trial diverged, or that it knew to be the last.
         completes = over and trial.status == "completed" and last_action == "stop"
         judged = RuleDecision()
         is_asked = arrival.epoch < self._rules.max_epochs and index not in self._finishing
@@ -332,13 +332,13 @@ class _Simulation:
             self._take()
 
     def _learn(self, index: int) -> None:
-        """Tells the rule how long a trial was that ended by itself, if the rule did not know the trials' length."""
+        """If the rule did not know the trials' length, tells it the length of a trial that ended by itself."""
         trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
         if unknown and trial.reason == RETURNED and self._ended[index] is None:
             self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))
 
     def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
-        """Ends a trial unless it has ended; at its last report the rule counts it until its recorded `trial_ended`."""
+        """Ends a trial unless it has ended. If it ends at its last report, the rule counts it until `trial_ended`."""
         trial = self._trials[arrival.trial]
         if arrival.trial in self._ended:
             return

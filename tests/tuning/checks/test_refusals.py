@@ -23,7 +23,11 @@ HEAD = "from ray import tune\nfrom tuner.space import Space\ntrain = print\n"
     [
         (report, ["nothing"], "no experiment 'nothing': no such folder TMP/results; change to the folder in which"),
         (report, ["nothing", "--results", "."], "no experiment 'nothing' in TMP; this folder has no experiments"),
-        (run, ["--resume", "results/x"], "no such folder TMP/results/results; change to the folder in which"),
+        (
+            run,
+            ["--resume", "results/x"],
+            "no experiment 'x': no such folder TMP/results; change to the folder in which",
+        ),
         (train, ["results/x", "--trial", "1"], "no experiment 'x': no such folder TMP/results; change to the folder"),
         (train, ["x/best/config.json"], "x/best/config.json: no such file TMP/x/best/config.json; give"),
         (report, [], "give name (see --help)"),

@@ -30,8 +30,10 @@ def saved(tmp_path, monkeypatch, capsys):
     return request.experiment.folder
 
 
-def test_what_was_saved_can_be_resumed(saved, capsys):
-    assert run.main(["--resume", "latest", "--dry-run", "--num-samples", "9"]) == 0
+@pytest.mark.parametrize("named", ["latest", "mine", "results/mine", "results/mine/", "TMP/results/mine"])
+def test_what_was_saved_can_be_resumed_by_name_and_by_folder(saved, capsys, named):
+    named = named.replace("TMP/results", str(saved.parent.absolute()))
+    assert run.main(["--resume", named, "--dry-run", "--num-samples", "9"]) == 0
     assert "settings    9 by random" in capsys.readouterr().out
 
 
@@ -42,6 +44,7 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
         (["--space", "space.py", "--name", "latest"], "--resume latest means the newest experiment; give another"),
         (["--resume", "mien"], "no experiment 'mien' in TMP/results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/gone"], "no such folder TMP/gone; give the --results of a search"),
+        (["--resume", "a/mine", "--results", "b"], "--resume a/mine names a folder, --results b another; give one"),
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
         (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),

@@ -58,7 +58,7 @@ def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
     said = console.schedule(experiment, find_space(TINY).space)
     assert said.endswith("the first 3 of every 17 trials are never stopped")
     (note,) = console.notes_on_brackets(experiment, 4)
-    assert "4 trials at once and brackets of 5, 9 stop few trials or none" in note
+    assert "with 4 trials at once, brackets of 5, 9 stop few trials or none" in note
     for concurrent in (2, 3):
         (note,) = console.notes_on_brackets(experiment, concurrent)
         assert f"hyperband will prune no trial: {concurrent} trials at once stay in its first bracket" in note

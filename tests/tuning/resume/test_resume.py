@@ -80,6 +80,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken_and_one_that_i
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert harm is gone or "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text
+    assert "journal" not in caplog.text
     assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 
 

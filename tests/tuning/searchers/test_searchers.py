@@ -14,7 +14,7 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES
-from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
+from tuner.tuning.searchers.forest import NUM_RANDOM, Forest, ForestSearcher, features
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.sampling import shuffled
 
@@ -191,6 +191,14 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
     assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
 
 
+def test_the_first_forest_learns_from_the_first_ten_trials(monkeypatch):
+    learnt = []
+    monkeypatch.setattr("tuner.tuning.searchers.forest.RANDOM_SHARE", 0)
+    monkeypatch.setattr("tuner.tuning.searchers.forest.Forest", lambda *known: learnt.append(known) or Forest(*known))
+    drive(build_searcher(experiment_of("forest", num_samples=40), wide()), 12)
+    assert len(learnt[0][0]) == NUM_RANDOM
+
+
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
     monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 40)
     space = space_of(x=tune.uniform(0, 1))
@@ -267,10 +275,13 @@ def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best)
         built.report(f"{i:05d}", {"training_iteration": 1, "loss": loss})
         built.complete(f"{i:05d}")
     centre, declared = dict(domains.leaves(first[best])), dict(domains.leaves(wide().params))
+    order = []
     for i in range(4, 8):
         flat = dict(domains.leaves(built.suggest(f"{i:05d}")))
         (changed,) = [name for name in flat if flat[name] != centre[name]]
         assert flat[changed] in domains.neighbours(declared[changed], centre[changed])
+        order.append(list(declared).index(changed))
+    assert order != sorted(order)  # the neighbours are shuffled
 
 
 def test_refine_with_no_good_first_half_goes_on_at_random():

@@ -24,7 +24,7 @@ SUBMIT = "ray job submit --address http://HEAD:8265 -- python -m tuner.run --add
 def check_head(address: str) -> None:
     """Raises RequestError if a driver on this machine cannot join the cluster; queries its head and starts nothing.
 
-    Ray itself retries a wrong token for 20 s, and an address that does not answer for minutes.
+    Ray itself would retry for 20 s after a wrong token, and for minutes if the address does not answer.
     """
     if address.startswith("ray://"):
         raise RequestError(
@@ -66,7 +66,7 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """Returns the cluster's metadata (its Ray and Python versions) and nodes; raises RequestError if it refuses."""
+    """Returns the cluster's metadata (its versions) and nodes; RequestError if tokens differ or no Ray head answers."""
     path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
     has_token = bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(path).expanduser().is_file()
     if "RAY_AUTH_MODE" not in os.environ and has_token:  # as `ray.init` does

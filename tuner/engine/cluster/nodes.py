@@ -1,4 +1,4 @@
-"""Follows the nodes of Ray's cluster: how many trials fit, this search's share of them, and which nodes are drained."""
+"""Follows the nodes of Ray's cluster: how many trials fit, how many this search may run, which nodes are drained."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        self.wanted = self._most or resources.concurrent  # trials left to run; `Watch` updates it
+        self.wanted = self._most or resources.concurrent  # trials that have not ended; `Watch` updates this first guess
 
     def concurrent(self) -> int:
         """Returns how many trials may run or start at once: 1 or more, on a cluster at most this search's share.
@@ -89,7 +89,7 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources of each living node that is not being drained, and the ids of the nodes that are."""
+    """Returns the resources of each living node that is not being drained, and the ids of the nodes being drained."""
     drained = frozenset(state.get_draining_nodes())
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
@@ -126,9 +126,9 @@ def agreed(mine: Want) -> int | None:
 def division(wants: Mapping[str, Want]) -> dict[str, int]:
     """Returns how many trials each search may run, at least 1.
 
-    It hands out one trial at a time, first to searches without a trial, then to the highest priority. Among equals, the
-    search with the smallest part of the cluster is next (max-min fairness, Bertsekas and Gallager, Data Networks,
-    6.5.2).
+    It hands out one trial at a time, first to searches without a trial, then to the highest priority. Among equals, it
+    takes the search whose part of the cluster would be smallest with that trial (max-min fairness, Bertsekas and
+    Gallager, Data Networks, 6.5.2).
     """
 
     def turn(name: str) -> tuple[bool, int, float, str]:

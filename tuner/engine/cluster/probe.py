@@ -1,4 +1,4 @@
-"""Sends the search's code to a cluster's nodes; checks each before the first trial.
+"""Sends the search's code to a cluster's nodes; checks each node before the first trial.
 
 Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package, if any.
 A node must load the space, share the results folder with the driver, and be able to write to that folder.
@@ -31,16 +31,16 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # else cloudpickle sends their code
+    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # otherwise cloudpickle sends the space's code
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
-    # Paths, not modules: Ray deep-copies this runtime environment with a job's own, and cannot copy modules.
+    # Paths, not modules: under `ray job submit`, Ray deep-copies this runtime environment, and cannot copy modules.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
 
 def by_value(loaded_space: LoadedSpace) -> None:
-    """Makes cloudpickle send the functions of a space file whole, since workers cannot import that file as a module."""
+    """Makes cloudpickle send a space file's functions by value, since workers cannot import that file as a module."""
     if _is_file(loaded_space):
         cloudpickle.register_pickle_by_value(sys.modules[loaded_space.module])
 
@@ -85,7 +85,7 @@ def visit(code: bytes, mark: str) -> str:
     try:
         Path(mark, uuid.uuid4().hex).touch()
     except OSError as error:
-        return f"--results {results} cannot be written to there ({error.strerror}); allow Ray's user to write to it"
+        return f"--results {results} is not writable there ({error.strerror}); allow Ray's user to write to it"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Changes Ray Tune's controller where a failure, a restart or an idle worker would cost a search time or trials.
+"""Changes Ray Tune's controller where a failure, a restart or an idle worker would cost time or trials.
 
 A retried trial keeps its rung and bracket. The scheduler and the journal do not get the epochs that a retry repeats.
 """
@@ -38,7 +38,7 @@ LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 class Controller(TuneController):
     """Ray's controller with other rules for failures, idle workers and epochs that are trained again."""
 
-    watch: Watch  # `installed` sets it on a subclass: Ray's snapshot would write an instance attribute as JSON
+    watch: Watch  # `installed` sets it on a subclass, since Ray's snapshot would write an instance attribute as JSON
 
     def __init__(self, **options: Any) -> None:
         self.watch.host = self
@@ -52,8 +52,8 @@ class Controller(TuneController):
         self._actor_force_cleanup_timeout = STOP_S
         self._judged_until: dict[str, int] = {}  # id of a retried trial -> its last epoch before the retry
         theirs = self._actor_manager._actor_task_failed
-        # An error that is neither an actor's nor a task's would end the whole search: for example, that of a worker
-        # that the node's memory monitor has killed.
+        # An error that is neither an actor's nor a task's would end the whole search. Ray raises, for example, an
+        # OutOfMemoryError for a worker that the node's memory monitor has killed.
         self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
             tracked_actor_task, as_a_worker_or_task_error(exception)
         )
@@ -61,7 +61,7 @@ class Controller(TuneController):
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
         """Retries the failed trial if `retries` allows it; otherwise the trial ends with the error."""
         if trial in self._resetting_trials:
-            # The idle worker that Ray chose had died, or the function of its previous trial still runs. The failure
+            # The idle worker that Ray chose has died, or is still busy with its previous trial. The failure
             # does not count against this trial, which starts on another worker.
             if trial.status != Trial.RUNNING:
                 kill_worker(trial)
@@ -88,9 +88,9 @@ class Controller(TuneController):
     fail = _process_trial_failure
 
     def _had_been_judged(self, trial: SearchTrial) -> bool:
-        """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
+        """Registers the last report's checkpoint, if the worker died after the report and before Ray registered it.
 
-        If the scheduler decided at this report to stop or pause the trial, does so and returns True: it needs no retry.
+        If the scheduler decided at this report to stop or pause the trial, does so and returns True: no retry needed.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -107,7 +107,7 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """Gives the trial an idle worker, unless its own worker is already starting, which Ray would end.
+        """Gives the trial an idle worker, unless its own worker, which Ray would end, is already starting.
 
         Trials that are pruned at the first rung are often shorter than a worker's start: one worker would then run all
         trials, while Ray starts and ends other processes.
@@ -131,7 +131,7 @@ class Controller(TuneController):
         self._room = room
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Hides from scheduler, searcher and journal: repeated epochs, and WAITS (a checkpoint cannot be saved)."""
+        """Hides repeated epochs, and WAITS (a checkpoint cannot be saved), from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
@@ -208,7 +208,7 @@ class Watch(Callback):
         self.heard(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Moves trials that must leave their node, limits idle workers, and fails trials that timed out."""
+        """Moves trials (`_has_to_move`), sets `nodes.wanted`, limits idle workers, and fails trials that timed out."""
         saved, self._saved = self._saved, set()
         for trial in saved:
             if trial.status == Trial.RUNNING and self._has_to_move(trial):
@@ -235,7 +235,7 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether a trial must leave its worker, and loses no epoch then: its last report, if any, has a checkpoint."""
+        """Whether a trial must leave its worker and loses no epoch, as its last report, if any, has a checkpoint."""
         surplus = self.nodes.too_many(len(self._running()))
         if not (surplus or self.nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False
@@ -256,7 +256,7 @@ def saved_epoch(trial: Trial) -> int:
 
 
 class NoAnalysis:
-    """Replaces Ray's analysis of a search, which nobody uses: it would read all reports again, 2 ms per trial.
+    """Replaces Ray's analysis of a search. Nobody uses it, and it would read all reports again, 2 ms per trial.
 
     If a session has no trials, Ray would unpickle a snapshot in the folder, which anybody may have made.
     """

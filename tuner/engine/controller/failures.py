@@ -27,8 +27,8 @@ class Failure(NamedTuple):
 class Retries:
     """Decides by the kind of a failure whether its trial is retried; counts retries by trial and kind in all sessions.
 
-    * worker_lost (a killed process, a lost node, a host out of memory) is retried `max_failures` times: the trial
-      itself may kill its worker.
+    * worker_lost (a killed process, a lost node, a host out of memory) is retried at most `max_failures` times, as the
+      trial itself may kill its worker.
     * cuda is retried once, in a new process: another trial on the GPU may be the cause.
     * oom and user are never retried: the same setting and seed usually fail at the same place. A hang counts as user:
       each retry would cost its whole timeout.
@@ -45,7 +45,7 @@ class Retries:
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
-        """Classifies an error that Ray caught; `from_epoch` is the epoch of the last checkpoint, 0 = no checkpoint."""
+        """Classifies an error, and uses up a retry if one is left; `from_epoch` is the last checkpoint's, 0 = none."""
         killed = None if self._killed_before is None else (oom_kills() or 0) - self._killed_before
         kind, text = kind_of(error, killed)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)
@@ -60,7 +60,7 @@ class Retries:
 def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
     """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
-    `killed` is how many processes this machine's kernel has killed because memory ran out; None if that is unknown.
+    `killed` is how many processes this machine's kernel killed for lack of memory in this session; None if unknown.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
@@ -85,7 +85,7 @@ def likeness(error: str) -> str:
 
 
 def how_it_died(error: Any, killed: int | None) -> str:
-    """Returns why a worker died: Ray's exit detail without its guesses, or else the error's first line."""
+    """Returns why a worker died: lack of memory, a signal, Ray's exit detail without its guesses, or the first line."""
     text = str(error)
     if "host ran out of memory" in text:  # Ray's memory monitor has ended it
         return f"its worker died: {first_line(error)}; {LESS_MEMORY}"

@@ -48,13 +48,13 @@ class SearchStopper(Stopper):
             self.reason, self.out_of_time = reason, True
 
     def blocked(self, error: OSError, path: Path) -> bool:
-        """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal)."""
+        """May print why a write to disk failed; waits a second; returns whether to retry it (False after a signal)."""
         self.waiting(f"{path.parent}: {error.strerror or error}")
         time.sleep(1)
         return not self.interrupted
 
     def waiting(self, why: str) -> None:
-        """Prints, at most once a minute, why the search or a trial cannot write to the disk and waits."""
+        """Prints, at most once a minute, why the search or a trial waits until it can write to the disk."""
         now = time.monotonic()
         if now - self._printed_at > TELL_S:
             self._printed_at = now

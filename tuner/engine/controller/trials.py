@@ -89,7 +89,7 @@ class ReplayController:
         return [trial for trial in self.trials.values() if not trial.is_finished()]
 
     def _schedule_trial_save(self, trial: Trial, result: dict[str, Any]) -> Any:
-        # Population-based training calls this. It copies no trial whose last report has no checkpoint.
+        # Population-based training calls this. It copies no trial whose last compared report has no checkpoint.
         return trial.checkpoint if result.get("checkpoint_dir_name") else None
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
@@ -99,8 +99,8 @@ class ReplayController:
 class Population(PopulationBasedTraining):
     """Population-based training that sets a trial back to an earlier epoch at most once before the trial gets further.
 
-    With fewer slots than trials, the checkpoint that a poor trial copies may be of an earlier epoch. Ray compares the
-    trial again at that epoch, and sets it back again: if values tie or grow worse, no trial ever trains all its epochs.
+    With fewer slots than trials, a poor trial may copy a checkpoint of an earlier epoch. When the trial is back at its
+    own epoch, Ray compares it and sets it back again: if values tie or grow worse, no trial ever trains all its epochs.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -26,13 +26,13 @@ from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
 DEAD_WORKER = "A worker died or was killed while executing"  # start of Ray's line, which has 1,000 characters
-KEEP_S = 600  # seconds that Ray keeps an idle process, even if all CPUs are taken; before the first trial all are idle
-# Limits raised for a busy machine: 20 processes that spin on two cores. The comments name Ray's own limits (2.60).
+KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
+# Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
     "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
     "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
     "worker_niceness": 0,  # 15: beside 20 processes a worker then gets 1/570 of a core, and imports torch for hours
-    "health_check_timeout_ms": 60_000,  # 10 s: after five of them the GCS declares the raylet dead
+    "health_check_timeout_ms": 60_000,  # 10 s: after five timeouts the GCS declares the raylet dead
 }
 
 
@@ -48,10 +48,10 @@ def num_gpus() -> int:
 
 def local_cluster() -> dict[str, float]:
     """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run."""
-    if ray.is_initialized():  # the program that calls tuner has started Ray, and given it these resources
+    if ray.is_initialized():  # by tuner, or by the program that calls tuner and chose its resources
         here = ray.cluster_resources()
         return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
-    # The smaller count applies: Ray respects a container's CPU quota, the affinity mask taskset and batch systems.
+    # Ray's count respects a container's CPU quota; the affinity mask respects taskset and batch systems.
     return {"CPU": float(min(int(get_num_cpus()), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
 
 
@@ -67,7 +67,7 @@ def correct_late_import() -> None:
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them."""
+    """Returns options of `ray.init`: folder, preloaded modules, longer limits, no early workers but `start_ahead`'s."""
     config = {
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests beyond this number
@@ -78,7 +78,7 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 
 @contextmanager
 def importing(modules: Sequence[str]) -> Iterator[None]:
-    """Imports modules in a second thread while the `with` block runs, in which Ray's processes start.
+    """Imports modules in a second thread while the `with` block starts Ray's processes.
 
     The block must not import Ray Tune: its modules import each other in circles, so two threads at once would get
     half-imported modules.
@@ -125,7 +125,7 @@ def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
 
 @contextmanager
 def session_folder() -> Iterator[str]:
-    """Creates a folder that only this user may enter, as all users may write to Ray's files in it; removes it."""
+    """Creates a folder that only this user may enter, since Ray's files there are writable by all; then removes it."""
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:
@@ -133,7 +133,7 @@ def session_folder() -> Iterator[str]:
 
 
 def keep_token_private() -> None:
-    """Creates Ray's authentication token with mode 0600, unless the environment names one.
+    """Creates Ray's authentication token with mode 0600, unless the environment names one or turns tokens off.
 
     An existing token is kept; if its file is this user's and everybody can read it, its mode becomes 0600.
     """

@@ -4,8 +4,8 @@
 the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
 
 On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
-and `ray.init` waits 30 s for the raylet, whether it still starts or has ended. No setting changes these two limits. So
-`LocalNode` chooses the ports, and waits for the raylet as long as it lives.
+and `ray.init` waits at most 30 s for the raylet, and that long even if it has ended. No setting changes these limits.
+So `LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
 LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # logs of Ray, without .out, .err or .log
 TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
-# Patterns of the log line that names the cause, most telling first: Ray's fatal lines, a signal, Ray's errors.
+# Patterns of the log line that names the cause, best first: Ray's fatal lines, a signal, errors of Ray or of Python.
 CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
 # Errors that another folder for Ray's files and sockets would repair.
 OF_THE_FOLDER = r"path length|File name too long|Not a directory|File exists|No space left|Read-only|Permission denied"
@@ -58,7 +58,7 @@ class LocalNode(node.Node):
 
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
         """Starts the raylet, and waits until it has registered; ChildProcessError or TimeoutError if it does not."""
-        # Ray tells this port only to the agent; the raylet reads it from this file, which the agent writes again.
+        # Ray gives only the agent this port. The raylet reads it from this file, which the agent later overwrites.
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         super().start_raylet(*arguments, **options)
@@ -80,9 +80,9 @@ class LocalNode(node.Node):
 
 @contextmanager
 def local_node() -> Iterator[None]:
-    """Makes `ray.init` start a `LocalNode` on 127.0.0.1 while the `with` block runs.
+    """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1.
 
-    Bound sockets reserve its ports until the block ends: agents listen only seconds after `ray.init` has returned.
+    Bound sockets reserve its ports until the block ends, since agents bind theirs some seconds after `ray.init`.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -102,7 +102,7 @@ def ending(name: str, code: int) -> str:
 
 
 def cause_in_logs(folder: str) -> str:
-    """Returns the line of the logs in Ray's folder that names the cause, with its file; empty if there is none."""
+    """Returns the line of a log in Ray's folder that says why Ray ended, after the log's name; empty if none does."""
     lines = []
     for path in (path for name in LOGS for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))):
         with open(path, "rb") as file:

@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 from unittest import mock
@@ -21,15 +23,16 @@ from ray._private import utils
 from tuner.errors import say
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
+SAME_S = 0.5  # seconds in which a command ignores a second signal, since `uv run` forwards one that its whole group got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
 
 @contextmanager
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
-    """Makes the first signal call `first` (of nested blocks, the inner one's) with a text that names the signal.
+    """Calls `first` at the first signal, with a text that names the signal; in nested blocks, calls the inner `first`.
 
-    Until the outermost block ends, the next signal calls `end_now`, and so does `_deadline` after `LATE_S` seconds: if
-    Ray's processes got the SIGTERM, too (`timeout`, systemd), Ray's driver would wait a minute for them (ray 2.60).
+    Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
+    `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -37,8 +40,9 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
         return
 
     def take(number: int, frame: Any) -> None:
+        again = signal.default_int_handler if hosts else partial(end_now, after=time.monotonic() + SAME_S)
         for each in HANDLED:
-            signal.signal(each, signal.default_int_handler if hosts else end_now)
+            signal.signal(each, again)
         deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
@@ -57,7 +61,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 
 def kept_from_ray() -> AbstractContextManager[Any]:
-    """Keeps this process's handler of SIGTERM while `ray.init` runs: Ray's exits with code 15 (ray 2.60)."""
+    """Keeps this process's SIGTERM handler during `ray.init`; Ray's handler would exit with code 15 (ray 2.60)."""
     return mock.patch.object(utils, "set_sigterm_handler", lambda handler: None)
 
 
@@ -85,10 +89,10 @@ deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused i
 
 
 def _deadline() -> SimpleQueue[str]:
-    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue that tells the thread.
+    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue for messages to the thread.
 
-    A signal handler must not start a thread, as it may have interrupted the start of one; it may use a SimpleQueue. For
-    SIGALRM, Python would run the handler in the main thread, which may be blocked.
+    A signal handler may use a SimpleQueue, but must not start a thread: it may have interrupted the start of one. An
+    alarm (SIGALRM) would not do: Python would run its handler in the main thread, which may be blocked.
     """
     queue: SimpleQueue[str] = SimpleQueue()
 
@@ -109,8 +113,10 @@ def give_up(reason: str) -> None:
     raise KeyboardInterrupt(reason)
 
 
-def end_now(number: int, frame: Any) -> None:
-    """Kills this process and its descendants: those of Ray and W&B may take more than 15 s to end; exit code 130."""
+def end_now(number: int, frame: Any, after: float = 0.0) -> None:
+    """From time `after` on, kills this process (exit code 130) and its descendants, which else may take 15 s to end."""
+    if time.monotonic() < after:
+        return
     end_family()
     os._exit(130)
 

@@ -1,8 +1,8 @@
 """Runs the worker processes of a ddp trial as Ray actors inside the trial's placement group.
 
 The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. The workers
-end when this actor ends. A `TorchTrainer` inside a trial takes 14 s to its first report. It reserves a second placement
-group, which Ray Tune does not count, and does not free the group when the trial is pruned (ray 2.60).
+end when this actor ends. A `TorchTrainer` would take 14 s to its first report. It would reserve a second placement
+group, which Ray Tune does not count, and would not free the group when the trial is pruned (ray 2.60).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Work
 
 
 def keep(group: Workers) -> None:
-    """Keeps the workers of a trial that ended without an error for this actor's next trial."""
+    """Frees the workers' training state and keeps them for this actor's next trial; not to be called after an error."""
     global warm
     group.release()
     warm = group

@@ -1,11 +1,11 @@
 """Runs a trial in a folder of its own, with links to the files in and around the folder where the search was started.
 
 The trial's process changes into the folder, so a relative path of any code leads there. Before Python code writes
-through a link, the link is replaced: a folder by a new one with links to the same files, a file by a copy. So a trial
-changes no files outside, unless code in C++ opens an existing one.
+through a link, an audit hook replaces it: by a new folder with links to the same files, or by a copy of the file. So
+relative paths change no files outside, except in C++ code, in other programs and in folders with over 10,000 entries.
 
-Data is shared instead: a folder with `data` or `cache` in its name stays a link. A new data folder is moved beside the
-script at the trial's first report or at its end, so that later trials find it.
+Data is shared instead: a folder with `data` or `cache` in its name stays a link. New files and folders with such names
+are moved to the real folder at the trial's first report and, unless the trial failed, at its end, for later trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tuner.record.storage.trial_files import FILES, RUNNING
 
 LEVELS = 2  # how many folders above the working folder a trial finds by `..`
 MOST_LINKS = 10_000  # the most entries of a folder that are shown by links; a link takes 10 us on a local disk
-LEAVES_S = 2.0  # seconds that a worker waits at its end for its trial; Ray waits as long before the next trial
+LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -38,12 +38,12 @@ def _parent(path: Any) -> str:
     return os.path.dirname(os.fsdecode(path))
 
 
-# Event that Python raises before it changes files -> their paths, and whether their content is still needed.
+# Audit event -> the paths that the event is about, and whether the content at each path is still needed.
 EVENTS: dict[str, Callable[..., list[tuple[Any, bool]]]] = {
     "import": lambda *_: [],
     "tuner.write": lambda path: [(path, False)],  # raised by the functions of WRITERS
     "open": lambda path, mode, flags: [(path, not flags & os.O_TRUNC)] if flags & WRITES else [],
-    "os.mkdir": lambda path, *_: [(path, True)],  # if the folder exists, the script makes sure that it can write there
+    "os.mkdir": lambda path, *_: [(path, True)],  # also if the folder exists: the script is about to write there
     "os.rename": lambda old, new, *_: [(old, True), (_parent(new), True)],
     "os.remove": lambda path, *_: [(_parent(path), True)],
     "os.rmdir": lambda path, *_: [(path, True)],
@@ -69,7 +69,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
-        print(f"{own.start} has more than {MOST_LINKS:,} files, so the trial has no folder of its own", file=sys.stderr)
+        print(f"over {MOST_LINKS:,} files or unreadable: {own.start}; no folder of its own per trial", file=sys.stderr)
         yield
         return
     _install_hook()
@@ -89,13 +89,13 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
         try:
             own.close(share=ended_well)
         except OSError as error:
-            print(f"the trial's own files are not in order: {error}", file=sys.stderr)
+            print(f"the trial's own folder could not be put in order: {error}", file=sys.stderr)
         finally:
             _left.set()
 
 
 def share_data() -> None:
-    """Moves the data that the trial has downloaded beside the script, where trials that start now find it."""
+    """Moves the trial's new data out of its folder, to where trials that start from now on find it."""
     if _own is not None:
         _own.share(_move_used)
 
@@ -106,7 +106,7 @@ def await_left() -> None:
 
 
 class OwnFolder:
-    """The folder `here` in which a trial runs; it links to the files of `start`, its parents to those above `start`."""
+    """The folder `here`, where a trial runs, links to what is in `start`; its parent folders link to what is above."""
 
     def __init__(self, trial: Path) -> None:
         self.start = Path.cwd()
@@ -115,11 +115,11 @@ class OwnFolder:
         self._root = self._trial / RUNNING
         self.here = self._root / self.start.relative_to(self._base)
         self._results = self._trial.parents[2]  # `trial` is <results>/<experiment>/ray/<trial>
-        # Folders with contents of their own instead of a link. The results are not shown: they contain this folder.
+        # Folders made anew, with a link to each entry. The results are not shown: they contain this folder.
         self._way = {self.start, *self.start.parents, *self._results.parents}
 
     def open(self, is_new: bool) -> bool:
-        """Creates the folder; returns False if `start` has too many files."""
+        """Creates the folder, or restores it unless `is_new`; False if `start` is unreadable or beyond MOST_LINKS."""
         if _listed(self.start) is None:
             return False
         if is_new:
@@ -144,7 +144,7 @@ class OwnFolder:
                 self._show(each, shown / each.name)
 
     def claim(self, path: Any, *, keep: bool) -> None:
-        """Replaces the links on a path, so that writes to it stay in this folder; copies a file only if `keep`."""
+        """Replaces tuner's links on a path, except to data, so that writes stay here; copies a file only if `keep`."""
         whole = os.path.abspath(os.fsdecode(path))
         if not whole.startswith(f"{self._root}{os.sep}"):
             return
@@ -170,7 +170,7 @@ class OwnFolder:
                 shown.unlink()
 
     def close(self, *, share: bool) -> None:
-        """Removes the links; renames the folder to `files`; moves new data beside the script if `share`."""
+        """Removes the links; renames the folder to `files`; first moves new data outside if `share`."""
         if share:
             self.share(_move)
         self._remove_links()
@@ -181,7 +181,7 @@ class OwnFolder:
             os.rename(self._root, self._trial / FILES / "above")  # what the trial wrote by `../`
 
     def _remove_links(self) -> None:
-        """Removes links that lead out of the folder, also the trial's own, and empty folders."""
+        """Removes empty folders, and all links that lead out of the folder, also those that the trial made."""
         root = f"{self._root}{os.sep}"
         for folder, folders, names in os.walk(self._root, topdown=False):
             for path in (os.path.join(folder, name) for name in (*folders, *names)):  # 25 us a link; 50 with Path
@@ -213,7 +213,7 @@ def _move_used(source: Path, target: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Moves a file or folder to where the trials share it; if that exists already, deletes the trial's copy."""
+    """Moves a file or folder to the shared place; merges folders, replaces no file, deletes the rest of a folder."""
     if not os.path.lexists(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -248,7 +248,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     _thread.busy = True
     try:
         _wrap_writers()
-        with contextlib.suppress(OSError, ValueError, TypeError):  # a path that cannot be written to, or is none
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the link cannot be replaced, or `path` is no path
             for path, keep in EVENTS[event](*arguments):
                 own.claim(path, keep=keep)
     finally:
@@ -259,7 +259,7 @@ _install_hook = functools.cache(lambda: sys.addaudithook(_hook))  # Python then 
 
 
 def _wrap_writers() -> None:
-    """Makes each function of WRITERS raise an audit event with its path before it writes, once its module is loaded."""
+    """Makes the functions of WRITERS whose modules are loaded raise an audit event with the path before they write."""
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)
         if original is not None and not isinstance(original, functools.partial):

@@ -77,7 +77,7 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
 
 
 def in_sanity_check() -> bool:
-    """Whether the caller's code runs in the sanity check of a Lightning Trainer, whose numbers are of no epoch."""
+    """Whether the caller runs in the sanity check of a Lightning Trainer; that check's numbers belong to no epoch."""
     frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
     return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
@@ -94,13 +94,13 @@ def as_number(name: str, value: Any) -> Any:
 
 @contextmanager
 def explained(reporter: Reporter) -> Iterator[None]:
-    """Makes a trial fail, with advice, if processes that it starts report instead of it: no such report is sent.
+    """Makes a trial fail, with advice, if processes that it starts report instead of it: those reports reach no search.
 
     `sys.exit()` ends the trial as a return does. A SystemExit by which Ray stops the function passes through.
 
     Raises:
         RuntimeError: the function called `sys.exit` with a code except 0 and None.
-        ValueError: the function started a process and reported nothing itself, or that process cannot get its function.
+        ValueError: the function started a process and reported nothing, or that process reported or cannot be pickled.
     """
     started: list[str] = []
     original = BaseProcess.start
@@ -109,7 +109,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
         target, arguments = getattr(process, "_target", None), getattr(process, "_args", ())
         users = [each for each in (target, *arguments) if callable(each) and place_of(each)]
         name = f"{getattr(users[0], '__name__', users[0])}{place_of(users[0])}" if users else "a function of a library"
-        if not getattr(target, "__module__", "").startswith("torch.utils.data"):  # a DataLoader's processes
+        if not getattr(target, "__module__", "").startswith("torch.utils.data"):  # DataLoader processes never report
             started.append(name)
         try:
             original(process)

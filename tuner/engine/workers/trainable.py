@@ -50,7 +50,7 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 
 
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
-    """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
+    """Runs or resumes a class Trainable; reports each step's result, with a checkpoint if the class can save one.
 
     If `save_checkpoint` returns a dict, `torch.load` must be able to read it with `weights_only`: a resume must not run
     code from a file. Any other returned value is ignored, and the files in the folder are the checkpoint.

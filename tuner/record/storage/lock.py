@@ -1,4 +1,4 @@
-"""Allows only one driver or audit per experiment: two drivers would write to one journal."""
+"""Allows only one driver or audit per experiment, because two drivers would write to one journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, open_in, write_atomically
 
-LOCK, HOLDER = ".lock", ".driver"  # the file that is locked, and the file that names the last driver's process
+LOCK, HOLDER = ".lock", ".driver"  # the file that is locked, and the file that names the last driver or audit
 AUDIT = "an audit in "  # beginning of the text in HOLDER if the process is an audit
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
 LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
@@ -24,7 +24,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
     """Locks the experiment's folder for a driver, or for an audit if `what` is AUDIT, while the `with` block runs.
 
     The lock (flock) ends with the process, and works between hosts on NFS 4 and Lustre mounted with flock. Raises
-    RequestError if another driver has the lock, or the folder cannot be written to.
+    RequestError if another driver or audit has the lock, or the folder cannot be written to.
     """
     with ExitStack() as stack:
         try:
@@ -42,7 +42,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
 
 @contextmanager
 def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
-    """Creates and locks a file, not a link, for the `with` block; yields False if another has the lock for LOOK_S."""
+    """Creates and locks a file, not a link, for the `with` block; yields False if others keep the lock for LOOK_S."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     is_free = False
     try:
@@ -59,7 +59,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
 
 
 def driver_of(folder: Path) -> str:
-    """Names the process that runs an experiment; empty if none does. An unreadable lock raises a RequestError."""
+    """Names the process that runs or audits an experiment; empty if none does. RequestError for an unreadable lock."""
     try:
         with open_in(folder, LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers do not take each other for a driver
@@ -73,7 +73,7 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the last driver ran on this host and has ended (an audit may run after it); False if unknown."""
+    """Whether the last driver or audit ran on this host, and no driver runs now (an audit may); False if unknown."""
     try:
         holder = _holder(folder)
         return holder.endswith(f" on {socket.gethostname()}") and (holder.startswith(AUDIT) or not driver_of(folder))

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-# These are not uploaded: the files that lock the experiment on this machine, and the unfinished copies of `best/`.
+# These are not uploaded: the files that lock the experiment on this machine, and the new and old copies beside `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
 # Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
@@ -66,7 +66,7 @@ class ObjectStore:
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal."""
+        """Downloads an experiment unless `folder` has all of the store's journal; RequestError if the two diverged."""
         try:
             remote, journal = self.read(name, JOURNAL), folder / JOURNAL
             local = journal.read_bytes() if journal.exists() else b""
@@ -170,7 +170,7 @@ class Uploader:
                 try:
                     content = open(self._folder / relative, "rb")
                 except FileNotFoundError:
-                    continue  # Ray has just removed this checkpoint
+                    continue  # Ray or a trial has just removed this file
                 with content:
                     # The journal grows meanwhile; new lines may name checkpoints not yet uploaded, and are left out.
                     part = io.BytesIO(content.read(mark[0])) if relative == JOURNAL else content
@@ -190,7 +190,7 @@ class Uploader:
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns."""
-    journal = _mark(folder / JOURNAL)  # measured first, listed last: checkpoints that it names are uploaded before it
+    journal = _mark(folder / JOURNAL)  # measured first, listed last, so the checkpoints it names are uploaded first
     # `os.walk` skips folders that a trial renames or deletes meanwhile.
     names = [Path(place, name).relative_to(folder).as_posix() for place, _, files in os.walk(folder) for name in files]
     left_out = {*OF_THIS_MACHINE, JOURNAL}
@@ -199,7 +199,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    """Returns a file's size and modification time; None if the path is missing, no file, or a running trial's link."""
+    """Returns a file's size and modification time; None if the path is missing, a link, or no regular file."""
     try:
         stat = path.lstat()
     except FileNotFoundError:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# In a trial's folder: the folder in which the trial runs, and the same folder once the trial has ended.
+# In a trial's folder: what has the folder in which the trial works, and at its end the files of that folder.
 RUNNING, FILES = "running", "files"
 MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file that is kept when its trial can no longer win
 CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker to rename RUNNING; a busy worker takes seconds
@@ -37,7 +37,7 @@ class TrialFiles:
 
 
 def thin(trial: Path) -> None:
-    """Deletes a trial's links, and its files above MOST_KEPT_BYTES; leaves what it cannot delete."""
+    """Deletes links, and files above MOST_KEPT_BYTES, in a trial's FILES and RUNNING; leaves what it cannot delete."""
     for path in (*_below(trial / FILES), *_below(trial / RUNNING)):
         with contextlib.suppress(OSError):
             status = path.lstat()
@@ -46,9 +46,9 @@ def thin(trial: Path) -> None:
 
 
 def copy_files(trial: Path, target: Path) -> None:
-    """Copies the files that a trial wrote, without links, to a new folder `target`; if there is no file, creates none.
+    """Copies the files that a trial wrote, without links, to a new folder `target`; without files, creates no folder.
 
-    First waits up to CLOSES_S while RUNNING exists: the worker of an ended trial removes links there and renames it.
+    First waits up to CLOSES_S while RUNNING exists, because an ended trial's worker removes links there and renames it.
     """
     until = time.monotonic() + CLOSES_S
     while (trial / RUNNING).exists() and time.monotonic() < until:
@@ -64,7 +64,7 @@ def copy_files(trial: Path, target: Path) -> None:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yields the files below a folder and the links, which it does not follow."""
+    """Yields the files and links below a folder; follows no link."""
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         yield from (Path(place, name) for name in (*names, *links))

@@ -1,8 +1,8 @@
 """Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
-the service sends no CORS header. The guard refuses such requests by two headers: Host, which names the foreign page's
-host after DNS rebinding, and Origin, which names the foreign site in requests that change something.
+the service sends no CORS header. The guard refuses such requests by their headers: Host, which names the foreign host
+after DNS rebinding; Origin, which names the foreign site in requests that change something; and Sec-Fetch-Site.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 allows only reading. To change something, the page also sends a key from its storage, which no other port can read.
@@ -39,13 +39,13 @@ HEADERS = {
 }
 READS = ("GET", "HEAD")
 MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
-PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may read to sign in; they contain no data
+PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may request to sign in; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"
 )
 KEY = "X-Tuner-Key"  # the header that carries a session's key
-WINDOW_S = 60.0  # seconds
+WINDOW_S = 60.0  # seconds for which a wrong try counts
 MOST_WRONG = 10  # wrong tokens and codes that one client may try within WINDOW_S
 SESSION_S = 12 * 3600  # seconds that a browser stays signed in
 
@@ -156,7 +156,7 @@ class Guard:
             await (answer or self._app)(scope, receive_limited, send_guarded)
 
     def _foreign(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 403 if the Host, Origin or Sec-Fetch-Site header shows that a foreign page sent the request."""
+        """Returns a 403 if Host is missing, or Host, Origin or Sec-Fetch-Site shows a request from a foreign page."""
         hosts = asked.headers.getlist("host")
         host = hosts[0].lower() if len(hosts) == 1 else ""
         if len(hosts) != 1 or (self._loopback and not is_loopback(re.sub(r":[0-9]+\Z", "", host))):
@@ -171,12 +171,12 @@ class Guard:
         return None
 
     def _without_key(self, asked: HTTPConnection) -> Response | None:
-        """Returns a 401 if the request lacks the token or session that it needs; sets `state.signed_in`."""
+        """Returns a 401 if a request lacks the token or session it needs; sets `state.signed_in`; may raise Wait."""
         reads, path = asked.scope["method"] in READS, asked.scope["path"]
         public, by_token = path in PUBLIC or (self._loopback and reads), False
         kind, _, token = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            try:  # Starlette decodes headers as latin-1, but the token may have other characters: bytes are compared
+            try:  # Starlette decodes headers as latin-1; the token may have other characters, so bytes are compared
                 by_token = self._keys.is_token(token.strip().encode("latin-1"), client_of(asked))
             except Wait:
                 if not public:  # a public request needs no token; a program may send an outdated one
@@ -194,8 +194,8 @@ class Guard:
 def take_cookie(scope: Scope, cookie: str) -> str:
     """Removes all cookies from a request; returns the session's secret, or an empty text.
 
-    FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows with
-    the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
+    FastAPI reads `request.cookies` for each request to a route, which calls `http.cookies._unquote`. In Python 3.11.7,
+    this function's time grows with the square of the header's length: 60 kB of backslashes block all requests for 10 s.
     """
     session_secret = ""
     for header, value in scope["headers"]:
@@ -216,7 +216,7 @@ def add_signin(app: FastAPI, keys: Keys) -> None:
     """Adds the routes that sign a browser in (by the code in the printed link, or by the token) and sign it out."""
 
     def opened(request: Request, is_right: Callable[[bytes, str], bool], given: str, problem: str) -> Response:
-        """Opens a session if `given` is right; returns a page that sets the cookie and forwards to the dashboard.
+        """If `given` is right, opens a session and returns a page that sets the cookie and forwards to the dashboard.
 
         After a redirect instead, a browser that came from another site's link would not send a SameSite=Strict cookie.
         """
@@ -262,7 +262,7 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
         "content of the file that the service named when it started.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site: `Guard` refuses it.
+    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site; `Guard` refuses it.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return HTMLResponse(html_page("sign in", form), status, headers | dict(more or {}))

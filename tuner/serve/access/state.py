@@ -1,4 +1,4 @@
-"""The service's own folder and its secrets. It is in the user's state folder: the results folder has only data."""
+"""The service's own folder. It lies in the user's state folder, not in the results, because it contains secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.record.format import FIELD, FORMAT, check_format
 from tuner.record.storage.files import bytes_in, write_atomically
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
-LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed: wrong tries never block the right token
+LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed, because wrong tries lock nobody out
 BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
 ELSEWHERE = f"set {BASE} to a folder of your own"
 
@@ -25,8 +25,8 @@ def state_folder(results: Path) -> Path:
     """Creates and returns the folder of the service's own files for `results`: token, queue and cluster.
 
     Raises:
-        RequestError: the folder cannot be created, or other users may have written to it; the service trusts its files.
-        OtherFormat: another version of the service, with another format, wrote its files.
+        RequestError: the folder cannot be created or read, or is not this user's alone; the service trusts its files.
+        OtherFormat: the folder has files, but not the format number of this version.
     """
     base = Path(os.environ.get(BASE) or platformdirs.user_state_path("tuner")).expanduser().absolute()
     whole = results.resolve()
@@ -57,7 +57,7 @@ def state_folder(results: Path) -> Path:
 
 
 def secret_file(path: Path) -> Path:
-    """Returns `path`, a file with a secret and mode 0600; creates a missing file; raises RequestError if it cannot."""
+    """Gives a secret's file mode 0600, creates it if missing, and returns `path`; raises RequestError if that fails."""
     try:
         if not path.exists():
             write_atomically(path, secrets.token_hex(32))

@@ -1,11 +1,11 @@
 """Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, which starts on demand.
 
-The own cluster runs on this machine, listens on loopback only and has its own token. It outlives the service while a
-search runs there; the next service finds it through the file `cluster.json`. Before a service ends the
-process that this file names, it checks that a service started that process.
+The service's own cluster runs on this machine, listens on loopback only and has its own token. It outlives the service
+while a search runs there; the next service finds it through the file `cluster.json`. Before a service ends the process
+that this file names, it checks that a service started that process.
 
-All searches share one cluster. Searches in child processes, each with a Ray of its own, would not share the machine's
-CPUs: on 2 CPUs, two such searches ran 4 trials at once, although one search had a higher priority.
+All searches share one cluster. If each search started a Ray of its own in a child process, each would use all CPUs of
+the machine: on 2 CPUs, two such searches ran 4 trials at once, although one search had a higher priority.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Cluster:
             psutil.wait_procs([head], END_S)
         folder = Path(self.folder)
         if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)  # deletes no link, and nothing that a link names
+            shutil.rmtree(folder, ignore_errors=True)  # follows no link; deletes nothing if the folder itself is a link
 
 
 def find_cluster(state: Path) -> Cluster | None:
-    """Returns the running cluster of a state folder; prints a line if the cluster's file is damaged."""
+    """Returns the running cluster of a state folder, or None; prints a line if the cluster's file is damaged."""
     path = state / "cluster.json"
     try:
         cluster = TypeAdapter(Cluster).validate_json(bytes_in(state, path.name), strict=True)
@@ -96,14 +96,14 @@ def find_cluster(state: Path) -> Cluster | None:
 def start_cluster(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources; raises RequestError if it does not accept jobs within START_S."""
     token = secret_file(state / "ray_token")
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path: the path of a Unix socket has at most 107 characters
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
     with ExitStack() as listeners:
         opened = [listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         port, client, agent = (listener.getsockname()[1] for listener in opened)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
-    # The dashboard agent starts jobs. It gets a port of its own: another Ray cluster here may have the default, 52365.
+    # The dashboard agent starts jobs. It gets its own port, because another cluster here may have the default, 52365.
     command += [f"--dashboard-agent-listen-port={agent}", f"--temp-dir={folder}/ray"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
     # RAY_ADDRESS and RAY_AUTH_TOKEN belong to another cluster; Ray would use RAY_AUTH_TOKEN instead of the token file.
@@ -159,7 +159,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None  # client of the cluster of --address
 
     def nodes(self) -> list[dict[str, float]]:
-        """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
+        """Returns nodes' resources (name -> amount): of living nodes, or of launchable ones if those have more."""
         if not self.address:
             from tuner.engine.local.alone import local_cluster
 
@@ -175,7 +175,7 @@ class RayJobs:
         return max(there, more, key=lambda nodes: sum(node.get("CPU", 0) + node.get("GPU", 0) for node in nodes))
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """Starts `tuner.run` with these arguments as a job with the id `job`."""
+        """Starts `tuner.run` with these arguments as the Ray job `job`; starts the service's own cluster if needed."""
         client = self._connected(start=True)
         assert client
         # The command names Python by its path, because the PATH of a Ray job may lead to a Python without ray. `exec`
@@ -208,7 +208,7 @@ class RayJobs:
         return JobState("ended", details.driver_exit_code, lines[-1] if lines else "")
 
     def stop(self, job: str) -> None:
-        """Stops a job as Ctrl-C does, so that the search can be resumed; returns at once."""
+        """Stops a job as Ctrl-C does, so that the search can be resumed; does not wait until the job has ended."""
         client = self._connected()
         if client is not None:
             with self._trying(f"stop {job}"):
@@ -220,7 +220,7 @@ class RayJobs:
             own.end()
 
     def _connected(self, start: bool = False) -> JobSubmissionClient | None:
-        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run."""
+        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and `start` is False."""
         with self._trying("accept jobs"):
             from ray.job_submission import JobSubmissionClient
 
@@ -235,7 +235,7 @@ class RayJobs:
 
     @contextmanager
     def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Turns errors of Ray, and errors of the types `more`, into one-line RequestErrors that `what` failed."""
+        """Turns errors of Ray, and errors of the types `more`, into a one-line RequestError: `what` failed, and why."""
         kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)  # OSError: from `requests`
         try:
             yield
@@ -247,7 +247,7 @@ class RayJobs:
 
 def missing() -> str:
     """Returns why this installation cannot run jobs; empty if it can."""
-    # Ray's dashboard contains the Jobs API and needs these packages; without them it starts a stub that accepts no job.
+    # Ray's dashboard contains the Jobs API and needs these packages; without them, Ray does not start the dashboard.
     needed = ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client")
     lacking = [name for name in needed if importlib.util.find_spec(name) is None]
     if not lacking:

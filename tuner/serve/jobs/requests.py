@@ -43,7 +43,7 @@ CHECK_S = 120.0  # seconds for the check of one request
 
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
-    """Returns a request's pydantic model: a field's type and help are its type in `Options` and the text below it."""
+    """Returns a request's pydantic model; a field takes its type and its help text from the field in `Options`."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
     helps = {
         ast.unparse(field.target): ast.literal_eval(text.value)
@@ -72,7 +72,7 @@ Resume: type[BaseModel] = _model(
 
 
 def defaults_of(space: str) -> dict[str, Any]:
-    """Returns a space's defaults of SETTABLE without importing its file; leaves out defaults that the file computes."""
+    """Returns a space's defaults of SETTABLE without importing its file; leaves out None and computed defaults."""
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     own = {each.name: each.default for each in dataclasses.fields(Space)}
     defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
@@ -98,8 +98,8 @@ def start_arguments(asked: BaseModel) -> list[str]:
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     """Returns the arguments that resume a search; `space` is the space that its experiment.json names.
 
-    Before any import, `tuner.run` refuses a folder that names another space. Raises RequestError if the space is not
-    one of `search_spaces/`, the name is LATEST, or a text is not printable.
+    If the folder names another space by then, `tuner.run` refuses it before any import. Raises RequestError if the
+    space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
     """
     if name == LATEST:  # a user gave a folder this name by hand
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
@@ -114,10 +114,10 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
 
 def _arguments(chosen: dict[str, Any]) -> list[str]:
-    """Returns the options as `--name=value`, so that a value with a leading dash is not read as another option.
+    """Returns options as `--name=value` (True: `--name`), so that a value may begin with a dash; omits False and "".
 
-    Raises RequestError for a text that is not printable: a command line has no zero byte, and control characters could
-    steer a terminal.
+    Raises RequestError for a text that is not printable, because a command line cannot have a zero byte, and control
+    characters could steer a terminal.
     """
     for name, value in chosen.items():
         if not str(value).isprintable():

@@ -48,7 +48,7 @@ class Search:
 
     name: str
     options: dict[str, Any]  # all fields of the experiment, with defaults filled in
-    arguments: list[str]  # the command line of `tuner.run` that the service made from the request
+    arguments: list[str]  # the part of the command line of `tuner.run` that the service made from the request
     since: float  # the time of the request; searches of equal priority start in this order
     phase: Phase = "queued"
     job: str = ""  # the id of the Ray job, once it is submitted
@@ -65,7 +65,7 @@ class Search:
 
 
 def read_queue(folder: Path) -> list[Search]:
-    """Reads a state folder's searches; leaves out each damaged file and prints a line about it."""
+    """Reads the searches in the folder `queue`; leaves out each damaged file and prints a line about it."""
     searches = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -89,7 +89,7 @@ def startable(
     A search may start if one of its trials fits the resources that no other search reserves. A search reserves the
     resources of `max_concurrent_trials` trials; without that limit, of as many as fit. Running searches of lower
     priority reserve nothing, because they release resources to this search (`tuner.engine.cluster.nodes`). If a search
-    cannot start, all searches after it wait, too; otherwise, small searches could delay a large one for ever.
+    has to wait for resources, the searches after it wait, too; otherwise, small searches could delay it for ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -110,8 +110,7 @@ def startable(
         used = [_most_of(holder, nodes) for holder in holders]
         for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
             free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
-            # A search whose trials fit no known node starts anyway: it requests a node from the autoscaler, and reports
-            # an error if it gets none.
+            # A search whose trials fit no known node starts anyway, and shows what they wait for.
             if free + 1e-9 < amount and needed.fit(nodes):
                 return chosen
         chosen.append((search, ""))
@@ -174,7 +173,7 @@ class Searches:
             return self._searches.get(name)
 
     def all(self) -> list[Search]:
-        """Returns the searches of this service and earlier ones, the earliest request first."""
+        """Returns the searches of this and earlier services, the earliest request first."""
         with self._lock:
             return sorted(self._searches.values(), key=lambda search: search.since)
 
@@ -188,12 +187,12 @@ class Searches:
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self.reserved(name):
-            # Reads only experiment.json: a space that the service does not know is refused before anything imports it.
+            # Reads only experiment.json, so that a space unknown to the service is refused before anything imports it.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
-                    f"{name} reads its data from {saved.data_dir}, which only its folder names: tuner.serve uses only "
-                    f"its own --data-dir; start it with that folder, or run {command('run', '--resume', name)}"
+                    f"{name} reads its data from {saved.data_dir}, but tuner.serve uses only its own --data-dir, which "
+                    f"is empty; start tuner.serve with that folder, or run {command('run', '--resume', name)}"
                 )
             return self._ask(name, resume_arguments(name, saved.space, asked))
 
@@ -317,10 +316,10 @@ class Searches:
         elif job.state == "lost" and search.phase == "stopping":
             phase, message = "stopped", "stopped; its cluster is gone"
         elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
-            phase, message = "queued", ""  # nothing was trained: waits for the next cluster
+            phase, message = "queued", ""  # nothing was trained, so the search waits for the next cluster
         elif job.state == "lost":
             message = "the cluster that it ran on is gone; resume it"
-        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no trial has a finite metric
+        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no usable trial, or the search gave up
             phase, message = "done", ""
         self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 

@@ -29,17 +29,17 @@ from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
 from tuner.views.figures.values import chosen, offered
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
-AGAIN_S = 5.0  # seconds until an unreadable folder is read again, or 20 times the failed read's time, if that is longer
-MOST_MEMORY = 2 << 30  # bytes, estimated by `files.weight`; 230,000 trials of three reports reach it, and take 1.5 GB
+AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
+MOST_MEMORY = 2 << 30  # bytes, as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
-TURN_S, WAIT_S = 0.5, 2.0  # seconds: a request reads this long before others may read; it waits this long for its turn
+TURN_S, WAIT_S = 0.5, 2.0  # seconds: how long a request reads before others may read; how long it waits for its turn
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. Each figure is drawn once and reused until the record changes."""
+    """An experiment's record and summary. It keeps drawn figures, except those that compare an epoch not `offered`."""
 
     record: ExperimentRecord
     summary: Summary
@@ -77,7 +77,7 @@ class Last:
 class ExperimentReader:
     """Reads one experiment's folder; only one thread at a time may call `read` or `forget`.
 
-    When `weight` grows, it calls `make_room` before it uses the memory.
+    While it reads, it calls `make_room` before it uses more memory.
     """
 
     def __init__(self, folder: Path, make_room: Callable[[ExperimentReader], None]) -> None:
@@ -98,7 +98,7 @@ class ExperimentReader:
         return self._held + sum(map(len, list(view.drawn.values()) if view else ()))
 
     def known(self) -> Last | None:
-        """Returns the last result if the files have not changed since then; None otherwise."""
+        """Returns the last result if it is still valid and the files have not changed; None otherwise."""
         last = self.last
         if last is None or time.monotonic() >= last.until or last.stamp != _stamp(self.folder):
             return None
@@ -106,7 +106,7 @@ class ExperimentReader:
         return None if last.summary.state == "running" and abandoned(self.folder) else last
 
     def read(self, until: float) -> Last:
-        """Reads the folder's current state; raises NotYet if that takes beyond the time `until` (`time.monotonic`)."""
+        """Reads the folder's current state; raises NotYet if that needs time beyond `until` (`time.monotonic`)."""
         last = self.known()
         if last and last.is_enough:
             return last
@@ -155,7 +155,7 @@ class ResultsReader:
         """Returns the summaries of all experiments, the most recently started one first.
 
         An experiment that takes long to read keeps its previous summary, or has the state `reading`; the next call
-        continues to read it. All requests that wait for a list get the same list.
+        continues to read it. All requests that arrive while a list is being made get the next list.
         """
         asked = time.monotonic()
         with self._listing:
@@ -190,7 +190,7 @@ class ResultsReader:
     def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; raises RequestError if its files are damaged or too large.
 
-        Raises NotThere, or NotYet if reading takes beyond the time `until` (`time.monotonic`; None = VIEW_S from now).
+        Raises NotThere; or NotYet at `until` (`time.monotonic`; None = VIEW_S from now) or after WAIT_S without a turn.
         """
         last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
@@ -198,7 +198,7 @@ class ResultsReader:
         return last.view
 
     def folder(self, name: str) -> Path:
-        """Returns an experiment's folder; raises NotThere without one, or if it, FILE or the journal is a link."""
+        """Returns an experiment's folder; raises NotThere if there is none, or if it, FILE or the journal is a link."""
         folder = self.root / name
         if not (name and re.fullmatch(NAMES["name"][0], name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
@@ -240,7 +240,7 @@ class ResultsReader:
                 each.forget()
 
     def _summary(self, name: str, until: float) -> Summary | None:
-        """Returns a row of the list; None if there is no experiment. Reads files only up to the time `until`."""
+        """Returns a row of the list; None if there is no experiment. Stops reading files at the time `until`."""
         try:
             unchanged = self.unchanged(name)
             if unchanged is None and time.monotonic() > until:
@@ -254,7 +254,7 @@ class ResultsReader:
 
 
 def _stamp(folder: Path) -> object:
-    """Returns a value that differs after any file that a `View` is made from has changed."""
+    """Returns a value that changes when experiment.json, the journal, best/config.json, notes or Ray's files change."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
         own = files if os.path.lexists(files[0]) else ray_files_in(folder)
@@ -272,7 +272,7 @@ def _stat(path: Path) -> tuple[int, ...]:
 
 
 def _is_experiment(folder: Path) -> bool:
-    """Whether the list shows a folder: it is an experiment (of tuner or of Ray Tune), or this user may not open it."""
+    """Whether a folder counts as an experiment (of tuner or of Ray Tune); also if this user may not open it."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return False

@@ -18,7 +18,7 @@ from tuner.record.storage.files import open_in
 PAUSE_S = 0.2  # seconds between two checks of a journal
 HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
-MOST_LINES = 20_000  # lines sent per read: 10 ms of the event loop; a damaged journal may have 4 million empty ones
+MOST_LINES = 20_000  # lines sent per read, because CHUNK_BYTES of a damaged journal may have 4 million empty lines
 
 
 class Place(NamedTuple):
@@ -33,7 +33,7 @@ async def event_frames(
 ) -> AsyncIterator[bytes]:
     """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.
 
-    It continues after `experiment_finished`, because a search may be resumed. It ends where `read_on` returns None.
+    It continues after `experiment_finished`, because a search may be resumed. It ends when `read_on` returns None.
     """
     yield format_sse_event(retry=2000)
     place, quiet_s = Place(), 0.0
@@ -52,7 +52,7 @@ async def event_frames(
 
 
 def read_on(journal: Path, place: Place, after: int = 0) -> tuple[bytes, Place] | None:
-    """Returns the events of the next complete lines beyond the journal's first `after`, and the next place.
+    """Reads complete lines from `place` on; returns the events of those after line `after`, and the place reached.
 
     Returns None if the journal shrank, is unreadable, or has a line of CHUNK_BYTES: the client must then reconnect.
     """

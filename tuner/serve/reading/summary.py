@@ -23,19 +23,19 @@ MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thous
 class Summary:
     """The summary of one experiment; times are unix seconds.
 
-    `outcome` is the state, or refused if the request was wrong, failed if a finished search has no best trial, out of
-    time if the time budget ended the search, or killed. `killed`: the search's process ended without recording why.
+    `outcome` is the state, or refused if the request was wrong, failed if a finished search has only failed trials or
+    no finite value, out of time if the time budget ended it, or killed. `killed`: its process recorded no end.
     `length` is the maximum epochs of a trial: `max_epochs`, or fewer if the trials end earlier by themselves.
     `grace_period` and `brackets` describe the current rungs. `epochs` counts the epochs of all trials, and
     `repeated_epochs` the epochs trained again. `took_s` is the search's seconds without pauses between sessions.
     `lines` counts the journal's lines in this summary; an event stream can start after them. `resume`, `retrain` and
-    `audit` are commands; empty if they would fail. If the experiment's files cannot be read, `error` says why, and
-    `state` is damaged. The state `reading` means that the files have not been read yet.
+    `audit` are commands (`resume` may be a Python call); those that do not apply are empty. If the experiment's files
+    cannot be read, `error` says why, and `state` is damaged. The state `reading` means that they are not read yet.
 
-    The fields from `message` on say what the service knows about the search's job. With a job, `state` may also be
-    queued, starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests:
-    stop, resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service
-    cannot resume or extend the search; `same_epochs` says why its epochs per trial cannot change.
+    The service adds the fields from `message` on. If it was asked to run the search, `state` may also be queued,
+    starting or stopping. `message` says why the search waits or failed. `actions` lists the allowed requests: stop,
+    resume. `waits_for` says what a queued or starting search waits for. `not_resumed` says why this service cannot
+    resume or extend the search; `same_epochs` says why its epochs per trial cannot change.
     """
 
     name: str

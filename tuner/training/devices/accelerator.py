@@ -1,7 +1,7 @@
 """The GPUs of this process: training asks torch about them through one object, `here`, which tests replace.
 
 NVIDIA's GPUs and AMD's (a torch built for ROCm) have the same interface in torch, the device type `cuda`. Apple's (MPS)
-and Intel's do not. Only methods that need torch import it: a user's function may not need it.
+and Intel's do not. Only methods that need torch import it, because a user's function may do without torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Accelerator:
     """torch's CUDA devices as this process sees them: Ray shows it only the trial's GPUs, from index 0."""
 
     def check(self) -> None:
-        """Raises a RuntimeError that says why torch can use no GPU, although the trial reserves one, and what to do."""
+        """Raises a RuntimeError if torch can use no GPU although the trial reserves one; it says why and what to do."""
         import torch
 
         if torch.cuda.is_available():
@@ -81,7 +81,7 @@ class Accelerator:
 
         gpus = [device for device in devices if device.type == "cuda"]
         if gpus:
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # before this call, torch has no generators
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # before this call, torch has no generators of GPUs
         indices = [torch.cuda.current_device() if gpu.index is None else gpu.index for gpu in gpus]
         return [torch.cuda.default_generators[index] for index in indices]
 
@@ -93,7 +93,7 @@ class Accelerator:
     def limit(self, share: float) -> None:
         """Limits torch in this process to a share of the current GPU's memory; raises the errors of `check`.
 
-        The CUDA context takes another 0.3 to 0.6 GB per process.
+        The CUDA context takes another 0.8 GB per process (on an H200).
         """
         import torch
 
@@ -114,7 +114,7 @@ class Accelerator:
         return str(getattr(sys.modules["torch"].cuda.get_device_properties(), "uuid", ""))
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Bytes that torch has allocated on the current GPU: now, and at most since the last call of this method."""
+        """Bytes that torch has allocated on the current GPU: now, and their peak since the last call of this method."""
         cuda = sys.modules["torch"].cuda
         now, peak = cuda.memory_allocated(), cuda.max_memory_allocated()
         cuda.reset_peak_memory_stats()

@@ -14,9 +14,9 @@ NAME = "torch._dynamo"
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """Wraps a network, which torch compiles at its first batch; its parameters and their names stay.
+    """Returns a wrapper that torch compiles at its first batch; it has the network's parameters, as `_orig_mod.NAME`.
 
-    Raises RuntimeError if there is no C++ compiler on a CPU; torch itself would raise an error only at the first batch.
+    Raises RuntimeError for a CPU without a C++ compiler; torch itself would raise an error only at the first batch.
     """
     import torch._inductor.config
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -46,7 +46,7 @@ def import_compiler_late() -> None:
 
 
 class StandIn(ModuleType):
-    """Has the functions that an optimizer uses; any other public name loads the real module."""
+    """Has the functions that an optimizer uses; other names, except most that begin with `__`, load the real module."""
 
     graph_break = staticmethod(lambda: None)
 

@@ -12,7 +12,7 @@ DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 9, 12  # NVML's results on a machine with
 
 @dataclass(frozen=True)
 class Device:
-    """The current state of one GPU; what the driver does not report, as for a MIG slice, is None or empty."""
+    """The current state of one GPU; values that the driver does not report (with MIG, `percent`) are None or empty."""
 
     index: int
     name: str
@@ -25,7 +25,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every NVIDIA GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty without a driver."""
+    """Every NVIDIA GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty if no driver answers."""
     import pynvml
 
     if not if_supported(lambda: pynvml.nvmlInit() or True):
@@ -50,7 +50,7 @@ def trouble() -> str:
 
 
 def percent(uuid: str) -> float | None:
-    """The share, in percent, of the last second or less in which any process ran a kernel on a GPU; None if unknown.
+    """The percentage of the last second (or less) in which any process ran a kernel on a GPU; None if unknown.
 
     `uuid` is the GPU's, without the leading `GPU-`.
     """

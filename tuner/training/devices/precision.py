@@ -16,10 +16,10 @@ DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """Runs forward pass, backward pass and optimizer step in a number format.
+    """Runs the forward and backward pass in a number format, and steps the optimizer.
 
     fp16 scales losses so that small gradients do not become zero. If gradients are not finite, `torch.amp.GradScaler`
-    skips the step and halves the scale, which is common in the first steps.
+    skips the step and halves the scale. This is common in the first steps.
     """
 
     def __init__(self, name: object, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.training.devices import accelerator, nvml
 
 STATM = Path("/proc/self/statm")
-SKIPPED = 2  # first readings that `Growth` ignores: caches fill, libraries load, and CUDA chooses its kernels
+SKIPPED = 2  # first readings that `Growth` ignores, because caches fill, libraries load and CUDA chooses its kernels
 STEPS = 5  # number of last epochs whose growth `Growth` considers
 NEEDED = SKIPPED + STEPS + 1  # epochs that a trial trains before `Growth` can report anything
 LEAST_BYTES = 1 << 20  # minimum growth in bytes per epoch that is reported
@@ -27,7 +27,7 @@ class Usage:
     def read(self) -> dict[str, float]:
         """The resource use now and since the last call; figures that the machine does not report are left out.
 
-        They are `cpu_percent` (100 = one core) and `rss_bytes`; on a GPU `gpu_percent` (of all processes),
+        They are `cpu_percent` (100 = one core) and `rss_bytes`; on a GPU `gpu_percent` (of all its processes),
         `gpu_memory_bytes` (torch's allocations) and their peak, `gpu_memory_peak_bytes`; and those of `Growth`.
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()
@@ -53,10 +53,10 @@ def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Growth:
-    """Detects memory that keeps growing: over `STEPS` epochs it never fell, and grew by `LEAST_BYTES` per epoch.
+    """Detects memory that keeps growing: in `STEPS` epochs it never fell, and its mean step was `LEAST_BYTES` or more.
 
-    The mean leaves out the largest step: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch, and once by 2 to 7 MB. With
-    a list that keeps every loss, it grows by 3 to 12 MB, but only every two or three epochs.
+    This mean leaves out the largest step, because LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch, and once by 2 to 7
+    MB. With a list that keeps every loss, LeNet grows by 3 to 12 MB, but only every two or three epochs.
     """
 
     def __init__(self, name: str) -> None:

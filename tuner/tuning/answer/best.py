@@ -1,4 +1,4 @@
-"""Reads `best/`, a search's answer: `load_best` gives a task's model with its weights, or the best checkpoint."""
+"""Reads `best/`, a search's answer: `load_best` gives a task's trained model, or a function's checkpoint and files."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class BestModel:
 class BestTrial:
     """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
 
-    `checkpoint` (a Ray Checkpoint of that epoch) and `files` (the folder of what a `Space(train=...)` wrote by relative
-    paths) are None for a Task, and until the search has ended.
+    `checkpoint` is a Ray Checkpoint of that epoch; `files` is the folder of the files that the trial wrote by relative
+    paths. Each is None for a Task, if the trial saved none, and until the search has finished.
     """
 
     trial: str
@@ -117,7 +117,7 @@ def load_best(
 
     The code comes from `space` (a Space, a name, a path to a .py file or a module), or else from the space that the
     folder names: a space in `search_spaces/`, an installed module, or a file that has not changed since the search.
-    With `trust`, code runs even if it has changed or lies in the folder, or if the folder belongs to another user.
+    With `trust`, code runs even if it has changed or lies among the results, or if the folder belongs to another user.
 
     Raises a RequestError if there is no best model yet, it is damaged or does not fit the space, or code must not run.
     """
@@ -158,7 +158,7 @@ def load_best(
 
 
 def is_loadable(best: Path) -> bool:
-    """Whether `best/` has a model or a checkpoint, which `load_best` needs."""
+    """Whether `best/` has a model or a checkpoint; `load_best` also loads a `best/` that has only `files/`."""
     return (best / MODEL).exists() or (best / CHECKPOINT).is_dir()
 
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder recorded it when it was read; `state` is running, finished, interrupted or failed."""
+    """A search as recorded in its folder at the time of reading. `state`: running, finished, interrupted or failed."""
 
     folder: Path
     state: str
@@ -52,7 +52,7 @@ class SearchResult:
 
     @property
     def exit_code(self) -> int:
-        """0 done; 1 no trial has a finite metric, every trial failed, or the search gave up; 130 interrupted."""
+        """0 finished; 130 interrupted; 1 running or failed, or all trials failed, or no trial has a finite metric."""
         if self.state == "interrupted":
             return 130
         succeeded = any(trial.status != "failed" for trial in self._record.trials)
@@ -62,7 +62,7 @@ class SearchResult:
     def best(self) -> BestTrial | None:
         """The best trial so far; None if no trial has a finite metric.
 
-        Raises a RequestError with the first failure if the search has ended and every trial failed.
+        Raises a RequestError with the first failure instead if all trials failed and `state` is finished or failed.
         """
         winner, trials = self._record.best(), self._record.trials
         if winner:
@@ -98,12 +98,12 @@ class SearchResult:
 
     @property
     def errors(self) -> list[str]:
-        """The last error of each failed trial, in the order of the trials; empty if none failed."""
+        """The last error of each failed trial that has one, in the order of the trials; empty if there is none."""
         return [trial.errors[-1] for trial in self._record.trials if trial.status == "failed" and trial.errors]
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`, if they have data."""
+        """Name -> Plotly figure with data: curves, rung_values, lineage, history, parallel, slices, timeline, usage."""
         from tuner.views.figures.catalogue import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
@@ -143,7 +143,7 @@ class SearchResult:
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads an experiment's folder, even while it runs; RequestError if the folder has none or a damaged one."""
+    """Reads a search's folder, even during the search; RequestError if the folder has no search or a damaged one."""
     place = Path(folder)
     with blamed(str(place)):
         record = load_record(place)
@@ -233,7 +233,7 @@ def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
-    """Returns a line for each of the newest MOST_WAYS kinds of failure: its trials, epochs, error and traceback."""
+    """Returns a line for each of the newest MOST_WAYS kinds of failure, and a last line if there are other kinds."""
     ways: dict[str, list[TrialRecord]] = {}
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":
@@ -251,7 +251,7 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:
-    """Returns a line per kind of memory that grew in most long trials; in a few, usually only the allocator grew."""
+    """Returns a line per kind of memory that grew in most long trials; growth in a few is usually the allocator's."""
     lines = []
     for name, memory in GROWTH.items():
         most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}

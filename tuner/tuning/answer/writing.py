@@ -1,4 +1,4 @@
-"""Writes the answer of a search: trials.csv, and the best trial with its test figures in `best/`."""
+"""Writes the answer of a search: trials.csv, and the best trial with its test metrics in `best/`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 logger = logging.getLogger(__name__)
-# A spreadsheet runs a text that starts with one of these as a formula, so trials.csv puts a `'` before it, also in the
-# header. A text that starts with `'` gets a second one, so that a program can remove one `'` from each such text.
+# A spreadsheet runs a text as a formula if it starts with one of these characters, so trials.csv puts a `'` before such
+# a text, also in the header. `'` itself is among the characters, so a program can always remove one leading `'`.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 JUDGED = ("mean", "low", "high", "best_probability", "luck")  # of a ConfirmedSetting, in the row of its `trial`
 # If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
@@ -59,8 +59,8 @@ def conclude(
 ) -> BestTrial | None:
     """Writes trials.csv and, if a trial has a finite metric, `best/`; returns the best trial by `experiment.BEST_RULE`.
 
-    Tests each best trial and epoch once, and only after the search has finished: a resumed search may find a better
-    trial.
+    Once the search has finished, computes the test metrics of a task's best trial, unless `best/` has them (SAME).
+    For a function, deletes links and large files of the other ended trials (`thin`).
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -151,8 +151,8 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
-    If that checkpoint is gone or damaged and `best/` lacks its model, returns the best report with an undamaged
-    checkpoint; if there is none, returns the best report of all, and None as its checkpoint.
+    If that checkpoint is gone or damaged and `best/` has no copy, returns the best report with an undamaged checkpoint,
+    else the best report of all. The returned checkpoint is None if the report has none or a damaged one.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -200,7 +200,7 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
 
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
-    """Writes the model of a checkpoint into the new `best/`; returns the whole state of the training."""
+    """Writes a checkpoint's model into the new `best/`; returns the training's state, None without a checkpoint."""
     import torch
 
     if not (checkpoint and (checkpoint / STATE).is_file()):
@@ -240,7 +240,7 @@ def evaluate(
 def trials_csv(record: ExperimentRecord) -> str:
     """Returns the content of trials.csv, in which no text is a formula (FORMULAS)."""
     out = io.StringIO()
-    # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
+    # Quotes every text: Python's csv before 3.11.9 and 3.12.3 leaves a carriage return bare, which may end a row.
     rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     for row in trials_table(record):
         rows.writerow([f"'{each}" if isinstance(each, str) and each.startswith(FORMULAS) else each for each in row])

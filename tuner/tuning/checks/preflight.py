@@ -1,4 +1,4 @@
-"""Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
+"""Checks a space before its first trial: tries a Task in this process (one batch, CPU), or reads a function's text.
 
 What it tries depends only on the space and the seed (`settings_of`). Afterwards it restores the random streams.
 """
@@ -33,7 +33,7 @@ from tuner.tuning.searchers.sampling import variants
 
 logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
-# How a warning begins -> the Task's function at fault. Nothing fails there, but the loss may be wrong.
+# Start of a warning -> the Task's function at fault. It raises no error, but training may go wrong.
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
 
@@ -106,7 +106,7 @@ def _check_reporting(train: Any, metric: str) -> None:
 
 
 def _check_task(request: Request) -> None:
-    """Tries one batch per config of `settings_of`; raises CheckFailed if one trial would fail or all would diverge."""
+    """Tries one batch per config of `settings_of`; raises CheckFailed if a trial would fail or all would diverge."""
     from tuner.training.task import kept_streams
     from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, try_setting
 
@@ -151,8 +151,8 @@ def _check_task(request: Request) -> None:
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
     """Returns the configs to try, each after a text that says what it tries, such as `optimizer=adam`.
 
-    The first has the smallest number or the first value of each parameter. Each of the others changes one parameter:
-    to another value of a choice, another dictionary of a conditional parameter, or the largest number of a range.
+    The first config has each parameter's first value or smallest number (a normal distribution's mean). Each other
+    config changes one parameter: to another value or dictionary of a choice, or to the largest number.
     """
     settings = []
     first, *_ = configs = _tried(space.declared)
@@ -195,7 +195,7 @@ def _alternatives(value: Any) -> list[Any]:
 
 
 def shown(value: Any) -> str:
-    """Formats a value; a text has quotes if it could be taken for another value, such as '0.1'."""
+    """Formats a value; a text that is not an identifier gets quotes, since a text such as '0.1' looks like a number."""
     return repr(value) if isinstance(value, str) and not value.isidentifier() else formatted(value)
 
 
@@ -215,8 +215,8 @@ def rehearse(request: Request) -> str:
             if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
+        where = f", on data of this machine; the search asks {hosts[0]} for its data first" if hosts else ""
         check(request)
-    where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
     return f"passed in {time.perf_counter() - started:.1f} s{where}"
 
 

@@ -17,7 +17,7 @@ from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event, first_start
-from tuner.record.report_keys import USAGE
+from tuner.record.report_keys import EPOCH, USAGE
 from tuner.record.storage.object_store import ObjectStore
 from tuner.rules.hyperband import last_rungs
 from tuner.spec import domains
@@ -31,7 +31,6 @@ from tuner.training.data import DataError
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import Resumed, continued
-from tuner.tuning.scheduler import EPOCH
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 
@@ -57,7 +56,7 @@ RAISED_IN = {
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request to run a search. Its data, a cluster's resources and the preflight are checked later."""
+    """A checked request to run a search; its data, a cluster's resources and the space's code are checked later."""
 
     experiment: Experiment
     loaded_space: LoadedSpace
@@ -70,7 +69,7 @@ class Request:
 
 
 def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:
-    """Loads the space and checks the request; a trial must fit on this machine if it runs `here`."""
+    """Loads the space and checks the request; with `here`, and without --address, a trial must fit on this machine."""
     history: list[Event] = []
     if resumed:
         experiment, loaded_space, facts, history = continued(call, resumed)
@@ -113,7 +112,7 @@ def load_data(request: Request) -> Request:
     except DataError as error:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
-        # Without --data-dir, data_dir is None: AttributeError: 'NoneType' ..., or a path such as None/train.csv.
+        # Without --data-dir, data_dir is None. The error then mentions 'NoneType', or a path such as None/train.csv.
         without = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError)) or "None/" in str(error)
         if without and not folder:
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
@@ -152,7 +151,7 @@ def advice_on(error: BaseException, function: object = None, arguments: str = ""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"install {error.name.partition('.')[0]!r}, or correct the name"
     if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
-        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
+        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and open data_dir/FILE"
     if arguments and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
         return f"it is called with {arguments}"
     return RAISED_IN.get(("/".join(Path(frames[-1].filename).parts[-3:]), frames[-1].name), "") if frames else ""

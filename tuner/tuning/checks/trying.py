@@ -1,7 +1,7 @@
 """Tries one setting of the parameters: trains and evaluates on about one batch, and saves the state.
 
 It wraps the Task's functions and the model's forward pass, so that an error names the function that failed or returned
-a wrong value. An error about the data names the wrong example.
+a wrong value. An error about NaN or infinity in the data names the first such example.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class TracedTask:
         return f"it gets {text}"
 
     def _check_loss(self, loss: str, outputs: Any, value: Tensor) -> None:
-        """Raises CheckFailed if no gradient leads from the loss to the model; blames a non-finite first loss."""
+        """Raises CheckFailed if the loss has no gradient; sets `blamed` if the first loss is not finite."""
         if not value.requires_grad:
             if isinstance(outputs, Tensor) and not outputs.requires_grad:
                 advice = f"compute them {BY_GRADIENTS}, and leave requires_grad at True in the layers to train"
@@ -195,7 +195,7 @@ def try_setting(
 ) -> CheckFailed | None:
     """Trains and evaluates on about one batch, and saves the state; raises CheckFailed if a trial would fail.
 
-    Returns the cause if a loss was NaN or infinite. `odd` maps each part of the data to its first row with such values.
+    Returns the cause of a NaN or infinite loss, if known. `odd` maps each part to its first row with NaN or infinity.
     """
     merged = {**splits.constants, **config}
     try:
@@ -274,7 +274,7 @@ def nonfinite_row(part: Any) -> int | None:
 
 
 def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFailed:
-    """Returns the error that names an example with NaN or infinity by its number in what `data` returned."""
+    """Returns the error that names an example with NaN or infinity: by its file, or its number in `data`'s result."""
     part = splits.parts[name]
     is_held_out = isinstance(splits, HeldOut) and name == "validation"
     if isinstance(part, Files):
@@ -290,7 +290,7 @@ def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFail
 
 
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
-    """Returns a part's first examples and row `odd`: a full and a smaller last batch, or fewer if they are large."""
+    """Returns a part's first examples and row `odd`: a full and a smaller batch, or fewer if examples are large."""
     values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
     most = max(2, MOST_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
@@ -307,7 +307,7 @@ def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Raises CheckFailed if the model has no output for a class number in the targets; a GPU only reports an assert."""
+    """Raises CheckFailed if the model has no output for a target's class number; a GPU's error only says `assert`."""
     num_outputs: int = outputs.shape[1] if getattr(outputs, "ndim", 0) >= 2 else 0
     for name, part in splits.parts.items() if num_outputs else ():
         targets = getattr(part, "targets", None)

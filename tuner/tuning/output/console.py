@@ -12,6 +12,7 @@ from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.resources import Resources
 from tuner.spec.script import Script
+from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.tuning.budget import Budget, mean_epochs, too_long
 from tuner.tuning.searchers.forest import NUM_RANDOM
@@ -69,7 +70,7 @@ def budgeted(request: Request) -> list[str]:
 
 
 def notes(request: Request) -> list[str]:
-    """Returns what plan and heading both say: `auto`'s choice, a script's parameters, options that work badly."""
+    """Returns the notes of both plan and heading: `auto`'s choice, a script's parameters, options that work badly."""
     e, resources, space, texts = request.experiment, request.resources, request.loaded_space.space, []
     is_new = not request.history
     lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []
@@ -101,6 +102,8 @@ def notes(request: Request) -> list[str]:
         ]
     if e.confirm and space.train and not space.seeded:
         texts += [f"--confirm {e.confirm}: {NO_SEED}"]
+    if e.scheduler in ("hyperband", "bohb") and isinstance(space.train, Script) and e.max_epochs == MOST_REPORTS:
+        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs the script's number"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 
@@ -124,7 +127,7 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
         at_once = f"{number} at once stay in its first bracket, which has room for {first} and prunes none"
         return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
     return [
-        f"NOTE: hyperband compares the trials of a bracket that run at once; {number} at once and brackets "
+        f"NOTE: hyperband compares the trials of a bracket that run at once; with {number} at once, brackets "
         f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
     ]
 

@@ -50,7 +50,7 @@ def never_fatal() -> Iterator[None]:
 
 
 class ProgressTable(CLIReporter):
-    """A CLIReporter that redraws a table and a progress line in a notebook, or in a terminal at its size.
+    """A CLIReporter that redraws a table and a progress line in a notebook, or in a terminal, fitted to its size.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
     `waiting` gets the numbers of pending and running trials and says what pending ones wait for.
@@ -126,11 +126,11 @@ class ProgressTable(CLIReporter):
         else:
             print("".join(f"{row}\n" for row in table), end="")
             say(*texts)
-        # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
+        # Drawing takes longer with each trial, so it may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
-        """Returns the table's columns, and a line that counts the omitted trials: the oldest ones not running."""
+        """Returns the table's columns, and a note on omitted trials. It omits the oldest first, running trials last."""
         most = MOST_ROWS if done and len(trials) <= MOST_ROWS else self._most_rows
         first = sorted(trials, key=lambda trial: (trial.status == Trial.RUNNING, trial.trial_id), reverse=True)[:most]
         left_out = len(trials) - len(first)
@@ -251,9 +251,9 @@ def progress_line(
 
 
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
-    """Estimates how many seconds the unfinished trials still train; None until a trial of this session has ended.
+    """Estimates the seconds until the unfinished trials have ended; None until a trial of this session has ended.
 
-    It assumes the average number of epochs of ended trials, and the session's pace since its first trial started.
+    It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
     """
     trials = tracker.trials
     begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
@@ -271,7 +271,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Returns how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first to fail alike."""
+    """Returns `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first trial that failed in the same way."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"

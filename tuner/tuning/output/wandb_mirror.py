@@ -34,7 +34,7 @@ HURRY_S = 5.0  # maximum wait after an interrupt: the search should then end wit
 
 
 def wandb_mode(choice: str) -> str:
-    """Resolves the W&B mode `auto`: WANDB_MODE, or else online if the environment or netrc has an API key."""
+    """Resolves the mode `auto`: WANDB_MODE, else online if the environment or netrc has an API key, else offline."""
     if choice != "auto":
         return choice
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -44,7 +44,7 @@ def wandb_mode(choice: str) -> str:
 
 @contextmanager
 def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
-    """Copies the journal to W&B in another process; the caller sets `hurry` of the yielded object if interrupted."""
+    """Copies the journal to W&B in another process, if enabled; the caller sets the yielded `hurry` if interrupted."""
     waiting = SimpleNamespace(hurry=False)
     if mode == "disabled":
         yield waiting
@@ -77,7 +77,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[SimpleNamespace]:
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
-    """Waits for the W&B process; after `wait_s`, kills it or, with `leave`, lets it run. Prints a note if it failed."""
+    """Waits for W&B's process; after `wait_s`, kills it unless `leave`. Prints a note unless it has succeeded."""
     try:
         if process.wait(wait_s) != 0:
             say(f"NOTE: W&B's process failed; see {log}; {later}")
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--attached", action="store_true", help="end at the latest when the standard input closes")
     args = parser.parse_args(argv)
     os.nice(10)  # this process yields the CPUs to the trials
-    # Ray sends SIGTERM to all processes of a job. This one ignores it to copy the last events; the search ends it.
+    # Ray sends SIGTERM to all processes of a stopped job. This one still copies the last events; the search ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = args.folder

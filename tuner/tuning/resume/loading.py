@@ -45,13 +45,16 @@ class Resumed(NamedTuple):
 
 
 def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
-    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
+    """Loads the experiment to resume, if need be from an object store, and locks its folder until `stack` ends.
 
     `latest` is the experiment whose journal was written to last. The lock ends with the process, also if it is killed;
-    a dry run takes none. Raises a RequestError if there is no such experiment, it is damaged or runs elsewhere, or if
-    it names code that has changed, lies in the folder of results or is another user's, and nobody trusts that code.
+    a dry run takes none. Raises a RequestError if the experiment is missing, damaged or still running. Without
+    --trust, also refuses links, cluster addresses, and code that has changed, lies in the results or is another user's.
     """
-    name, results = call.resume, call.given.get("results", "results")
+    within, name = os.path.split(call.resume.rstrip("/"))  # --resume also takes the folder's path
+    results = call.given.get("results", within or "results")
+    if within and "results" in call.given:
+        raise RequestError(f"--resume {call.resume} names a folder, --results {results} another; give one of them")
     place, named = local_root(results), call.given.get("space", "")
     if is_uri(results):
         store = ObjectStore(results)
@@ -98,9 +101,9 @@ def _written(folder: Path) -> int:
 
 
 def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
-    """Checks that a resume changes only options in EXTENDABLE (the length only upwards), and nothing in the space.
+    """Checks that a resume keeps the space's parameters and all but EXTENDABLE options; trials and epochs only grow.
 
-    `checked` calls this. If the space's file has changed, its metric and mode must be the same, too.
+    If the space's file has changed, its metric and mode must be the same, too, unless options or Python calls set them.
 
     Returns the experiment with its new options, its space and facts, and the journal's events.
     """
@@ -129,7 +132,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
         raise _other_search(before, f"the space has changed: {listed};")
     words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]
     if words[1:3] == ["-m", "tuner.run"] and recorded.get("sha256") != facts["sha256"]:
-        for name in ("metric", "mode"):  # a call of tuner.search may have given another metric or mode
+        for name in ("metric", "mode"):  # not checked for tuner.search: its call may have given others
             was, now = getattr(before, name), getattr(space, name)
             if was != now and option(name) not in words:
                 raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
@@ -142,7 +145,7 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the events before the first damaged line; RequestError if a search that has `begun` has lost all."""
+    """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:

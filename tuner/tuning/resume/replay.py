@@ -28,11 +28,11 @@ from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.record.journal import Journal
-from tuner.record.report_keys import FINAL
+from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
-from tuner.tuning.scheduler import EPOCH, RAY_ACTIONS, SearchScheduler, TrialEnd
+from tuner.tuning.scheduler import RAY_ACTIONS, SearchScheduler, TrialEnd
 
 logger = logging.getLogger(__name__)
 ACTIONS = {ray: name for name, ray in RAY_ACTIONS.items()} | {TrialScheduler.NOOP: "pause"}
@@ -56,7 +56,7 @@ class Replay(ReplayController):
         self._code = ""  # the digest of the space's file in the replayed session
         self._best: dict[str, tuple[Any, int, Any]] = {}  # trial -> `best` of `Aim.improved`, its epoch and point
         self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
-        self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
+        self._stopped: set[str] = set()  # trials that were to stop and whose end is not replayed yet
         self._failed: dict[str, str] = {}  # trials that failed and were not retried -> the kind of the failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
         self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
@@ -67,7 +67,7 @@ class Replay(ReplayController):
     def run(self) -> list[Trial]:
         """Replays the history; returns all trials in the order in which Ray had them before.
 
-        The journal gets no event twice: only a decision or an end that a crash cut off after the last report is added.
+        The journal gets no event twice: it gets only the events that a crash cut off after the last report.
         """
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._journal.repeated = None
@@ -146,7 +146,7 @@ class Replay(ReplayController):
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
-        """Reports to scheduler and searcher again; the trial's status follows the recorded action, not the repeated."""
+        """Repeats a report to scheduler and searcher; the recorded action, if any, decides the trial's status."""
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
         self._remember_checkpoint(trial, event)
@@ -183,7 +183,7 @@ class Replay(ReplayController):
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
         if event["will_retry"]:
-            # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
+            # Neither the rule, PBT nor the searcher learns of a retry. Ray moves the trial to the end of its list.
             trial.set_status(Trial.PENDING)
             self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return
@@ -194,7 +194,7 @@ class Replay(ReplayController):
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self.trials[event["trial"]]
-        if event["status"] == "failed":  # without a `trial_failed` event, it reported no metric
+        if event["status"] == "failed":  # without a `trial_failed` event, its report was refused
             self._failed.setdefault(trial.trial_id, "user")
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
@@ -214,9 +214,9 @@ class Replay(ReplayController):
         """Does what a resumed session does before its trials start; returns how many failed trials it continues.
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues two kinds of ended
-        trials: those that trained all epochs, if event `number` raised max_epochs, and those that failed, if failures
-        stopped the search or the code has changed. The scheduler gets these trials again; the searcher does not, as it
-        already has their values.
+        trials. Those that trained all epochs and saved a checkpoint continue if max_epochs was raised. Failed trials
+        continue if the previous session failed, too, or if the code has changed and the failure's kind is `user`. The
+        scheduler gets these trials again; the searcher does not, as it already has their values.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -231,7 +231,7 @@ class Replay(ReplayController):
                 del self._completed[trial_id]
                 self._continue(trial_id)
             else:
-                logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
+                logger.warning("trial %s stays at %d epochs: it has no checkpoint to continue from", trial_id, before)
         code, self._code = self._code, sha256
         has_changed = code and sha256 and code != sha256
         stopped = number > 0 and self._history[number - 1].get("state") == "failed"
@@ -263,13 +263,12 @@ class Replay(ReplayController):
             logger.warning("trial %s: %s", trial.trial_id, error)
             return
         # Ray reads `improved` to decide which checkpoints to keep; a worker counts epochs from `training_iteration`.
-        metrics = {**report["metrics"], "training_iteration": report["epoch"]}
-        metrics["improved"] = report["epoch"] if improved else 0
+        metrics = {**report["metrics"], EPOCH: report["epoch"], "improved": report["epoch"] if improved else 0}
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
     def _register_checkpoints(self, trial: Trial) -> None:
-        """Registers undamaged checkpoints with Ray; the trial continues from the last, without one from epoch 1."""
+        """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
         for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
                 continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
@@ -280,7 +279,7 @@ class Replay(ReplayController):
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Maps each report's index to its recorded action; None for the last report if a crash may have cut it off."""
+    """Maps each report's index to its recorded action, or `continue`; the last report's is None without a decision."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

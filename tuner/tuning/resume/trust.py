@@ -29,16 +29,16 @@ CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same -
 def code_of(
     folder: Path, files: Sequence[str], space: object, sha256: object, *, trusted: bool = False, named_now: bool = False
 ) -> tuple[str, list[str]]:
-    """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
+    """Returns the name that loads the folder's space from here, and lines to print about the file that then runs.
 
     The name is `space`. If `space` is a relative path and no file is there, the name is the absolute path that
     experiment.json records. Raises a RequestError if the code must not run, or if no file is at either path.
 
     Args:
         folder: the experiment's folder or its `best/`.
-        files: names in the folder: the file that names the space, then a copy of that file, if it has one.
+        files: names of files in the folder: first the one that names the space, then its copy, if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
-        named_now: whether the user has named the same space by `--space`.
+        named_now: whether the user gives `--space` now; a resume later refuses any space but the recorded one.
     """
     experiment = folder.resolve()
     experiment = experiment.parent if experiment.name == "best" else experiment
@@ -61,7 +61,7 @@ def code_of(
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
         raise RequestError(f"{named_by} names {path}, which cannot be read: {error}") from None
-    # If the working folder is in the folder of results (`--results .`), the user's own code lies there.
+    # If the working folder is in the results (`--results .`), so is the user's code: then only `experiment` counts.
     results = experiment.parent
     inside = path.is_relative_to(experiment if Path.cwd().is_relative_to(results) else results)
     if (inside or changed) and not (willing or _is_installed(space, path)):
@@ -98,7 +98,7 @@ def recorded_path(facts: dict[str, Any]) -> str:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises a RequestError for a link directly in the folder, and for one in a subfolder that leads out of the folder.
+    """Raises a RequestError for a link directly in the folder, and for a deeper link that leads out of the folder.
 
     Files might be written through it. `wandb/` is not checked, because W&B replaces its own links there; nor are the
     folders in which trials ran until they were killed: `tuner.engine.workers.own_folder` removes links there.

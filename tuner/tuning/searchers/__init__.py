@@ -1,1 +1,1 @@
-"""Proposes settings: random, grid, refine, forest, and the searchers of other libraries."""
+"""The searchers, which propose settings: random, grid, refine, forest, and adapters to other libraries."""

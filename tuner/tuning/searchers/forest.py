@@ -1,9 +1,9 @@
 """The searcher `forest`: random settings, and settings for which a random forest predicts a good result.
 
-The forest learns from the last report of every trial, also of those that still train, wait or were pruned. Under ASHA
-a trial trains longer because it was better than the trials that it was compared with, so the last reports order the
-trials well although their epochs differ (Salinas et al., "Optimizing hyperparameters with conformal quantile
-regression", ICML 2023).
+The forest learns from the last reports of at most MOST_TRIALS trials, also of trials that still train, wait or were
+pruned. A failed or diverged trial counts as infinitely bad. Under ASHA, a trial trains longer because it was better
+than the trials that it was compared with. The last reports thus order the trials well although their epochs differ
+(Salinas et al., "Optimizing hyperparameters with conformal quantile regression", ICML 2023).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GROWTH = 1.05  # a new forest is trained after 5 % more reports
 
 
 class ForestSearcher(SeededSearcher):
-    """Proposes the given points, then random settings until 10 trials have reported; later, one in three is random.
+    """Proposes given points, then random settings until 10 trials have reported or failed; then one in three is random.
 
-    For each other proposal, it draws 500 random settings and one tree of the forest, and proposes the setting for which
-    this tree predicts the best result. This is Thompson sampling (Eckles and Kaptein, "Thompson sampling with the
-    online bootstrap", 2014): each tree learns from a bootstrap of the trials, so trees disagree where few trials were.
+    For a proposal that is not random, it draws 500 random settings and one tree of the forest. It proposes the setting
+    for which this tree predicts the best result. This is Thompson sampling (Eckles and Kaptein, "Thompson sampling with
+    the online bootstrap", 2014). Each tree learns from a bootstrap of trials, so trees disagree where few trials were.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
@@ -112,7 +112,7 @@ class ForestSearcher(SeededSearcher):
         return Forest(np.stack([self._features[trial] for trial in known]), normal_scores(len(known)), seed, weights)
 
     def _weight(self, trial: str) -> int:
-        """Returns how often a trial counts: once per epoch, else the many short trials outweigh the few long ones."""
+        """Returns how often a trial counts: once per epoch, so that many short trials do not outweigh few long ones."""
         # The result of a diverged or failed trial is as certain as that of a trial that trained to the end.
         return self._epochs[trial] if math.isfinite(self._values[trial].loss) else max(self._epochs.values())
 
@@ -131,5 +131,5 @@ class ForestSearcher(SeededSearcher):
         self._values[trial_id] = standing
         self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
         if not self._num_reports:
-            Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s; done before the first forest
+            Thread(target=import_module, args=["sklearn.tree"]).start()  # takes 2 s, so it begins at the first report
         self._num_reports += 1

@@ -1,4 +1,4 @@
-"""Builds the search algorithm that `--searcher` names; its random numbers depend only on the experiment's seed."""
+"""Builds the search algorithm that `--searcher` names; it draws all random numbers from the experiment's seed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LibrarySearcher(SeededSearcher):
         if experiment.searcher == "hyperopt":
             from ray.tune.search.hyperopt import HyperOptSearch
 
-            # HyperOpt needs the index of a value of a nested choice; for other choices, Ray's adapter looks it up.
+            # In a point, HyperOpt needs a nested choice's index; for other choices, Ray's adapter looks up the index.
             leaves = domains.leaves(space.encoded)
             nested = {name: domains.values_of(each) for name, each in leaves if "/" in name and domains.is_choice(each)}
             first = [{n: nested[n].index(value) if n in nested else value for n, value in p.items()} for p in first]
@@ -116,7 +116,7 @@ def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:
-    """Returns how many settings the searcher of an experiment will propose."""
+    """Returns the maximum number of settings that an experiment's searcher proposes."""
     own = OWN.get(experiment.searcher, SeededSearcher)  # the base class imports no library
     return own(experiment, space, experiment.most_samples).num_settings
 

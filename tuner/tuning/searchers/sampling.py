@@ -75,7 +75,7 @@ def prior_of(experiment: Experiment, space: Space) -> Prior:
 
 
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
-    """Draws one random setting for each grid point of the params' `tune.grid_search`; one in all if they have none."""
+    """Draws one random setting for each point of the params' `tune.grid_search` grid, or just one without a grid."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
@@ -83,7 +83,7 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
 class SeededSearcher:
     """Proposes the settings of --start-from and --point, then its own; all draws depend on seed, past and calls alone.
 
-    It has proposed `num_proposed` of at most `num_settings` settings, and is `exhausted` if it has no more.
+    `num_proposed` counts its proposals; the search asks for at most `num_settings`. If `exhausted`, it has no more.
     `first_num_samples` is --num-samples of the search's first session.
     """
 
@@ -176,7 +176,7 @@ class SeededSearcher:
 
 
 def python_values(setting: Any) -> Any:
-    """Converts the numpy scalars in a setting to Python's: torch's DataLoader refuses TuneBOHB's np.int64."""
+    """Converts a setting's numpy scalars to Python's, because torch's DataLoader refuses TuneBOHB's np.int64."""
     if isinstance(setting, dict):
         return {name: python_values(value) for name, value in setting.items()}
     return plain(setting) if isinstance(setting, np.generic) else setting
@@ -185,7 +185,7 @@ def python_values(setting: Any) -> Any:
 class RandomSearcher(SeededSearcher):
     """Proposes random settings. Setting i depends only on (seed, i), unless there is a prior.
 
-    If the space has `tune.grid_search`, each sample is one pass over the grid, with new random values at each point.
+    If the space has `tune.grid_search`, a sample is one pass over the grid, with new random values at each grid point.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
@@ -207,7 +207,7 @@ class RandomSearcher(SeededSearcher):
 
 
 class GridSearcher(SeededSearcher):
-    """Proposes each setting of the space's grid (`domains.grid_values`) once, in a random order."""
+    """Proposes given points, then settings of the space's grid (`domains.grid_values`), each once, in random order."""
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         super().__init__(experiment, space, first_num_samples, past)
@@ -224,10 +224,10 @@ class GridSearcher(SeededSearcher):
 
 
 class RefineSearcher(SeededSearcher):
-    """Proposes the given points and random settings; after half of the trials have ended, neighbours of the best.
+    """Proposes given points, then random settings; after half of the trials have ended, neighbours of the best setting.
 
-    Nearer neighbours (`domains.neighbours`) come first: one step away, then two. At the same distance, those that
-    differ in one parameter come before those that differ in two. After all neighbours, settings are random again.
+    Nearer neighbours (`domains.neighbours`) come first: one step away, then two, up to ten. At the same distance,
+    neighbours that differ in one parameter come before neighbours that differ in two. After that, settings are random.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
@@ -261,8 +261,8 @@ class RefineSearcher(SeededSearcher):
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
         centre = self._tried[min(self._best, key=self._best.__getitem__)]
-        # A setting has values for all branches of nested choices, a config only those of the chosen branches. Two
-        # settings with the same config train the same, so configs are compared.
+        # A setting has values for all branches of nested choices, but a config only for the chosen branches. Two
+        # settings with the same config give the same training, so configs are compared.
         config_of = partial(parameters.decode, self._space.searched)
         seen = [config_of(nested(flat)) for flat in self._tried.values()]
         order = random.Random(self._seed)
@@ -298,7 +298,7 @@ def num_random(num_samples: int) -> int:
 
 
 def shuffled(size: int, seed: int) -> Iterator[int]:
-    """Yields the numbers of `range(size)` in random order; stores only those already yielded: a grid may be huge."""
+    """Yields `range(size)` in random order; stores at most one entry per yielded number, because a grid may be huge."""
     stream, moved = random.Random(seed), dict[int, int]()
     for left in range(size, 0, -1):
         place = stream.randrange(left)

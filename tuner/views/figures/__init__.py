@@ -1,1 +1,1 @@
-"""Figures of an experiment: for each, one function collects plain data and another draws it."""
+"""Draws the figures of an experiment as dictionaries of Plotly's schema, without importing plotly."""

@@ -24,14 +24,14 @@ MOST_SVG = 10_000
 MOST_STOPS = 40  # maximum marks of single prunes; with more prunes, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # maximum rungs with a mark of the cutoff; the median rule has a rung at each epoch
-MOST_CUT = 1000  # what-if: with twice as many trials or more, an even sample of them is drawn
+MOST_CUT = 1000  # what-if: with at least twice as many trials, only an even sample of the trials is drawn
 MOST_CUT_POINTS = 40_000  # what-if: maximum points of all curves together; each point repeats its trial's label
 MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch with quantiles
 DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 
 def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the learning curves of the `drawn` trials with rungs and prunes; a band shows quantiles of all trials."""
+    """Draws the curves of the `drawn` trials with rungs and prunes, and, if not all are drawn, a band of quantiles."""
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
     (metric, mode_of_metric), best = experiment.compared, winner[0].id if winner else ""
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
@@ -80,7 +80,7 @@ def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str =
 
 
 def _is_line(curve: Sequence[plot.Point]) -> bool:
-    """Whether a line without dots shows every value of a curve."""
+    """Whether a curve has several values and no gap: a line without dots then shows every value."""
     return len(curve) > 1 and all(value is not None for _, value, *_ in curve)
 
 
@@ -100,7 +100,7 @@ def _rung_name(rung: RungSummary) -> str:
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns about MAX_CURVES trials, in the record's order: winner, best ones, some pruned ones, some other ones."""
+    """Returns at most MAX_CURVES + 1 trials (the winner, the best, some pruned, some others), in the record's order."""
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
     pruned = [trial for trial in record.trials if trial.status == "pruned"]
@@ -209,7 +209,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
         meta="best", line={"color": plot.BEST_COLOR, "width": 2, "shape": "hv"}, marker={"size": 7}, showlegend=False,
         hovertemplate="%{text}<br>best value: %{y:.5g}<extra></extra>",
     )  # fmt: skip
-    # A value's weight is the number of epochs for which it was the best: a bad first value is then an outlier.
+    # A value's weight is the number of epochs for which it was the best, so that a bad first value is an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
     within = plot.clipped([s.value for s in steps[:-1]], record.experiment.wanted.mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))

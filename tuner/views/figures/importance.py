@@ -18,8 +18,8 @@ from tuner.views.figures import plot
 from tuner.views.figures.parameters import parallel_of
 
 REPEATS = 10
-# For 15, 20 and 30 trials, 30 synthetic searches each: R^2 was above 0 in 15, 22 and 29 of them; the first bar was then
-# wrong in one search of 15 trials. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
+# With 15, 20 and 30 trials, R^2 was above 0 in 15, 22 and 29 of 30 synthetic searches. In one of these searches (15
+# trials), the first bar was wrong. Where no parameter matters, R^2 was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
 
 
@@ -39,7 +39,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
-    """Computes each varying parameter's importance; raises RequestError for too few trials or parameters."""
+    """Computes each varying parameter's importance; raises RequestError for too few trials, parameters or values."""
     parallel = parallel_of(record, choice)
     count = len(parallel.trials)
     if count < LEAST_TRIALS or not parallel.axes:
@@ -79,9 +79,9 @@ def draw_importance(data: Importance) -> plot.Figure:
     number, values, explained = counted(data.trials, "trial"), plot.tick(data.values, 60), f"{data.explained:.2f}"
     if not data.explained > 0:
         return plot.empty_figure(
-            f"Nothing can be read from these {number}: the forests predict {values} of unseen trials no better than "
-            f"its mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials may change "
-            "that."
+            f"Nothing can be read from these {number}: the forests predict the ranks of {values} in unseen trials no "
+            f"better than their mean does (R² {'undefined' if math.isnan(data.explained) else explained}). More trials "
+            "may change that."
         )
     names = [plot.escaped(name, 24) for name in data.names[::-1]]
     bars = {

@@ -19,7 +19,7 @@ from tuner.views.figures.values import chosen, default, title_of, values_of
 MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
 MISSING = object()  # stands for the value of a parameter that a trial does not have
-MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value's tick, and its distance below the axis as a share of it
+MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value: tick text, and distance below the axis in axis lengths
 MOST_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
@@ -68,7 +68,7 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value, and the axes that vary; of many trials, every n-th and the winner."""
+    """Returns the trials with a finite value (of many trials, every n-th and the winner), and the axes that vary."""
     choice, winner = chosen(record, choice), record.best()
     values = values_of(record, choice)
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
@@ -174,7 +174,7 @@ def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
-    """Draws one plot of the trials' means for each metric of resource usage that all trials have and that varies."""
+    """Draws a plot of the trials' means for each usage or speed metric that all trials have and that varies."""
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
@@ -222,7 +222,7 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
         dots = plot.points("markers", zip(axis.values, values, ids, labels, strict=True), **look)
         traces.append(dots | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = axis.layout(12)
-        # The plots of a row share a scale: only the first has tick texts, since others could cover their neighbours.
+        # All plots share a scale. Only a row's first plot has tick texts, since others could cover their neighbours.
         own = plot.value_axis(data.title, within) if is_first else {}
         layout[f"yaxis{number}"] = own | {"showticklabels": is_first, **({"matches": "y"} if i else {})}
     grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}

@@ -1,10 +1,10 @@
 """What all figures share: colours, escaped texts, traces and layouts of Plotly's schema, and axes without outliers.
 
-A figure is a dictionary of Plotly's schema, made without importing plotly. Plotly reads texts as HTML: every text from
-an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
+A figure is a dictionary of Plotly's schema, made without importing plotly. Plotly reads texts as HTML, so every text
+from an experiment's folder passes through `escaped` or `tick`, including the names of nodes and categories.
 
 In a trace that shows trials, `customdata` has each point's trial, and `meta` names what the trace shows. The layout's
-`meta` has `text`, a description in words. If an axis leaves out outliers, `clipped` has the axis and its full title.
+`meta` has `text`, a description in words, and, if an axis leaves out outliers, `clipped`: the axis and its full title.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tuner.record.texts import flat_parameters, formatted
 Figure = dict[str, Any]
 Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
 GAP: Point = (None, None, None, "")
-# Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
+# Okabe and Ito's colours (2008) for colour-blind readers, except MAIN_COLOR and GRAY; for a light and a dark page.
 BEST_COLOR = "#e69f00"  # the winner's colour in every figure
 MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
 OPEN_COLOR = "#cc79a7"  # the colour of interrupted trials and unknown outcomes
@@ -42,9 +42,9 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
 MOST_SHOWN = 12  # maximum parameters in a hover box; a longer box covers the curves
-FENCE = 10  # an outlier lies farther from the best value than FENCE times the median does
+FENCE = 10  # an outlier is more than FENCE times as far from the best value as the median is
 GAIN = 3  # an axis is clipped only if it is at least GAIN times as long as the clipped axis would be
-LEAST_VALUES = 12  # with fewer values, none counts as an outlier
+LEAST_VALUES = 12  # with fewer values (2 if they have weights), none counts as an outlier
 NUM_TICKS = 5
 LEAST_DIGITS, MOST_DIGITS = 4, 15  # significant digits of a tick's text; beyond 15, rounding errors show
 
@@ -55,7 +55,7 @@ def escaped(text: str, length: int = sys.maxsize) -> str:
 
 
 def tick(text: str, length: int) -> str:
-    """Returns a text for a tick, which Plotly may read as HTML or as plain text: `<`, `>` and `&` are replaced."""
+    """Returns a text for a tick; replaces `<`, `>` and `&`, because Plotly may read it as HTML or as plain text."""
     return cut(printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+")), length)
 
 
@@ -80,7 +80,7 @@ def points(mode: str, rows: Iterable[Point], **look: Any) -> Figure:
 
 
 def lines(mode: str, curves: Iterable[Iterable[Point]], color: str, width: float, size: float, **look: Any) -> Figure:
-    """Returns one trace with all curves: one trace per trial would be slow with some hundreds of trials."""
+    """Returns one trace with all curves, because one trace per trial would be slow with some hundreds of trials."""
     own = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": size}}
     hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
     return points(mode, [row for curve in curves for row in (*curve, GAP)], hovertemplate=hover, **own | look)
@@ -124,7 +124,7 @@ class Range(NamedTuple):
 
 
 def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
-    """Returns the range of an axis without its bad outliers, or None if there are none; `weights` weight the median."""
+    """Returns an axis's range without bad outliers, or None if it is hardly shorter; `weights` weight the median."""
     sign = sign_of(mode)
     pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
     if len(pairs) < (2 if weights else LEAST_VALUES):

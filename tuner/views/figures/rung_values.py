@@ -39,7 +39,7 @@ class Rung(NamedTuple):
 
 
 def rungs_of(record: ExperimentRecord) -> list[Rung]:
-    """Collects the values and cutoffs at each rung, from the lowest bracket and rung on."""
+    """Collects values and cutoffs at rungs where not all trials wait, at most MOST_RUNGS, by bracket and rung."""
     decisions: dict[tuple[int, float], list[tuple[TrialRecord, float, Decision]]] = defaultdict(list)
     for trial in record.trials:
         for key, (time, decision) in _last_decisions(trial).items():
@@ -63,7 +63,7 @@ def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, 
 
 @kept
 def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, Decision]]:
-    """Returns (bracket, rung) -> (time, decision): the last decision there, which may be one after a restart."""
+    """Returns (bracket, rung) -> (time of the report, last decision there); this decision may be a promotion."""
     times = {report.epoch: report.time for report in trial.reports if trial.decisions}
     known = (d for d in trial.decisions if d.epoch in times)
     return {(d.bracket or 0, d.rung): (times[d.epoch], d) for d in known if d.rung is not None}

@@ -1,4 +1,4 @@
-"""The timeline: when each trial ran, and what each run cost; and the lineage of population-based training."""
+"""Draws the timeline (when each trial ran, and what it cost) and the lineage of population-based training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.record.texts import counted
 from tuner.views.figures import plot
 
 MOST_SPANS = 1000  # maximum runs in the plot, the latest ones; with more, the bar of a run is thinner than a pixel
-MOST_LANES = 60  # maximum trials with a row: first the winner's ancestors, then the trials that copied
+MOST_LANES = 60  # maximum rows of a lineage: the winner's path, then trials that copied or were copied, then others
 MOST_DOTS = 10_000  # maximum reports in all rows together
 
 
@@ -31,7 +31,7 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
     for start, i, number in worker_spans:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
         slots = busy.setdefault(trial.node, [])
-        # A row is free 50 ms early, because a trial's end is journaled slightly after the start of the next trial.
+        # A row counts as free 50 ms early, because a trial's end is journaled slightly after the next trial's start.
         slot = next((n for n, until in enumerate(slots) if until <= start + 0.05), len(slots))
         slots[slot : slot + 1] = [end]
         lane = lanes[trial.node, slot] = f"{plot.escaped(trial.node or 'node', 60)} / {slot + 1}"
@@ -42,7 +42,7 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
 
 @kept
 def cost_of(trial: TrialRecord) -> str:
-    """Returns the cost of a trial: `12 epochs in 30.1 s (2.5 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
+    """Returns the cost of a trial: `12 epochs in 30.1 s (2.51 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
     epochs, seconds = len(trial.reports), trial.seconds
     each = f" ({seconds / epochs:.3g} s per epoch)" if epochs > 1 else ""
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
@@ -58,7 +58,7 @@ def unit_of(longest: float) -> tuple[str, float]:
 
 
 def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
+    """Draws a row per slot of a node and a bar per run, coloured by the status of its trial (or as the winner)."""
     spans, lanes = _spans_of(record)
     if not spans:
         return None
@@ -82,7 +82,7 @@ def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
     return plot.figure(
         traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", best),
         barmode="overlay", legend=plot.LEGEND,
-        xaxis=plot.titled(f"{unit} since the first trial started"), height=120 + (width + 10) * max(3, len(lanes)),
+        xaxis=plot.titled(f"{unit} since the first run shown started"), height=120 + (width + 10) * max(3, len(lanes)),
         yaxis={"categoryorder": "array", "categoryarray": lanes[::-1]},
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def copies_of(trial: TrialRecord, metric: str) -> list[Copy]:
 
 
 def _report_of(trial: TrialRecord, decision: Decision, metric: str) -> Report | None:
-    """Returns the report that a decision is about: a trial that was set back reports an epoch more than once."""
+    """Returns the report that a decision is about; for a repeated epoch, the report with the decision's value."""
     same = [report for report in (*trial.repeated, *trial.reports) if report.epoch == decision.epoch]
     equal = [report for report in same if report.metrics.get(metric) == decision.value]
     return next(iter(equal or same), None)
@@ -196,7 +196,7 @@ def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tupl
 def _described_lineage(num_copies: int, num_shown: int, num_trials: int, path: list[str]) -> str:
     lines = [f"{num_copies} {'copy' if num_copies == 1 else 'copies'} among {counted(num_trials, 'trial')}."]
     if num_shown < num_trials:
-        lines.append(f"The plot has the first {num_shown} that copied or were copied.")
+        lines.append(f"The plot has {num_shown} trials, first those that copied or were copied.")
     best, *earlier = [plot.tick(trial, 40) for trial in path]
     history = f"goes back to {', then '.join(earlier)}" if earlier else "has not copied any trial before"
     return " ".join([*lines, f"The best value is of trial {best}, which {history}."])
