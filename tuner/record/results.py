@@ -56,7 +56,8 @@ class ExperimentRecord:
 
     @cached_property
     def stats(self) -> SearchStats:
-        return SearchStats(self.experiment, self.trials, refused=self.refused)
+        late = tuple(rung for rung in self.rules.rungs() if rung < self.length) if self.rules.brackets == 1 else ()
+        return SearchStats(self.experiment, self.trials, self.refused, late)
 
     @property
     def rules(self) -> Experiment:

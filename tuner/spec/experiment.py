@@ -131,7 +131,7 @@ class Options:
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (searched metric, --mode min: at or below): metric=value."""
     time_budget: str = ""
-    """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
+    """Stop the search after this time in all its sessions together: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""
     """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
     max_failures: int = 2

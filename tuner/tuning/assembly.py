@@ -70,6 +70,7 @@ class Assembly(NamedTuple):
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
     """Builds a new search, or the rest of a resumed one; `table` says how to print its trials. Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
+    space = loaded_space.space
     budget_s = experiment.time_budget_s  # None = no limit
     left_s = None if budget_s is None else max(0.0, budget_s - Folding(history).took_s)
     stopper = SearchStopper(experiment.time_budget, left_s)
@@ -78,14 +79,12 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
-    searcher = build_searcher(experiment, loaded_space.space, history)
+    searcher = build_searcher(experiment, space, history)
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, metric_option(loaded_space, experiment.metric), bool(history)
-    scheduler = (
-        PopulationScheduler(*common, space=loaded_space.space) if pbt else SearchScheduler(*common, nodes.concurrent)
-    )
-    keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
+    scheduler = PopulationScheduler(*common, space=space) if pbt else SearchScheduler(*common, nodes.concurrent)
+    keep = KEEP_BEST_AND_LATEST if space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         experiment,
@@ -95,7 +94,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
     )
-    files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
+    files = TrialFiles(experiment.folder, tracker.best) if space.train else None
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
     # this number, too: to one more than the number of trials that may run at once.
@@ -103,7 +102,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
-    users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
+    users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(
         trainable(experiment, loaded_space, request.splits, resources),
         tune_config=tune.TuneConfig(search_alg=proposals, scheduler=scheduler, reuse_actors=True),
@@ -113,7 +112,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             stop=stopper,
             callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
-                experiment, num_settings, tracker, stopper, nodes.notice, loaded_space.space.declared, table
+                experiment, num_settings, tracker, stopper, nodes.notice, space.declared, table
             ),
             verbose=1,
         ),

@@ -52,12 +52,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class RungRow:
-    """One rung of one bracket.
-
-    `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `cutoff_then` is
-    the cutoff of the decision that saw the most trials. `cutoff_now` is asha's cutoff from all values at the rung, and
-    `would_pass_now` counts the values that reach it; these two are None for other schedulers and without finite values.
-    """
+    """A `RungSummary`; `cutoff_now` is asha's cutoff from all values there, and `would_pass_now` values reach it."""
 
     rung: int
     bracket: int | None
