@@ -171,6 +171,7 @@ def test_what_a_trial_does_itself_is_not_tried_again(lossy):
     assert all(len(trial.reports) == 2 for trial in by_trouble.values())
 
 
+@pytest.mark.slow  # takes 18 s
 def test_a_trial_that_hangs_is_not_tried_again(lossy):
     ran = lossy("hangs", options=["--trial-timeout", "3s"])
     (hung,) = ran.record.trials

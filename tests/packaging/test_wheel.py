@@ -60,6 +60,7 @@ def test_a_space_of_ones_own_package_is_searched_from_another_folder(project, tm
     assert all("venv" in Path(report["metrics"]["tuner"]).parts for report in reports)
 
 
+@pytest.mark.slow  # installs the wheel: 10 s
 def test_the_spaces_that_ship_and_ones_own_are_found(project, tmp_path):
     assert "LeNet on CIFAR-10" in ran([project, "-m", "tuner.run", "--list"], tmp_path)
     planned = ran([project, "-m", "tuner.run", "--space", "cifar", "--dry-run"], tmp_path)

@@ -36,7 +36,7 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
     assert any("boom" in error for t in record.trials for error in t.errors)
     assert set(all_figures(record)) >= {"curves", "history", "timeline"}
     assert what_if(record, "asha", 1, 2).reproduced is None
-    assert "not recorded" in ResultsReader(tmp_path).view("plain").summary.notice
+    assert "record no decisions" in ResultsReader(tmp_path).view("plain").summary.notice
     found = asking(create_app(tmp_path), "/api/compare?")("name=plain&name=none")
     row = found["experiments"][0]
     assert (row["error"], row["trial"], row["best"]) == ("", record.best()[0].id, pytest.approx(0.98))

@@ -50,6 +50,14 @@ def searched(folder, **choices):
     return load(folder), [event for event in read(folder / "journal.jsonl") if event["event"] == "length_learned"]
 
 
+def check_rungs(record):
+    """A rung has the trials that the rule counts there, also those that had passed it before it was placed."""
+    decided = [(d.rung, d.recorded + 1) for trial in record.trials for d in trial.decisions if d.rung is not None]
+    rungs = [rung for rung in record.stats.rungs if rung.rung in record.rules.rungs()]
+    assert [rung.reached for rung in rungs] == [max(n for at, n in decided if at == rung.rung) for rung in rungs]
+    assert all(len(rung.scores) == rung.reached for rung in rungs) and not any(r.waiting for r in record.stats.rungs)
+
+
 @pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
 def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monkeypatch, scheduler):
     workers(monkeypatch, Ending)
@@ -57,6 +65,7 @@ def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monk
     assert [(event["trial"], event["epochs"], event["rungs"]) for event in learned] == [("00000", 10, [1, 2, 4, 8])]
     assert "after 10 epochs; they are compared after epochs 1, 2, 4, 8" in learned[0]["reason"]
     assert record.stats.counts["pruned"] >= 4
+    check_rungs(record)
     assert (record.rules.max_epochs, record.rules.grace_period) == (10, 1)
     assert [line["x0"] for line in draw_curves(record)["layout"]["shapes"]] == [1, 2, 4, 8]
     verdict, trained = verdict_of(record), record.stats.epochs
@@ -98,6 +107,7 @@ def test_the_rungs_grow_with_a_longer_trial(one_ray, tmp_path, monkeypatch):
     ends = [trial.reports[-1].epoch for trial in record.trials if trial.status == "completed"]
     lengths = [event["epochs"] for event in learned]
     assert lengths == sorted(set(lengths)) and lengths[-1] == max(ends) == record.length
+    check_rungs(record)
     assert len(lengths) > 1 and reproduced(record) == record.stats.counts["pruned"]
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tiers import further
 
 HEAD = '"""Brought."""\nimport ray\nfrom pathlib import Path\nfrom ray import tune\nfrom tuner.space import Space\n'
 COUNTING = """
@@ -35,7 +36,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["dict", *further(["folder", "nothing"], 2)])
 def test_a_class_trainable_goes_on_from_its_checkpoint_in_this_process(search_here, tmp_path, way):
     """Its worker's end is only reported."""
     save, load = WAYS[way]

@@ -101,10 +101,8 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
         num_samples=max(1, len(trials)),
         max_epochs=max((r.epoch for t in trials for r in t.reports), default=1),
     )
-    notice = (
-        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded. {metric} was probably "
-        f"optimised, and {mode} is best: tuner guesses both from the name."
-    )
+    guess = f"The name {metric} suggests that it was optimised and that {mode} is best."
+    notice = f"Not made by tuner: read from Ray Tune's own files, which record no decisions. {guess}"
     return experiment, {"foreign": True, "created": folding.sessions[0].begun, "data": {"notice": notice}}, folding
 
 

@@ -60,7 +60,8 @@ class ExperimentRecord:
 
     @cached_property
     def stats(self) -> SearchStats:
-        return SearchStats(self.experiment, self.trials, refused=self.refused)
+        late = tuple(rung for rung in self.rules.rungs() if rung < self.length) if self.rules.brackets == 1 else ()
+        return SearchStats(self.experiment, self.trials, self.refused, late)
 
     @cached_property
     def searched(self) -> tuple[TrialRecord, ...]:

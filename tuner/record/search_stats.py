@@ -56,14 +56,6 @@ class RankedDecision(NamedTuple):
     number: int
 
 
-class WorkerSpan(NamedTuple):
-    """A time span on a worker: its start, the trial's index, and the span's number among the trial's spans."""
-
-    start: float
-    trial_index: int
-    number: int
-
-
 class RungSummary(NamedTuple):
     """How many trials reached a bracket's rung, and how many continued, stopped or paused by their latest decision.
 
@@ -85,10 +77,11 @@ class RungSummary(NamedTuple):
 class SearchStats:
     """Summarises a search's trials; callers must not change the values. A refused search has no ranking or history."""
 
-    def __init__(self, experiment: Experiment, trials: tuple[TrialRecord, ...], *, refused: bool = False) -> None:
+    def __init__(self, e: Experiment, trials: tuple[TrialRecord, ...], refused: bool, late: tuple[int, ...]) -> None:
         self.trials = trials
-        self._aim, self._refused = experiment.aim, refused
-        self._compared = experiment.compared
+        # `late` rungs, of one bracket, were placed by a trial's end: trials that had passed them count there, too.
+        self._aim, self._refused, self._late = e.aim, refused, late
+        self._compared = e.compared
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
         self._rungs: dict[_RungKey, RungSummary] = {}
@@ -106,10 +99,10 @@ class SearchStats:
             removed = {item for index, old, _ in changed if old for item in items_of(index, old, aim)}
             added = {item for index, _, new in changed for item in items_of(index, new, aim)}
             self._sorted[items_of] = _updated(items, removed - added, added - removed)
-        self._rungs = dict(list(before._rungs.items()))
+        self._rungs = dict(list(before._rungs.items())) if before._late == self._late else {}
         for _, old, new in changed:
-            then = _at_rungs(old) if old else {}
-            for key, reached in _at_rungs(new).items():  # a trial that reached a rung always counts there
+            then = _at_rungs(old, self._compared.metric, self._late) if old else {}
+            for key, reached in _at_rungs(new, self._compared.metric, self._late).items():  # from now on
                 if then.get(key) != reached:
                     self._rungs.pop(key, None)
 
@@ -168,7 +161,8 @@ class SearchStats:
         return sorted((t for t in self.trials if t.status == "failed"), key=lambda trial: trial.changed_at)
 
     @property
-    def worker_spans(self) -> list[WorkerSpan]:
+    def worker_spans(self) -> list[tuple[float, int, int]]:
+        """Each time span on a worker: its start, the trial's index, and the span's number among the trial's spans."""
         return self._in_order(_worker_spans)
 
     @cached_property
@@ -231,7 +225,7 @@ class SearchStats:
     @cached_property
     def rungs(self) -> list[RungSummary]:
         """The rungs that at least one trial reached, ordered by band, bracket and rung."""
-        by_trial = self.by_trial(_at_rungs)
+        by_trial = self.by_trial(_at_rungs, self._compared.metric, self._late)
         keys = {key for at_rungs in by_trial for key in at_rungs}
         for key in keys - self._rungs.keys():
             self._rungs[key] = self._rung(*key, [at_rungs[key] for at_rungs in by_trial if key in at_rungs])
@@ -287,8 +281,8 @@ def _orders(index: int, trial: TrialRecord, aim: Aim) -> Iterator[int]:
     return (report.order for report in (*trial.repeated, *trial.reports))
 
 
-def _worker_spans(index: int, trial: TrialRecord, aim: Aim) -> Iterator[WorkerSpan]:
-    return (WorkerSpan(start, index, number) for number, (start, _) in enumerate(trial.spans))
+def _worker_spans(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[float, int, int]]:
+    return ((start, index, number) for number, (start, _) in enumerate(trial.spans))
 
 
 def _ranks(index: int, trial: TrialRecord, aim: Aim) -> Iterator[Rank]:
@@ -319,7 +313,7 @@ def _has_checkpoint(trial: TrialRecord) -> bool:
     return any(report.checkpoint for report in trial.reports)
 
 
-def _at_rungs(trial: TrialRecord) -> dict[_RungKey, _AtRung]:
+def _at_rungs(trial: TrialRecord, metric: str, late: tuple[int, ...]) -> dict[_RungKey, _AtRung]:
     found: dict[_RungKey, _AtRung] = {}
     for d in trial.decisions:
         if d.rung is not None:
@@ -328,4 +322,11 @@ def _at_rungs(trial: TrialRecord) -> dict[_RungKey, _AtRung]:
             is_latest = d.cutoff is not None and d.recorded >= before.recorded
             latest = (d.recorded, d.cutoff) if is_latest else before[2:]
             found[key] = _AtRung(d.action, finite(d.value), *latest)
+        elif d.action == "continue" and found:  # the rungs moved away from the one at which it waited
+            key = next(reversed(found))
+            found[key] = found[key]._replace(action="continue")
+    for rung in () if trial.confirms else late:
+        values = (finite(report.metrics.get(metric)) for report in trial.reports if report.epoch >= rung)
+        if (value := next(values, None)) is not None:
+            found.setdefault((None, 0, rung), _AtRung("continue", value, -1, None))
     return found

@@ -67,8 +67,17 @@ def setting(config: dict[str, Any]) -> str:
 
 def command(module: str, *words: str) -> str:
     """Returns a command of this package for the shell, with `uv run` if uv started this process."""
-    uv, project = "", Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
-    if os.environ.get("UV"):  # uv sets it
-        elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
-        uv = f"uv run --project {shlex.quote(str(project))} " if elsewhere else "uv run "
+    uv = f"{_uv_run()} " if os.environ.get("UV") else ""  # uv sets it
     return " ".join([f"{uv}python -m tuner.{module}", *words])
+
+
+def with_extra(name: str) -> str:
+    """Says how to run a command with the packages of an extra of this project."""
+    pip = f"pip install -e '.[{name}]' -c constraints.txt"
+    return f"begin the command with `{_uv_run()} --extra {name}`, or without uv: {pip}"
+
+
+def _uv_run() -> str:
+    project = Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
+    elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
+    return f"uv run --project {shlex.quote(str(project))}" if elsewhere else "uv run"

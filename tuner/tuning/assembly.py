@@ -75,6 +75,7 @@ class Assembly(NamedTuple):
 def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
     """Builds a new search, or the rest of a resumed one; `table` says how to print its trials. Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
+    space = loaded_space.space
     budget = Budget(experiment, resources, history)
     stopper = SearchStopper(budget.over)
     tracker = Tracker(experiment, history)
@@ -82,16 +83,12 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
-    searcher = build_searcher(experiment, loaded_space.space, history, Past(request.past, loaded_space.space))
+    searcher = build_searcher(experiment, space, history, Past(request.past, space))
     num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, compared_option(loaded_space, experiment), bool(history)
-    scheduler = (
-        PopulationScheduler(*common, space=loaded_space.space)
-        if pbt
-        else SearchScheduler(*common, nodes.concurrent, budget)
-    )
-    keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
+    scheduler = PopulationScheduler(*common, space=space) if pbt else SearchScheduler(*common, nodes.concurrent, budget)
+    keep = KEEP_BEST_AND_LATEST if space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         experiment,
@@ -105,8 +102,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         is_over=lambda: bool(stopper.reason),
     )
     # With constraints, or several metrics, only the search's end shows whose files the answer needs.
-    few = loaded_space.space.train and experiment.aim.simple
-    files = TrialFiles(experiment.folder, tracker.best) if few else None
+    files = TrialFiles(experiment.folder, tracker.best) if space.train and experiment.aim.simple else None
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
     # this number, too: to one more than the number of trials that may run at once.
@@ -116,7 +112,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     )
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
-    users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
+    users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(
         trainable(experiment, loaded_space, request.splits, resources),
         tune_config=tune.TuneConfig(search_alg=proposals, scheduler=scheduler, reuse_actors=True),
@@ -131,7 +127,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
                 tracker,
                 stopper,
                 nodes.notice,
-                loaded_space.space.declared,
+                space.declared,
                 table,
                 budget,
             ),

@@ -66,13 +66,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class RungRow:
-    """One rung of one bracket.
-
-    `reached` trials reached the rung: `continued` were promoted, `stopped` pruned, and `waiting` wait. `best` and the
-    cutoffs are values of what the rule compares. `cutoff_then` is the cutoff of the decision with the most recorded
-    trials. `cutoff_now` is asha's cutoff for all trials that reached it, which `would_pass_now` of them reach; both are
-    None for other schedulers, and if no value is finite.
-    """
+    """A `RungSummary`; `cutoff_now` is asha's cutoff from all values there, and `would_pass_now` values reach it."""
 
     rung: int
     bracket: int | None

@@ -153,6 +153,16 @@ def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_wi
         assert searched.read("config.json")["config"] == CONFIG
 
 
+def test_the_last_copy_of_a_model_is_kept_beside_damaged_metrics(searched):
+    searched.splits = None
+    searched.conclude()
+    shutil.rmtree(searched.folder / "ray")
+    for damage in ("x", "{}"):
+        (searched.best / "metrics.json").write_text(damage)
+        assert searched.conclude().checkpoint and is_loadable(searched.best)
+        assert searched.read("metrics.json")["validation"]["loss"] == searched.conclude().metrics["loss"]
+
+
 def emptied(checkpoint):
     (checkpoint / STATE).write_bytes(b"")
 

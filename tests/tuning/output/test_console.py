@@ -12,7 +12,7 @@ from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer import result
-from tuner.tuning.checks.request import load_data
+from tuner.tuning.checks.request import Request, load_data
 from tuner.tuning.output import console
 
 TINY = str(Path(__file__).parents[2] / "spaces" / "tiny.py")
@@ -53,9 +53,17 @@ def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial
             assert len(notes) == number, lines
 
 
+def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
+    script, learned = find_space(str(Path(TINY).with_name("functions.py"))), {"event": "length_learned", "epochs": 8}
+    experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
+    request = Request(experiment, script, {}, [], None, "")
+    assert "after epochs 40, 80, 160, 320, 640 (until a trial ends earlier by itself" in console.schedule(request)
+    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=[learned]))
+
+
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
     experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=9, reduction_factor=3)
-    said = console.schedule(experiment, find_space(TINY).space)
+    said = console.schedule(Request(experiment, find_space(TINY), {}, [], None, ""))
     assert said.endswith("the first 3 of every 17 trials are never stopped")
     (note,) = console.notes_on_brackets(experiment, 4)
     assert "with 4 trials at once, brackets of 5, 9 stop few trials or none" in note

@@ -32,6 +32,7 @@ from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, write_atomically
+from tuner.record.texts import with_extra
 from tuner.serve.access.state import secret_file
 
 if TYPE_CHECKING:
@@ -252,7 +253,4 @@ def missing() -> str:
     lacking = [name for name in needed if importlib.util.find_spec(name) is None]
     if not lacking:
         return ""
-    return (
-        f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): begin the command with "
-        f"`uv run --extra cluster`, or without uv: pip install -e '.[cluster]' -c constraints.txt"
-    )
+    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): {with_extra('cluster')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Callable
@@ -191,14 +192,17 @@ def load_config(path: Path) -> dict[str, Any]:
 
 def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
     """Returns best/metrics.json if it has this report's metrics and best/config.json has these `fields`; else None."""
-    try:
-        config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))
-        is_same = all(config.get(name) == value for name, value in fields.items())
+    # If only metrics.json is damaged, the test metrics are lost; `best/` may have the last copy of the model.
+    expected = {"validation": json.loads(json.dumps(strict(dict(report.metrics)))), "test": None}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        config, metrics = dict(json_in(best, CONFIG)), expected
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found = dict(json_in(best, METRICS))
+            metrics = {name: found[name] for name in expected}
         # The metrics are compared too, because a download from an object store may have files of two answers.
-        is_same = is_same and metrics["validation"] == json.loads(json.dumps(strict(dict(report.metrics))))
-        return metrics if is_same and isinstance(metrics["test"], (dict, type(None))) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        is_same = metrics["validation"] == expected["validation"] and isinstance(metrics["test"], (dict, type(None)))
+        return metrics if is_same and all(config.get(name) == value for name, value in fields.items()) else None
+    return None
 
 
 def readme(folder: Path, space: str, best: Path, point: int = 0) -> str:

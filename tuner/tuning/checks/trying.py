@@ -178,11 +178,8 @@ class TracedTask:
 
     def _blame(self, outputs: Any) -> CheckFailed:
         if self._unset:
-            part, problem = (
-                f"model(config){place_of(self._own.model)}",
-                f"makes {self._unset!r} with NaN or infinite values",
-            )
-            return CheckFailed(part, problem, "initialize it with finite numbers")
+            made, problem = place_of(self._own.model), f"makes {self._unset!r} with NaN or infinite values"
+            return CheckFailed(f"model(config){made}", problem, "initialize it with finite numbers")
         if isinstance(outputs, Tensor) and not outputs.isfinite().all():
             problem = "gives outputs with NaN or infinite values on the first batch"
             return CheckFailed(f"the model{self.forward}", problem, f"{NAN} in its forward pass")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
+from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
@@ -20,7 +21,6 @@ from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
-    from tuner.spec.space import Space
     from tuner.tuning.checks.request import Request
 
 NO_SEED = (
@@ -40,7 +40,7 @@ def plan(request: Request) -> list[str]:
         f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}",
         *([f"constants   {setting(space.constants)}"] if space.constants else []),
         f"settings    {settings(request)}",
-        f"scheduler   {schedule(e, space)}",
+        f"scheduler   {schedule(request)}",
         f"epochs      at most {epochs}",
         *budgeted(request),
         f"resources   {per_trial(r) if r else f'those of the cluster at {e.address}'}",
@@ -136,7 +136,7 @@ def heading(request: Request) -> list[str]:
     """Returns the lines that a search prints at its start."""
     e, r, splits, history = request.experiment, request.resources, request.splits, request.history
     resources = f"; {per_trial(r)}" if r else ""
-    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
+    lines = [f"{e.name}: {settings(request)}; {schedule(request)}{resources}"]
     lines += [f"confirm: {confirming(e)}"] * (e.confirm > 0) + notes(request)
     if splits:
         sizes = ", ".join(f"{len(part):,} {name}" for name, part in splits.parts.items())
@@ -181,17 +181,19 @@ def settings(request: Request) -> str:
     return f"{e.num_samples}{times} by {e.searcher}{all_random}{given}"
 
 
-def schedule(e: Experiment, space: Space) -> str:
+def schedule(request: Request) -> str:
     """Says which scheduler compares trials, when it does so, and which trials it stops."""
+    e, space = request.experiment, request.loaded_space.space
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
+        length = max((event.get("epochs", 0) for event in request.history), default=0)  # learned in earlier sessions
+        rungs = [rung for rung in at_length(e, length).rungs() if rung < (length or e.max_epochs)]
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        # A function's or script's trials may end by themselves; their length then places the rungs.
-        until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
+        until = " (until a trial ends earlier by itself: its length then places the rungs)"
+        until = until if space.train and not length else ""
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
         how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
         return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(e)}"

@@ -240,14 +240,12 @@ def progress_line(
     of_all = "" if num_settings >= MOST_SAMPLES else f"/{num_settings}"
     counts = f"{num_done}{of_all} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
     now = time.monotonic()
-    took = now - tracker.began
-    remaining = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
-    if left_s is not None:
-        remaining = min(left_s, remaining) if remaining is not None else left_s
-    times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
+    own_s = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
+    remaining = min((each for each in (left_s, own_s) if each is not None), default=0.0)
+    left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
     best = None if stopper.error else tracker.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
-    return " | ".join(part for part in (counts, found, times) if part)
+    return " | ".join(part for part in (counts, found, duration(now - tracker.began) + left) if part)
 
 
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:

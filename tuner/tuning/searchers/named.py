@@ -13,6 +13,7 @@ from ray.tune.search import Searcher
 
 from tuner.errors import RequestError
 from tuner.record.events import Event, first_start
+from tuner.record.texts import with_extra
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.option_values import MOST_SAMPLES
@@ -135,10 +136,7 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
         )
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
-            raise RequestError(
-                f"--searcher {experiment.searcher} needs the package {package}: begin the command with "
-                f"`uv run --extra {extra}`, or without uv: pip install -e '.[{extra}]' -c constraints.txt"
-            )
+            raise RequestError(f"--searcher {experiment.searcher} needs the package {package}: {with_extra(extra)}")
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.encoded):
         described = domains.describe(domain)

@@ -80,7 +80,7 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     many = len({rung.bracket for rung in rungs}) > 1
     names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
     times = [time for rung in rungs for time, _ in rung.cutoffs]
-    start = spans[0].start if spans else min(times, default=0.0)
+    start = spans[0][0] if spans else min(times, default=0.0)
     unit, per = unit_of(max(times, default=start) - start)
     marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
     cutoffs = plot.points(

@@ -35,7 +35,7 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
         slot = next((n for n, until in enumerate(slots) if until <= start + 0.05), len(slots))
         slots[slot : slot + 1] = [end]
         lane = lanes[trial.node, slot] = f"{plot.escaped(trial.node or 'node', 60)} / {slot + 1}"
-        first = worker_spans[0].start
+        first = worker_spans[0][0]
         spans.append(Span(trial, lane, round(start - first, 3), round(end - first, 3)))
     return spans, [lanes[key] for key in sorted(lanes)]
 
@@ -113,7 +113,7 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
     copied_by = record.experiment.compared.metric
     copies = sorted(copy for trial in record.trials for copy in copies_of(trial, copied_by))
     times = [report.time for trial in record.trials for report in trial.reports[:1]]
-    start = min([*times, *(span.start for span in record.stats.worker_spans[:1])])
+    start = min([*times, *(start for start, *_ in record.stats.worker_spans[:1])])
     path = _path(copies, winner[0].id, winner[1].time, start)
     involved = [*(name for name, *_ in path), *(copy.trial for copy in copies), *(copy.source for copy in copies)]
     chosen = set(list(dict.fromkeys([*involved, *(trial.id for trial in record.trials)]))[:MOST_LANES])
