@@ -20,7 +20,7 @@ OPTIONS = {
     "--gpu-hours", "--cpu-hours", "--epoch-budget",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
     "--point", "--stop", "--perturbation-interval",
-    "--confirm", "--confirm-seeds", "--start-from", "--prior", "--prune-by", "--prune-mode",
+    "--confirm", "--confirm-seeds", "--start-from", "--prior", "--prune-by", "--prune-mode", "--constraint",
     "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table",
 }  # fmt: skip
 PROGRAM = """

@@ -51,7 +51,7 @@ REQUESTS = [
     (["--space", TINY, "--seed", "-1"], "--seed -1: must be 0 or more, at most 4,294,967,295"),
     (
         ["--searcher", "hyperot"],
-        "--searcher hyperot: must be one of auto, random, grid, refine, forest, hyperopt, bohb, optuna; "
+        "--searcher hyperot: must be one of auto, random, grid, refine, forest, hyperopt, bohb, optuna, nsga2; "
         "did you mean 'hyperopt'?",
     ),
     (["--space", TINY, "--time-budget", "10"], "--time-budget 10: write it as 90s, 30m or 2h"),

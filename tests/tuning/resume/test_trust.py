@@ -7,6 +7,7 @@ import pickle
 import py_compile
 import shutil
 import sys
+from dataclasses import replace
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from tuner.record.format import FORMAT
 from tuner.record.records import Report
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver
-from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
 from tuner.tuning import session
 from tuner.tuning.answer.best import metrics_in
@@ -75,7 +75,7 @@ def begun(tmp_path, name):
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
     experiment, recorded = load_experiment(folder)
-    save_experiment(Experiment(**{**vars(experiment), **options}), folder, facts(recorded))
+    save_experiment(replace(experiment, **options), folder, facts(recorded))
 
 
 def edit(path):
