@@ -73,8 +73,8 @@ def test_without_prunes_the_best_value_is_compared():
 
 
 def test_a_value_at_an_epoch_is_that_of_the_first_report_from_there_on():
-    known = trial(0, [5.0, math.nan, 3.0])
-    assert [value_of(known, Experiment().aim, choice) for choice in ("1", "2", "3", "4", "last")] == [
+    known, aim = trial(0, [5.0, math.nan, 3.0]), Experiment().aim
+    assert [value_of(known, aim, choice) for choice in ("1", "2", "3", "4", "last")] == [
         5,
         None,
         3,
@@ -82,7 +82,7 @@ def test_a_value_at_an_epoch_is_that_of_the_first_report_from_there_on():
         3,
     ]
     rare = replace(known, reports=known.reports[::2])  # at epochs 1 and 3
-    assert [value_of(rare, Experiment().aim, choice) for choice in ("1", "2", "3", "4")] == [5, 3, 3, None]
+    assert [value_of(rare, aim, choice) for choice in ("1", "2", "3", "4")] == [5, 3, 3, None]
 
 
 @pytest.mark.parametrize("choice", ["worst", "-1", "1.5", "\u0663"])
