@@ -69,7 +69,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._metric_option = metric_option or f"--metric {experiment.metric}"
         self._limits = experiment.limits
-        self.any_usable = resumed  # whether a report had the metric (of this session, also --stop's)
+        self.any_usable = resumed  # whether a report had the metric and, in this session, --stop's metrics
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: set[str] = set()  # trials that have saved a checkpoint

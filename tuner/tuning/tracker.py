@@ -14,7 +14,7 @@ from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # after this many trials ended unfailed, the search warns if all diverged or all reported values are equal
+FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
@@ -92,7 +92,7 @@ class Tracker:
                 self._notice_alike(trial_id, trial)
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Prints a notice when FIRST trials ended unfailed, if all of them diverged or all values so far are equal."""
+        """Prints a notice when FIRST trials have ended and not failed, if all diverged or all values are equal."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)

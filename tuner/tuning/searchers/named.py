@@ -68,7 +68,7 @@ class LibrarySearcher(SeededSearcher):
 
 
 def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> SeededSearcher:
-    """Checks and builds the searcher; a resumed one (with `history`) begins with the first session's --num-samples."""
+    """Checks and builds the searcher; with a `history`, it plans its random start as in the first session."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history))
