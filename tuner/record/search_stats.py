@@ -282,9 +282,10 @@ def _at_rungs(trial: TrialRecord, metric: str, late: tuple[float, ...]) -> dict[
         values = (finite(report.metrics.get(metric)) for report in trial.reports if report.epoch >= rung)
         if (None, 0, rung) not in found and (value := next(values, None)) is not None:
             found[None, 0, rung] = _AtRung("continue", value, -1, None)
-    if trial.status == "paused" and (d := trial.decisions[-1]).action == "pause" and d.rung is not None:
-        # If the rungs have moved, the trial waits at the last one that it has passed.
-        moved = max((rung for rung in late if rung <= trial.last_epoch), default=d.rung)
-        key = d.band, d.bracket, d.rung if d.rung in late else moved
-        found[key] = found[key]._replace(action="pause")
+    for d in trial.decisions[-1:]:
+        if trial.status == "paused" and d.action == "pause" and d.rung is not None:
+            # If the rungs have moved, the trial waits at the last one that it has passed.
+            moved = max((rung for rung in late if rung <= trial.last_epoch), default=d.rung)
+            key = d.band, d.bracket, d.rung if d.rung in late else moved
+            found[key] = found.get(key, _AtRung("", None, -1, None))._replace(action="pause")
     return found
