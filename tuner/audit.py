@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
         args = parser.parse_args(argv)
         if args.trials < 1:
             raise RequestError(f"--trials {args.trials}: must be 1 or more")
-        record = load(Path("" if "/" in args.name else args.results, args.name))
+        folder = Path(args.results, args.name)
+        record = load(folder if folder.is_dir() or "/" not in args.name else Path(args.name))
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)

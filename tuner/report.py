@@ -21,8 +21,8 @@ def main(argv: list[str]) -> int:
     try:
         args = parser.parse_args(argv)
         with blamed(args.name):
-            record = load(Path("" if "/" in args.name else args.results, args.name))
-            path = write_report(record)
+            folder = Path(args.results, args.name)
+            path = write_report(load(folder if folder.is_dir() or "/" not in args.name else Path(args.name)))
     except (RequestError, OSError) as error:
         return failed(error)
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")

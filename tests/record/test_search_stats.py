@@ -54,8 +54,8 @@ def test_a_summary_that_takes_over_the_one_before_equals_one_computed_anew(many,
         for event in events(seed):
             folding.add(event)
             if draw.random() < 0.3:
-                trials, refused, late = tuple(folding.records()), draw.random() < 0.1, draw.choice([(), (1, 4), (1,)])
-                stats, anew = (SearchStats(Experiment(), trials, refused, late) for _ in range(2))
+                trials, refused, is_placed = tuple(folding.records()), draw.random() < 0.1, draw.random() < 0.5
+                stats, anew = (SearchStats(Experiment(), trials, refused, is_placed) for _ in range(2))
                 if before:
                     stats.take_over(before)
                 used = [part for part in PARTS if before is None or draw.random() < 0.7]

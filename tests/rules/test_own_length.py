@@ -8,11 +8,12 @@ from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 from tuner.record.reading import read
+from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
 from tuner.rules.own_length import OwnLength, at_length
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, milestones
 from tuner.views.figures.curves import draw_curves
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
@@ -53,8 +54,10 @@ def searched(folder, **choices):
 def check_rungs(record):
     """A rung has the trials that the rule counts there, also those that had passed it before it was placed."""
     decided = [(d.rung, d.recorded + 1) for trial in record.trials for d in trial.decisions if d.rung is not None]
-    rungs = [rung for rung in record.stats.rungs if rung.rung in record.rules.rungs()]
-    assert [rung.reached for rung in rungs] == [max(n for at, n in decided if at == rung.rung) for rung in rungs]
+    r = record.rules
+    rungs = [at for at in record.stats.rungs if at.rung in milestones(r.max_epochs, r.grace_period, r.reduction_factor)]
+    counts = [max((n for at, n in decided if at == rung.rung), default=rung.reached) for rung in rungs]
+    assert [rung.reached for rung in rungs] == counts
     assert all(len(rung.scores) == rung.reached for rung in rungs) and not any(r.waiting for r in record.stats.rungs)
 
 
@@ -78,6 +81,27 @@ def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monk
     assert own.same and own.epochs.least == own.epochs.most == trained
     other = what_if(record, "asha", 2, 3)
     assert not other.same and other.epochs.most <= 120 and any("after 10 epochs at most" in n for n in other.notes)
+
+
+@pytest.mark.parametrize(("scheduler", "factor"), [("asha", 2.5), ("asha-promotion", 2.0), ("asha-promotion", 2.5)])
+def test_a_rung_has_the_trials_that_passed_it_or_waited_before_it_was_placed(
+    one_ray, tmp_path, monkeypatch, scheduler, factor
+):
+    workers(monkeypatch, Ending)
+    choices = {"scheduler": scheduler, "num_samples": 12, "reduction_factor": factor, **UNKNOWN, "grace_period": 3}
+    record, learned = searched(tmp_path / "e", **choices)
+    assert learned and any(d.rung == 3 for trial in record.trials for d in trial.decisions)  # at a rung that moved
+    check_rungs(record)
+    events = read(tmp_path / "e" / "journal.jsonl")
+    for end in range(events.index(learned[0]) + 1, len(events)):
+        folding = Folding()
+        for event in events[:end]:
+            folding.add(event)
+        part = replace(record, trials=tuple(folding.records())).stats
+        paused = [trial for trial in part.trials if trial.status == "paused" and trial.decisions[-1].action == "pause"]
+        waiting = {rung.rung: rung.waiting for rung in part.rungs if rung.waiting}
+        assert sum(waiting.values()) == len(paused), end  # the others wait for a worker
+        assert waiting.keys() <= set(milestones(10, 1, factor)), end
 
 
 @pytest.mark.parametrize("kind", [Ending, Unequal])

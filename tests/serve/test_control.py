@@ -81,7 +81,7 @@ def test_a_wrong_request_is_refused_in_the_command_lines_words(service):
 def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == "aiohttp" else module)
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    said = re.search(r"\(aiohttp missing\): begin .* `uv run --extra (\w+)`, or without uv: pip", ray_jobs.missing())
+    said = re.search(r"\(aiohttp missing\): begin .* `uv run .* --extra (\w+)`, or without uv: pip", ray_jobs.missing())
     assert any(each.startswith("ray[default]") for each in project["optional-dependencies"][said[1]])
 
 

@@ -100,7 +100,7 @@ def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
     assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
 
 
-@pytest.mark.slow  # 19 s; of one process, the test above is always run
+@pytest.mark.slow  # 19 s; the test above, in one process, always runs
 def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
     printed = ran.folder / "ray" / by_trouble["prints"].id / "stdout"

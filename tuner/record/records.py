@@ -59,7 +59,7 @@ class Decision(NamedTuple):
     """
 
     epoch: int
-    rung: int | None
+    rung: float | None
     bracket: int | None
     value: float | None
     cutoff: float | None

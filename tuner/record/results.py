@@ -60,8 +60,7 @@ class ExperimentRecord:
 
     @cached_property
     def stats(self) -> SearchStats:
-        late = tuple(rung for rung in self.rules.rungs() if rung < self.length) if self.rules.brackets == 1 else ()
-        return SearchStats(self.experiment, self.trials, self.refused, late)
+        return SearchStats(self.rules, self.trials, self.refused, self.length > 0)
 
     @cached_property
     def searched(self) -> tuple[TrialRecord, ...]:

@@ -15,10 +15,15 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
+<<<<<<< HEAD
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
 from tuner.spec.experiment import Experiment
+=======
+from tuner.record.records import Report, TrialRecord, finite, sign_of
+from tuner.spec.experiment import Experiment, milestones
+>>>>>>> answer2
 
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
@@ -48,22 +53,15 @@ class Improvement(NamedTuple):
     time: float
 
 
-class RankedDecision(NamedTuple):
-    """A decision's margin, its trial's index, and its number among the trial's decisions."""
-
-    margin: float
-    trial_index: int
-    number: int
-
-
 class RungSummary(NamedTuple):
     """How many trials reached a bracket's rung, and how many continued, stopped or paused by their latest decision.
 
+    A trial that had passed a rung before a trial's end placed the rung has no decision there, and counts as continued.
     `scores` are the trials' finite values, ascending, with the sign that makes larger values better. `cutoff_then`
     is the last cutoff used: that of the decision that saw the most trials.
     """
 
-    rung: int
+    rung: float
     bracket: int | None
     band: int | None
     reached: int
@@ -77,11 +75,17 @@ class RungSummary(NamedTuple):
 class SearchStats:
     """Summarises a search's trials; callers must not change the values. A refused search has no ranking or history."""
 
-    def __init__(self, e: Experiment, trials: tuple[TrialRecord, ...], refused: bool, late: tuple[int, ...]) -> None:
+    def __init__(self, e: Experiment, trials: tuple[TrialRecord, ...], refused: bool, is_placed: bool) -> None:
         self.trials = trials
+<<<<<<< HEAD
         # `late` rungs, of one bracket, were placed by a trial's end: trials that had passed them count there, too.
         self._aim, self._refused, self._late = e.aim, refused, late
         self._compared = e.compared
+=======
+        self._metric, self._mode, self._refused, self._compared = e.metric, e.mode, refused, e.compared
+        rungs = milestones(e.max_epochs, e.grace_period, e.reduction_factor) if is_placed and e.brackets == 1 else []
+        self._late = tuple(rung for rung in rungs if rung < e.max_epochs)  # rungs, of one bracket, that an end placed
+>>>>>>> answer2
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
         self._rungs: dict[_RungKey, RungSummary] = {}
@@ -101,9 +105,9 @@ class SearchStats:
             self._sorted[items_of] = _updated(items, removed - added, added - removed)
         self._rungs = dict(list(before._rungs.items())) if before._late == self._late else {}
         for _, old, new in changed:
-            then = _at_rungs(old, self._compared.metric, self._late) if old else {}
-            for key, reached in _at_rungs(new, self._compared.metric, self._late).items():  # from now on
-                if then.get(key) != reached:
+            then, now = (_at_rungs(t, self._compared.metric, self._late) if t else {} for t in (old, new))
+            for key in then.keys() | now.keys():
+                if then.get(key) != now.get(key):
                     self._rungs.pop(key, None)
 
     def by_trial(self, function: Callable[..., Value], *rest: Any) -> list[Value]:
@@ -218,8 +222,8 @@ class SearchStats:
         return Point(trial.violation(self._aim), losses)
 
     @property
-    def ranked_decisions(self) -> list[RankedDecision]:
-        """All decisions ordered by margin, the smallest first."""
+    def ranked_decisions(self) -> list[tuple[float, int, int]]:
+        """Each decision's margin, the smallest first, its trial's index, and its number among the trial's decisions."""
         return self._in_order(_ranked_decisions)
 
     @cached_property
@@ -231,7 +235,7 @@ class SearchStats:
             self._rungs[key] = self._rung(*key, [at_rungs[key] for at_rungs in by_trial if key in at_rungs])
         return [self._rungs[key] for key in sorted(keys, key=lambda key: [-1 if k is None else k for k in key])]
 
-    def _rung(self, band: int | None, bracket: int | None, rung: int, reached: list[_AtRung]) -> RungSummary:
+    def _rung(self, band: int | None, bracket: int | None, rung: float, reached: list[_AtRung]) -> RungSummary:
         actions = Counter(each.action for each in reached)
         scores = sorted(each.value for each in reached if each.value is not None)
         if self._compared.mode == "min":
@@ -261,8 +265,13 @@ class _AtRung(NamedTuple):
     cutoff: float | None
 
 
+<<<<<<< HEAD
 _RungKey = tuple[int | None, int | None, int]  # band, bracket, rung
 _ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index, the trial, the search's aim
+=======
+_RungKey = tuple[int | None, int | None, float]  # band, bracket, rung
+_ItemsOf = Callable[[int, TrialRecord, str, str], Iterator[Item]]  # a trial's index, the trial, metric and mode
+>>>>>>> answer2
 
 
 def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[Item]:
@@ -295,8 +304,13 @@ def _rank(index: int, trial: TrialRecord, report: Report, aim: Aim) -> Rank:
     return Rank(trial.violation(aim), report.metrics[goal.metric] * goal.sign, report.time, index)
 
 
+<<<<<<< HEAD
 def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[RankedDecision]:
     return (RankedDecision(decision.margin, index, number) for number, decision in enumerate(trial.decisions))
+=======
+def _ranked_decisions(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[float, int, int]]:
+    return ((decision.margin, index, number) for number, decision in enumerate(trial.decisions))
+>>>>>>> answer2
 
 
 def _improvements(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[int, int, float, float]]:
@@ -313,7 +327,7 @@ def _has_checkpoint(trial: TrialRecord) -> bool:
     return any(report.checkpoint for report in trial.reports)
 
 
-def _at_rungs(trial: TrialRecord, metric: str, late: tuple[int, ...]) -> dict[_RungKey, _AtRung]:
+def _at_rungs(trial: TrialRecord, metric: str, late: tuple[float, ...]) -> dict[_RungKey, _AtRung]:
     found: dict[_RungKey, _AtRung] = {}
     for d in trial.decisions:
         if d.rung is not None:
@@ -321,12 +335,15 @@ def _at_rungs(trial: TrialRecord, metric: str, late: tuple[int, ...]) -> dict[_R
             before = found.get(key, _AtRung("", None, -1, None))
             is_latest = d.cutoff is not None and d.recorded >= before.recorded
             latest = (d.recorded, d.cutoff) if is_latest else before[2:]
-            found[key] = _AtRung(d.action, finite(d.value), *latest)
-        elif d.action == "continue" and found:  # the rungs moved away from the one at which it waited
-            key = next(reversed(found))
-            found[key] = found[key]._replace(action="continue")
+            found[key] = _AtRung(d.action.replace("pause", "continue"), finite(d.value), *latest)
     for rung in () if trial.confirms else late:
         values = (finite(report.metrics.get(metric)) for report in trial.reports if report.epoch >= rung)
-        if (value := next(values, None)) is not None:
-            found.setdefault((None, 0, rung), _AtRung("continue", value, -1, None))
+        if (None, 0, rung) not in found and (value := next(values, None)) is not None:
+            found[None, 0, rung] = _AtRung("continue", value, -1, None)
+    for d in trial.decisions[-1:]:
+        if trial.status == "paused" and d.action == "pause" and d.rung is not None:
+            # If the rungs have moved, the trial waits at the last one that it has passed.
+            moved = max((rung for rung in late if rung <= trial.last_epoch), default=d.rung)
+            key = d.band, d.bracket, d.rung if d.rung in late else moved
+            found[key] = found.get(key, _AtRung("", None, -1, None))._replace(action="pause")
     return found

@@ -67,17 +67,18 @@ def setting(config: dict[str, Any]) -> str:
 
 def command(module: str, *words: str) -> str:
     """Returns a command of this package for the shell, with `uv run` if uv started this process."""
-    uv = f"{_uv_run()} " if os.environ.get("UV") else ""  # uv sets it
+    uv, project = "", Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
+    if os.environ.get("UV"):  # uv sets it
+        elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
+        uv = f"uv run --project {shlex.quote(str(project))} " if elsewhere else "uv run "
     return " ".join([f"{uv}python -m tuner.{module}", *words])
 
 
 def with_extra(name: str) -> str:
-    """Says how to run a command with the packages of an extra of this project."""
-    pip = f"pip install -e '.[{name}]' -c constraints.txt"
-    return f"begin the command with `{_uv_run()} --extra {name}`, or without uv: {pip}"
-
-
-def _uv_run() -> str:
-    project = Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
-    elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
-    return f"uv run --project {shlex.quote(str(project))}" if elsewhere else "uv run"
+    """Says how to get the packages of an extra of this project, from anywhere."""
+    root = Path(__file__).parents[2]  # of a clone, or of the packages of a wheel
+    if not (root / "constraints.txt").is_file():
+        return f"install tuner-hpo[{name}]"
+    place = shlex.quote(str(root))
+    begin = f"begin the command with `uv run --project {place} --extra {name}`"
+    return f"{begin}, or without uv: pip install -e {place}'[{name}]' -c {place}/constraints.txt"

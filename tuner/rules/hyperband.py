@@ -55,7 +55,7 @@ class HyperBand(Rule):
 
     A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
     `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
-    values of a whole bracket. Once full or halved, it takes no more trials: they would train alone to a late rung.
+    values of a whole bracket. A bracket that was full or halved takes no more: they would train alone to a late rung.
     """
 
     def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:

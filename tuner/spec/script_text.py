@@ -87,7 +87,7 @@ class Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _value(self, named: ast.AST | None, value: Any) -> Any:
-        """Returns `value`, or the parameter called `named` if it is a constant; changes defaults in FIELDS calls."""
+        """Returns the parameter `named` if `value` is a constant, else `value`; changes defaults in FIELDS calls."""
         name = _name(named)
         if name is None or name not in self.names or value is None:
             return value

@@ -312,8 +312,8 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
     """Whether a CPU computes a model's convolutions faster without oneDNN, whose fixed cost per call is larger.
 
-    Measured with seven small networks, batch sizes 1 to 8 and one thread: with at most 1.4 million multiply-adds
-    a batch (largest convolution), a step without oneDNN took 0.50 to 1.04 times as long; from 1.8 million, 1.03 to 1.94
+    A step's time without oneDNN, relative to that with it (seven small networks, batch sizes 1 to 8, one thread): 0.50
+    to 1.04 if the largest convolution has at most 1.4 million multiply-adds per batch; 1.03 to 1.94 from 1.8 million.
     """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     convolutions = [part for part in model.modules() if isinstance(part, kinds)]

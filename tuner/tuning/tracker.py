@@ -15,7 +15,7 @@ from tuner.spec.metrics import all_diverged, one_value, without_metric
 
 DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
-FIRST = 8  # after this many trials ended unfailed, the search warns if all diverged or all reported values are equal
+FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
@@ -100,7 +100,7 @@ class Tracker:
                         self.on_notice(without_metric(f"trial {trial_id}", self._wanted.metric, self._names))
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
-        """Prints a notice when FIRST trials ended unfailed, if all of them diverged or all values so far are equal."""
+        """Prints a notice when FIRST trials have ended and not failed, if all diverged or all values are equal."""
         if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
             return
         self._first.append(trial_id)

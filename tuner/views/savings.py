@@ -82,7 +82,7 @@ def why_none(record: ExperimentRecord) -> tuple[str, str]:
         if has_bands or e.auto_grace:
             return f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}"
         return f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}"
-    if record.length:
+    if record.length and not any(d.rung is not None for trial in record.trials for d in trial.decisions):
         late = f"when the first trial had ended after {record.length} epochs, the others had passed the rungs"
         return f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}"
     return "", ""

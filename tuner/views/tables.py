@@ -54,7 +54,7 @@ class TrialRow:
     best_epoch: int | None
     last: Number | None
     seconds: float
-    rung: int | None
+    rung: float | None
     reason: str
     config: dict[str, Any]
     resources: dict[str, Any]
@@ -66,9 +66,9 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class RungRow:
-    """A `RungSummary`; `cutoff_now` is asha's cutoff from all values there, and `would_pass_now` values reach it."""
+    """A `RungSummary`, with the rung's best value and asha's present cutoff there."""
 
-    rung: int
+    rung: float
     bracket: int | None
     band: int | None
     reached: int
@@ -77,8 +77,8 @@ class RungRow:
     waiting: int
     best: Number | None
     cutoff_then: Number | None
-    cutoff_now: Number | None
-    would_pass_now: int | None
+    cutoff_now: Number | None  # asha's, from all values at the rung; None for other rules and without values
+    would_pass_now: int | None  # how many values reach it
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class DecisionRow:
 
     trial: str
     epoch: int
-    rung: int | None
+    rung: float | None
     bracket: int | None
     value: Number | None
     cutoff: Number | None
@@ -185,7 +185,7 @@ def decision_rows(
     With `since`, only decisions of the trials of `changed_since` are returned, in the order of the trials.
     """
     changed = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
-    places = ((record.trials[each.trial_index], each.number) for each in record.stats.ranked_decisions)
+    places = ((record.trials[index], number) for _, index, number in record.stats.ranked_decisions)
     ranked = ((trial, trial.decisions[number]) for trial, number in places)
     end = None if limit is None else offset + limit
     return [decision_row(*each) for each in islice(changed if since else ranked, offset, end)]

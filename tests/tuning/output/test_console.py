@@ -57,7 +57,7 @@ def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
     script, learned = find_space(str(Path(TINY).with_name("functions.py"))), {"event": "length_learned", "epochs": 8}
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
-    assert "after epochs 40, 80, 160, 320, 640 (until a trial ends earlier by itself" in console.schedule(request)
+    assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)
     assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=[learned]))
 
 

@@ -85,7 +85,7 @@ def likeness(error: str) -> str:
 
 
 def how_it_died(error: Any, killed: int | None) -> str:
-    """Returns why a worker died: lack of memory, a signal, Ray's exit detail without its guesses, or the first line."""
+    """Returns why a worker died: lack of memory, a signal, Ray's exit detail without its guesses, or its first line."""
     text = str(error)
     if "host ran out of memory" in text:  # Ray's memory monitor has ended it
         return f"its worker died: {first_line(error)}; {LESS_MEMORY}"

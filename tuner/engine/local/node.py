@@ -4,7 +4,7 @@
 the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
 
 On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
-and `ray.init` waits at most 30 s for the raylet, and that long even if it has ended. No setting changes these limits.
+and `ray.init` waits up to 30 s, even for a raylet that has ended. No setting changes these limits.
 So `LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
 """
 

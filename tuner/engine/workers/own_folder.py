@@ -5,7 +5,7 @@ through a link, an audit hook replaces it: by a new folder with links to the sam
 relative paths change no files outside, except in C++ code, in other programs and in folders with over 10,000 entries.
 
 Data is shared instead: a folder with `data` or `cache` in its name stays a link. New files and folders with such names
-are moved to the real folder at the trial's first report and, unless the trial failed, at its end, for later trials.
+are moved out of the folder at the trial's first report and, unless the trial failed, at its end, for later trials.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
     global _own
     own = OwnFolder(trial)
     if not own.open(is_new):
-        print(f"over {MOST_LINKS:,} files or unreadable: {own.start}; no folder of its own per trial", file=sys.stderr)
+        print(f"{own.start} is unreadable or too full, so the trial has no folder of its own", file=sys.stderr)
         yield
         return
     _install_hook()

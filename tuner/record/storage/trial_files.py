@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# In a trial's folder: what has the folder in which the trial works, and at its end the files of that folder.
+# In a trial's folder: RUNNING contains the folder in which it works; at its end, that folder becomes FILES.
 RUNNING, FILES = "running", "files"
 MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file that is kept when its trial can no longer win
 CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker to rename RUNNING; a busy worker takes seconds

@@ -191,16 +191,19 @@ def load_config(path: Path) -> dict[str, Any]:
 
 
 def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
-    """Returns best/metrics.json if it has this report's metrics and best/config.json has these `fields`; else None."""
-    # If only metrics.json is damaged, the test metrics are lost; `best/` may have the last copy of the model.
+    """Returns metrics.json if `best/` is of this report and its config has these `fields`; else None.
+
+    A damaged metrics.json has no `test`; the other files still count, as they may be the last copy of the model.
+    """
     expected = {"validation": json.loads(json.dumps(strict(dict(report.metrics)))), "test": None}
     with contextlib.suppress(OSError, ValueError, TypeError):
         config, metrics = dict(json_in(best, CONFIG)), expected
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found = dict(json_in(best, METRICS))
-            metrics = {name: found[name] for name in expected}
+            if isinstance(found["test"], (dict, type(None))):
+                metrics = {name: found[name] for name in expected}
         # The metrics are compared too, because a download from an object store may have files of two answers.
-        is_same = metrics["validation"] == expected["validation"] and isinstance(metrics["test"], (dict, type(None)))
+        is_same = metrics["validation"] == expected["validation"]
         return metrics if is_same and all(config.get(name) == value for name, value in fields.items()) else None
     return None
 

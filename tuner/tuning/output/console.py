@@ -187,16 +187,15 @@ def schedule(request: Request) -> str:
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        length = max((event.get("epochs", 0) for event in request.history), default=0)  # learned in earlier sessions
-        rungs = [rung for rung in at_length(e, length).rungs() if rung < (length or e.max_epochs)]
+        rules = at_length(e, max((event.get("epochs", 0) for event in request.history), default=0))  # as learned so far
+        rungs = [rung for rung in rules.rungs() if rung < rules.max_epochs]
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        until = " (until a trial ends earlier by itself: its length then places the rungs)"
-        until = until if space.train and not length else ""
+        until = "" if rules is not e or not space.train else " (until a trial ends by itself: its length places them)"
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
         how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
-        return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(e)}"
+        return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(rules)}"
     return {
         "fifo": f"fifo: {trains}",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",

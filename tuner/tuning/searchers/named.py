@@ -104,7 +104,7 @@ class LibrarySearcher(SeededSearcher):
 def build_searcher(
     experiment: Experiment, space: Space, history: Sequence[Event] = (), past: Past | None = None
 ) -> SeededSearcher:
-    """Builds the searcher; after a resume (with `history`), it proposes the recorded settings again, then new ones."""
+    """Checks and builds the searcher; with a `history`, it plans its random start as in the first session."""
     check_searcher(experiment, space)
     searcher = OWN.get(experiment.searcher, LibrarySearcher)
     return searcher(experiment, space, first_num_samples(experiment, history), past)
