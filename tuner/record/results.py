@@ -79,7 +79,7 @@ class ExperimentRecord:
         settings, done = self.confirmation
         winners = settings[0].trials if done and settings[0].mean is not None else ()
         chosen = tuple(trial for trial in self.trials if trial.id in winners) or self.searched
-        return SearchStats(self.experiment, chosen, refused=self.refused)
+        return SearchStats(self.rules, chosen, self.refused, self.length > 0)
 
     @property
     def rules(self) -> Experiment:
