@@ -19,7 +19,7 @@ def trial(number, values, x=None, confirms="", status="completed"):
 
 def confirmed(*trials, **options):
     experiment = Experiment(**{"confirm": 2, "confirm_seeds": 2, "max_epochs": 2, **options})
-    return confirmation(experiment, SearchStats(experiment, trials))
+    return confirmation(experiment, SearchStats(experiment, trials, False, False))
 
 
 SEARCH = trial(0, [0.9, 0.3]), trial(1, [0.2, 0.5]), trial(2, [0.1], status="pruned"), trial(3, [0.15], x=2)
@@ -27,7 +27,10 @@ SEARCH = trial(0, [0.9, 0.3]), trial(1, [0.2, 0.5]), trial(2, [0.1], status="pru
 
 def test_the_best_different_settings_are_repeated_seed_by_seed():
     experiment = Experiment(confirm=2, confirm_seeds=2)
-    assert [each.original.id for each in repeated(experiment, SearchStats(experiment, SEARCH))] == ["00002", "00001"]
+    assert [each.original.id for each in repeated(experiment, SearchStats(experiment, SEARCH, False, False))] == [
+        "00002",
+        "00001",
+    ]
     assert to_repeat(experiment, SEARCH) == ["00002", "00001", "00002", "00001"]
     begun = *SEARCH, trial(4, [0.4, 0.4], x=2, confirms="00002"), trial(5, [], x=1, confirms="00001")
     assert to_repeat(experiment, begun) == ["00002", "00001"]

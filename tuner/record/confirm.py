@@ -154,7 +154,7 @@ def to_repeat(experiment: Experiment, trials: Sequence[TrialRecord]) -> list[str
 
     So if the search is stopped, all settings have as many seeds.
     """
-    settings = repeated(experiment, SearchStats(experiment, tuple(trials)))
+    settings = repeated(experiment, SearchStats(experiment, tuple(trials), False, False))
     rounds = range(experiment.confirm_seeds)
     return [each.original.id for number in rounds for each in settings if len(each.repeats) <= number]
 

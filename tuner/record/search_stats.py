@@ -15,15 +15,10 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-<<<<<<< HEAD
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
-from tuner.spec.experiment import Experiment
-=======
-from tuner.record.records import Report, TrialRecord, finite, sign_of
 from tuner.spec.experiment import Experiment, milestones
->>>>>>> answer2
 
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
@@ -77,15 +72,9 @@ class SearchStats:
 
     def __init__(self, e: Experiment, trials: tuple[TrialRecord, ...], refused: bool, is_placed: bool) -> None:
         self.trials = trials
-<<<<<<< HEAD
-        # `late` rungs, of one bracket, were placed by a trial's end: trials that had passed them count there, too.
-        self._aim, self._refused, self._late = e.aim, refused, late
-        self._compared = e.compared
-=======
-        self._metric, self._mode, self._refused, self._compared = e.metric, e.mode, refused, e.compared
+        self._aim, self._refused, self._compared = e.aim, refused, e.compared
         rungs = milestones(e.max_epochs, e.grace_period, e.reduction_factor) if is_placed and e.brackets == 1 else []
         self._late = tuple(rung for rung in rungs if rung < e.max_epochs)  # rungs, of one bracket, that an end placed
->>>>>>> answer2
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
         self._rungs: dict[_RungKey, RungSummary] = {}
@@ -265,13 +254,8 @@ class _AtRung(NamedTuple):
     cutoff: float | None
 
 
-<<<<<<< HEAD
-_RungKey = tuple[int | None, int | None, int]  # band, bracket, rung
-_ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index, the trial, the search's aim
-=======
 _RungKey = tuple[int | None, int | None, float]  # band, bracket, rung
-_ItemsOf = Callable[[int, TrialRecord, str, str], Iterator[Item]]  # a trial's index, the trial, metric and mode
->>>>>>> answer2
+_ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index, the trial, the search's aim
 
 
 def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[Item]:
@@ -304,13 +288,8 @@ def _rank(index: int, trial: TrialRecord, report: Report, aim: Aim) -> Rank:
     return Rank(trial.violation(aim), report.metrics[goal.metric] * goal.sign, report.time, index)
 
 
-<<<<<<< HEAD
-def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[RankedDecision]:
-    return (RankedDecision(decision.margin, index, number) for number, decision in enumerate(trial.decisions))
-=======
-def _ranked_decisions(index: int, trial: TrialRecord, metric: str, mode: str) -> Iterator[tuple[float, int, int]]:
+def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[float, int, int]]:
     return ((decision.margin, index, number) for number, decision in enumerate(trial.decisions))
->>>>>>> answer2
 
 
 def _improvements(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[int, int, float, float]]:
