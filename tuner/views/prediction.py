@@ -59,7 +59,7 @@ def prediction(record: ExperimentRecord) -> list[PredictionRow]:
     compared, wanted = record.experiment.compared, record.experiment.wanted
     if compared == wanted or record.refused:
         return []
-    pairs: dict[tuple[int | None, int | None, int], tuple[list[Pair], list[Pair]]] = {}
+    pairs: dict[tuple[int | None, int | None, float], tuple[list[Pair], list[Pair]]] = {}
     for trial in record.trials:
         at_rungs = {(d.band, d.bracket, d.rung): d for d in trial.decisions if d.rung is not None}  # the last one there
         for key, decision in at_rungs.items():
