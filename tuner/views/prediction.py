@@ -47,7 +47,7 @@ class PredictionRow:
     value at the rung, so `at_end` is usually nearer to 0 than it would be over all trials.
     """
 
-    rung: int
+    rung: float
     bracket: int | None
     band: int | None
     at_rung: Correlation
