@@ -90,7 +90,7 @@ def test_searchers_learn_what_breaks_a_constraint(searcher, metrics):
         result = {"training_iteration": 1, "loss": -setting["lr"], "other": setting["lr"] ** 0.5, "size": size}
         built.report(trial, result)
         built.complete(trial, result)
-    # The best value lies at the limit, so a model that draws around it breaks the constraint, too; without it, nearly all.
+    # The best value lies at the limit, so a model that draws around it breaks the constraint, too.
     assert sum(map(bool, sizes[30:])) <= (10 if searcher == "forest" else 15), sizes
 
 
