@@ -18,6 +18,9 @@ from tuner.spec.option_values import option
 WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(\S+)(?:\s+at\s+(start|end))?\s*", re.ASCII)
 
 
+BREAKS = "breaks a constraint"  # begins the reason of a trial that was stopped for it
+
+
 class Constraint(NamedTuple):
     """A limit on a reported metric; with `at` "start", the first report that breaks it ends the trial."""
 

@@ -19,6 +19,7 @@ from tuner.record.report_keys import EPOCH, FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
+from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import finite_all, is_number, reached
 from tuner.spec.resources import Resources
@@ -234,7 +235,7 @@ class SearchScheduler(TrialScheduler):
             return self._stop(trial_id, RuleDecision("stop", reason))
         if broken := self._aim.broken_by(metrics, at="start"):
             self._broken.add(trial_id)
-            return self._stop(trial_id, RuleDecision("stop", f"breaks a constraint at epoch {epoch}: {broken}"))
+            return self._stop(trial_id, RuleDecision("stop", f"{BREAKS} at epoch {epoch}: {broken}"))
         if reason := self._completes(trial_id, epoch, metrics) or (RETURNED if final else ""):
             return self._stop(trial_id, RuleDecision("stop", reason), "completed")
         if not self._aim.several:

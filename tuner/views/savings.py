@@ -5,6 +5,7 @@ from __future__ import annotations
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.hyperband import ADVICE, band_of
+from tuner.spec.constraints import BREAKS
 
 
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
@@ -46,10 +47,11 @@ def pruned(record: ExperimentRecord) -> str:
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
     if number:
-        if number == judged:
-            return f"{number} {of}, by {scheduler}."
-        by_rule = f": {judged} by {scheduler}, {number - judged}" if judged else ","
-        return f"{number} {of}{by_rule} because the training diverged."
+        broke = sum(t.status == "pruned" and t.reason.startswith(BREAKS) for t in record.trials)
+        causes = {f"by {scheduler}": judged, "because they broke a constraint": broke}
+        causes["because the training diverged"] = number - judged - broke
+        said = [f"{count} {why}" if count < number else why for why, count in causes.items() if count]
+        return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}."
     rungs, waiting = record.stats.rungs, sum(rung.waiting for rung in record.stats.rungs)
     why = ": no trial was compared with another"
     if scheduler in ("fifo", "pbt"):
