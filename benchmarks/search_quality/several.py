@@ -48,9 +48,10 @@ def loaded(kind: str, name: str, second: str) -> Table:
     class_name, first = KINDS[kind]
     table = getattr(package, class_name)(name)
     rows = list(table._dataset.values())
+    num_seeds = min(len(row[first]) for row in rows)  # some settings of NASBench201 have more
     columns = []
     for metric in (first, second):
-        values = np.array([row[metric] for row in rows], dtype=float)
+        values = np.array([np.resize(row[metric], num_seeds) for row in rows], dtype=float)
         loss = -values if metric == "val_acc" else np.log(values)  # times, sizes and losses span orders of magnitude
         low, high = loss.mean(axis=1).min(), loss.mean(axis=1).max()
         columns.append((loss - low) / (high - low))
