@@ -15,12 +15,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.records import Report, TrialRecord, best_of
-from tuner.record.results import ExperimentRecord, load
+from tuner.record.results import ExperimentRecord, load_named
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
@@ -46,8 +45,7 @@ def main(argv: list[str]) -> int:
         args = parser.parse_args(argv)
         if args.trials < 1:
             raise RequestError(f"--trials {args.trials}: must be 1 or more")
-        folder = Path(args.results, args.name)
-        record = load(folder if folder.is_dir() or "/" not in args.name else Path(args.name))
+        record = load_named(args.name, args.results)
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)

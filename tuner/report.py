@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
-from tuner.record.results import load
+from tuner.record.results import load_named
 from tuner.views.report import write_report
 
 
@@ -21,8 +20,7 @@ def main(argv: list[str]) -> int:
     try:
         args = parser.parse_args(argv)
         with blamed(args.name):
-            folder = Path(args.results, args.name)
-            path = write_report(load(folder if folder.is_dir() or "/" not in args.name else Path(args.name)))
+            path = write_report(load_named(args.name, args.results))
     except (RequestError, OSError) as error:
         return failed(error)
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")

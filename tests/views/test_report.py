@@ -52,7 +52,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched, monkey
 
 
 def test_a_folder_that_breaks_a_view_is_named_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("tuner.report.load", lambda folder: 1 / 0)
+    monkeypatch.setattr("tuner.report.load_named", lambda *given: 1 / 0)
     assert main(["evil\x1b[2J", "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "tuner: error: evil\\x1b[2J cannot be read: ZeroDivisionError: division by zero\n"
 

@@ -159,6 +159,11 @@ def load(folder: Path) -> ExperimentRecord:
     return Following(folder).load()
 
 
+def load_named(name: str, results: str) -> ExperimentRecord:
+    """Loads an experiment by its name in `results` or, as --resume does, by its path; raises RequestError as `load`."""
+    return load(Path("" if "/" in name.rstrip("/") else results, name))
+
+
 class Following:
     """Reads one experiment's folder repeatedly: new lines of a journal of `most_bytes` at most, or Ray's files."""
 

@@ -95,9 +95,8 @@ class SearchStats:
         self._rungs = dict(list(before._rungs.items())) if before._late == self._late else {}
         for _, old, new in changed:
             then, now = (_at_rungs(t, self._compared.metric, self._late) if t else {} for t in (old, new))
-            for key in then.keys() | now.keys():
-                if then.get(key) != now.get(key):
-                    self._rungs.pop(key, None)
+            for key, _ in then.items() ^ now.items():
+                self._rungs.pop(key, None)
 
     def by_trial(self, function: Callable[..., Value], *rest: Any) -> list[Value]:
         """Returns `function(trial, *rest)` for each trial; a later summary calls it only for changed trials."""
@@ -248,10 +247,10 @@ class SearchStats:
 class _AtRung(NamedTuple):
     """A trial at a rung: last action, finite value, number of values recorded at its latest cutoff, and the cutoff."""
 
-    action: str
-    value: float | None
-    recorded: int
-    cutoff: float | None
+    action: str = ""
+    value: float | None = None
+    recorded: int = -1
+    cutoff: float | None = None
 
 
 _RungKey = tuple[int | None, int | None, float]  # band, bracket, rung
@@ -311,18 +310,18 @@ def _at_rungs(trial: TrialRecord, metric: str, late: tuple[float, ...]) -> dict[
     for d in trial.decisions:
         if d.rung is not None:
             key = d.band, d.bracket, d.rung
-            before = found.get(key, _AtRung("", None, -1, None))
+            before = found.get(key, _AtRung())
             is_latest = d.cutoff is not None and d.recorded >= before.recorded
             latest = (d.recorded, d.cutoff) if is_latest else before[2:]
             found[key] = _AtRung(d.action.replace("pause", "continue"), finite(d.value), *latest)
     for rung in () if trial.confirms else late:
         values = (finite(report.metrics.get(metric)) for report in trial.reports if report.epoch >= rung)
         if (None, 0, rung) not in found and (value := next(values, None)) is not None:
-            found[None, 0, rung] = _AtRung("continue", value, -1, None)
+            found[None, 0, rung] = _AtRung("continue", value)
     for d in trial.decisions[-1:]:
         if trial.status == "paused" and d.action == "pause" and d.rung is not None:
             # If the rungs have moved, the trial waits at the last one that it has passed.
             moved = max((rung for rung in late if rung <= trial.last_epoch), default=d.rung)
             key = d.band, d.bracket, d.rung if d.rung in late else moved
-            found[key] = found.get(key, _AtRung("", None, -1, None))._replace(action="pause")
+            found[key] = found.get(key, _AtRung())._replace(action="pause")
     return found
