@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import zipfile
 from types import SimpleNamespace
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from scipy.stats import hypergeom
 
+from tuner import audit
 from tuner.audit import drawn_trials, epochs_of, main
 from tuner.errors import RequestError
-from tuner.record.results import load
+from tuner.record.records import Report, TrialRecord
+from tuner.record.results import ExperimentRecord, load
+from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import false_prunes, read_audit, result_of
 
 TRIAL = {"trial": "00001", "stopped": 1, "epochs": 4, "best": 0.5, "best_epoch": 2, "beats": False, "differs": "",
@@ -50,6 +54,42 @@ def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tm
     record, trial = SimpleNamespace(experiment=SimpleNamespace(folder=tmp_path)), SimpleNamespace(id="0", reports=())
     with pytest.raises(RequestError, match=wrong):
         next(epochs_of(record, trial))
+
+
+def test_a_metric_that_never_becomes_finite_repeats_the_search_and_is_named(monkeypatch):
+    experiment = Experiment(metric="accuracy", mode="max", prune_by="loss")
+    monkeypatch.setattr(
+        audit, "epochs_of", lambda record, trial: enumerate([{"accuracy": math.nan}, {"accuracy": None}], 1)
+    )
+    trial = TrialRecord("00001", {}, reports=(Report(1, {"loss": 1.0, "accuracy": math.nan}, None, 0.0),))
+    found = audit.trained(SimpleNamespace(experiment=experiment), trial)
+    assert (found.best, found.differs) == (None, "")
+    rest = {"beat": 0, "done": 1, "winner": "00000", "winner_value": 0.5, "estimate": ""}
+    first, _ = audit.lines(SimpleNamespace(metric="accuracy", trials=[found], **rest))
+    assert first == "trial 00001: stopped at epoch 1; it has no finite accuracy"
+
+
+def test_a_final_metric_that_a_raised_max_epochs_puts_off_is_no_difference(monkeypatch):
+    experiment = Experiment(metric="accuracy", mode="max", prune_by="loss")
+    monkeypatch.setattr(audit, "epochs_of", lambda record, trial: enumerate([{"accuracy": None}, {"accuracy": 0.4}], 1))
+    trial = TrialRecord("00001", {}, reports=(Report(1, {"loss": 1.0, "accuracy": 0.5}, None, 0.0),))
+    found = audit.trained(SimpleNamespace(experiment=experiment), trial)
+    assert (found.best, found.best_epoch, found.epochs, found.differs) == (0.5, 1, 2, "")
+
+
+def test_a_trial_that_breaks_a_constraint_at_its_end_would_not_have_won(monkeypatch):
+    experiment, trial = Experiment(constraint=("size <= 10",)), TrialRecord("00001", {})
+    for size, best in ((9, 0.25), (11, None)):
+        reports = [{"loss": 0.5, "size": 1}, {"loss": 0.25, "size": size}]
+        monkeypatch.setattr(audit, "epochs_of", lambda record, trial, reports=reports: enumerate(reports, 1))
+        assert audit.trained(SimpleNamespace(experiment=experiment), trial).best == best
+
+
+def test_an_audit_of_several_metrics_is_refused():
+    several = Experiment(metric=("accuracy", "size"), mode=("max", "min"), name="two")
+    record = ExperimentRecord(several, {}, (TrialRecord("00001", {}),), "finished")
+    with pytest.raises(RequestError, match="two has several metrics, accuracy and size: an audit compares trials by"):
+        audit.audit(record, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,13 @@ from dataclasses import asdict, replace
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
-from tuner.record.records import Report, TrialRecord, best_of
+from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord, load_named
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, figures, formatted
-from tuner.spec.constraints import Aim
 from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
@@ -53,7 +52,7 @@ def main(argv: list[str]) -> int:
         say(*code)
         record = replace(record, experiment=replace(own, space=space))
         with only_driver(own.folder, AUDIT):
-            say(*lines(audit(record, args.trials, args.seed)))
+            say(*lines(audit(record, args.trials, args.seed), limited=bool(own.constraint)))
         return 0
     except (RequestError, ValueError, OSError) as error:
         return failed(error)
@@ -68,6 +67,9 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     name, folder = record.experiment.name, record.experiment.folder
     if record.state == "running":
         raise RequestError(f"{name} has not ended: stop it, or finish it with --resume if it was killed")
+    if record.experiment.aim.several:
+        several = record.experiment.aim.named
+        raise RequestError(f"{name} has several metrics, {several}: an audit compares trials by one, so it is refused")
     if winner is None or not pruned:
         raise RequestError(f"{name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
     saved = read_audit(folder) or Audit(winner[0].id, seed, [], [])
@@ -95,20 +97,22 @@ def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
     """Trains a pruned trial to the last epoch; compares its metric with the search's at epochs that both trained."""
-    experiment, began, differs = record.experiment, time.monotonic(), ""
-    values = {r.epoch: r.metrics.get(experiment.wanted.metric) for r in trial.reports}
-    for epoch, repeated in epochs_of(record, trial):
-        before = values.get(epoch, repeated)
-        if before != repeated and not differs:
+    wanted, aim, began, differs = record.experiment.wanted, record.experiment.aim, time.monotonic(), ""
+    reports = {r.epoch: r.metrics for r in trial.reports}
+    for epoch, metrics in epochs_of(record, trial):
+        known = reports.get(epoch, {})
+        # A raised --max-epochs puts off a task's final metrics, which the search computed at the earlier last epoch.
+        metrics = known | {name: value for name, value in metrics.items() if value is not None}
+        before, repeated = (wanted.value(each) for each in (known or metrics, metrics))
+        if repr(before) != repr(repeated) and not differs:  # NaN is not equal to itself
             differs = f"epoch {epoch}: {repeated!r} here, {before!r} in the search"
-        values[epoch] = repeated
-    wanted = experiment.wanted
-    reports = (Report(epoch, {wanted.metric: value}, None, 0.0) for epoch, value in sorted(values.items()))
-    best = best_of(reports, Aim((wanted,)))
+        reports[epoch] = metrics
+    whole = replace(trial, reports=tuple(Report(*each, None, 0.0) for each in sorted(reports.items())))
+    best = None if whole.violation(aim) else whole.best(aim)
     return AuditedTrial(
         trial=trial.id,
         stopped=trial.last_epoch,
-        epochs=max(values),
+        epochs=max(reports),
         best=best.metrics[wanted.metric] if best else None,
         best_epoch=best.epoch if best else None,
         beats=False,
@@ -117,44 +121,49 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
     )
 
 
-def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float | None]]:
-    """Trains a trial's remaining epochs; yields (epoch, metric or None), those of an interrupted audit first."""
+def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, dict[str, float | None]]]:
+    """Trains the remaining epochs; yields (epoch, metrics), first those that an interrupted audit has saved.
+
+    The metrics are those that decide which trial is better; None if a report lacks one.
+    """
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment
     kept = folder / STATES / f"{trial.id}.pt"
     kept.parent.mkdir(exist_ok=True)
-    state, values = None, {}
+    state, metrics = None, {}
     if kept.is_file():
         if wrong := damage_in(kept.parent, kept.name):
             raise RequestError(f"{kept} is damaged ({wrong}); remove it to train the trial from its checkpoint again")
         state = kept.read_bytes()
         with blamed(str(kept)):
-            values = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["extra"])
+            metrics = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["extra"])
     else:
         saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
         state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
     with training_of(trial_config(record, trial.id), state) as (training, _):
-        yield from values.items()
+        yield from metrics.items()
+        wanted = experiment.wanted.metric
+        names = wanted, *(each.metric for each in experiment.aim.constraints)
         while training.epoch < experiment.max_epochs:
-            value = experiment.wanted.value(training.run_epoch())
-            values[training.epoch] = value
-            found = figures({experiment.wanted.metric: value}) or "done"
+            report = training.run_epoch()
+            metrics[training.epoch] = {name: report.get(name) for name in names}
+            found = figures({wanted: report.get(wanted)}, wanted) or "done"
             say(f"  epoch {training.epoch}/{experiment.max_epochs}: {found}")
-            write_atomically(kept, training.state(values))
-            yield training.epoch, value
+            write_atomically(kept, training.state(metrics))
+            yield training.epoch, metrics[training.epoch]
     kept.unlink(missing_ok=True)
     if not any(kept.parent.iterdir()):
         kept.parent.rmdir()
 
 
-def lines(result: AuditResult) -> list[str]:
-    each = [
-        f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {formatted(t.best)}, "
-        f"at epoch {t.best_epoch}{', better than the best trial' if t.beats else ''}"
-        f"{f' (NOTE: {t.differs})' if t.differs else ''}"
-        for t in result.trials
-    ]
+def lines(result: AuditResult, *, limited: bool = False) -> list[str]:
+    metric, each = result.metric, []
+    for t in result.trials:
+        found = f"its best {metric} is {formatted(t.best)}, at epoch {t.best_epoch}"
+        found = f"it has no finite {metric}{', or breaks a constraint' * limited}" if t.best is None else found
+        more = f"{', better than the best trial' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
+        each += [f"trial {t.trial}: stopped at epoch {t.stopped}; {found}{more}"]
     return [
         *each,
         f"{result.beat} of {result.done} trials would have beaten the best trial {result.winner} "

@@ -5,7 +5,8 @@
 
 The command prints the metrics of each epoch. On the same CPU, they equal the search's metrics to the last digit, unless
 population-based training changed the trial, memory ran out, or the Task has compile=True. If there is a test part, the
-command finally tests the model of the epoch that was best in the search. `--save FILE` saves this model.
+command finally tests the model of the epoch that was best in the search, or last if no epoch had the searched metric.
+`--save FILE` saves this model.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ def main(argv: list[str]) -> int:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """Returns what best/config.json would be if the trial were the best; RequestError for an unknown trial or space."""
+    """Returns what best/config.json would be if the trial were the best; RequestError for an unknown trial or space.
+
+    If no epoch of the trial has the searched metric, `has_best` is False, and `epoch` is the last one.
+    """
     known, experiment = {trial.id: trial for trial in record.trials}, record.experiment
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -73,13 +77,15 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     best = trial.best(experiment.aim)
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
-    return config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)
+    config = config_of(record, trial, best.epoch if best else trial.last_epoch, sha256=sha256, **shares)
+    return config | {"has_best": best is not None}
 
 
 def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part.
 
-    If `save` is a path, saves the model after the setting's best epoch there, in the format of best/model.pt.
+    If `save` is a path, saves the model after the setting's best epoch there, in the format of best/model.pt. If
+    `has_best` is False, this is the model of its last epoch in the search, which is then tested, too.
     """
     import torch
 
@@ -87,7 +93,8 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         raise RequestError(f"--save {save}: give the path of a file in an existing folder")
     if save and not config["epoch"]:
         raise RequestError(f"--save {save}: trial {config['trial']} reported no epoch, so it has no best model")
-    best = b""  # the state after the setting's best epoch in the search
+    best = b""  # the state after the setting's best epoch in the search, or its last one if none has the metric
+    which = "best" if config.get("has_best", True) else "last"
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
         while training.epoch < config["max_epochs"]:
@@ -99,10 +106,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         state = torch.load(io.BytesIO(best), weights_only=True, map_location="cpu")["training"]
         if save:
             write_model(state, save)
-            say(f"{save}: the model after epoch {config['epoch']}, the setting's best in the search")
+            say(f"{save}: the model after epoch {config['epoch']}, the setting's {which} in the search")
         if splits.test is not None:
             test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
-            say(f"test, after epoch {config['epoch']}, the setting's best in the search: {figures(test)}")
+            say(f"test, after epoch {config['epoch']}, the setting's {which} in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 

@@ -34,6 +34,10 @@ def test_a_number_that_a_function_returns_is_the_searchs_metric(output):
     assert got[0]["accuracy"] == float(output)
 
 
+def test_several_numbers_that_a_function_returns_are_the_metrics_in_their_order():
+    assert metrics_of((0.9, 3), len, ["accuracy", "size"]) == {"accuracy": 0.9, "size": 3}
+
+
 @pytest.mark.parametrize("output", [(1.0, 2.0), "0.5", np.zeros(3), object()])
 def test_what_is_no_metric_is_named(output):
     with pytest.raises(ValueError, match=f"returns a {type(output).__name__}: return one number"):

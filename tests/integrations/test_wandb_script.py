@@ -146,3 +146,39 @@ def test_of_two_metrics_the_compared_one_is_the_report_and_the_other_may_be_the_
         wandb.log({"accuracy": 0.9})
         trial.at_end()
     assert reports == [{"accuracy": 0.1, "loss": 2.0}, {"loss": 1.0}, {"accuracy": 0.9}]
+
+
+@pytest.mark.parametrize(("logged", "last"), [({}, [{"accuracy": 0.7}]), ({"accuracy": 0.1}, [])])
+def test_a_searched_metric_that_only_the_summary_has_is_the_last_report(reports, logged, last):
+    with in_trial({"lr": 0.5}, "accuracy", "max", "loss") as trial:
+        wandb.init()
+        wandb.log({"loss": 2.0, **logged})
+        wandb.run.summary["accuracy"] = 0.7
+        trial.at_end()
+    assert reports[1:] == last
+
+
+def test_a_script_that_ends_with_sys_exit_reports_the_searched_metric_that_it_logged_last(tmp_path, search_here):
+    text = """
+import sys, tuner
+from ray import tune
+from tuner.integrations import wandb
+tuner.script({"x": tune.uniform(0, 1)}, metric="accuracy", mode="max", prune_by="loss")
+wandb.init()
+wandb.log({"loss": 1.0})
+wandb.log({"accuracy": wandb.config.x})
+sys.exit()
+"""
+    (tmp_path / "main.py").write_text(text)
+    done = search_here(str(tmp_path / "main.py"), "--num-samples", "1")
+    assert done.code == 0, done.err
+    assert done.record.best()[1].metrics["accuracy"] == done.record.trials[0].config["x"]
+
+
+def test_of_several_metrics_all_are_in_each_report(reports):
+    with in_trial({"lr": 0.5}, "accuracy", "max", others=["size"]):
+        wandb.init()
+        for epoch in (1, 2):
+            wandb.log({"accuracy": 0.1 * epoch})
+            wandb.log({"size": epoch})
+    assert reports == [{"accuracy": 0.1, "size": 1}, {"accuracy": 0.2, "size": 2}]

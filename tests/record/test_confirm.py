@@ -19,7 +19,11 @@ def trial(number, values, x=None, confirms="", status="completed"):
 
 def confirmed(*trials, **options):
     experiment = Experiment(**{"confirm": 2, "confirm_seeds": 2, "max_epochs": 2, **options})
-    return confirmation(experiment, SearchStats(experiment, trials, False, False))
+    return confirmation(experiment, stats_of(experiment, trials))
+
+
+def stats_of(experiment, trials):
+    return SearchStats(experiment, trials, False, False)
 
 
 SEARCH = trial(0, [0.9, 0.3]), trial(1, [0.2, 0.5]), trial(2, [0.1], status="pruned"), trial(3, [0.15], x=2)
@@ -27,7 +31,7 @@ SEARCH = trial(0, [0.9, 0.3]), trial(1, [0.2, 0.5]), trial(2, [0.1], status="pru
 
 def test_the_best_different_settings_are_repeated_seed_by_seed():
     experiment = Experiment(confirm=2, confirm_seeds=2)
-    assert [each.original.id for each in repeated(experiment, SearchStats(experiment, SEARCH, False, False))] == [
+    assert [each.original.id for each in repeated(experiment, stats_of(experiment, SEARCH))] == [
         "00002",
         "00001",
     ]
@@ -59,6 +63,21 @@ def test_a_setting_that_diverges_with_a_seed_does_not_win():
     (one, two), done = confirmed(*SEARCH, *repeats)
     assert done and (one.trial, two.trial) == ("00001", "00002") and two.values == (None, 0.1)
     assert one.low is not None and one.best_probability == 1 and two.low is two.best_probability is None
+
+
+def test_a_training_counts_once_it_has_ended():
+    repeats = trial(4, [0.4], x=2, confirms="00002"), trial(5, [0.3], x=1, confirms="00001", status="running")
+    (one, two), done = confirmed(*SEARCH, *repeats)
+    assert not done and (one.trial, one.values, two.trials, two.mean) == ("00002", (0.4,), (), None)
+
+
+def test_settings_that_break_a_constraint_are_not_confirmed_and_those_that_break_it_with_a_seed_do_not_win():
+    rules = {"constraint": ("loss >= 0.25",), "confirm": 3, "confirm_seeds": 2}
+    chosen = repeated(Experiment(**rules), stats_of(Experiment(**rules), SEARCH))
+    assert [each.original.id for each in chosen] == ["00000", "00001"]
+    repeats = [trial(4 + n, [v], x=n % 2, confirms=f"0000{n % 2}") for n, v in enumerate([0.1, 0.6, 0.3, 0.7])]
+    (one, two), done = confirmed(*SEARCH, *repeats, **rules)
+    assert done and (one.trial, one.values, two.values) == ("00001", (0.6, 0.7), (None, 0.3))
 
 
 def test_maximized_metrics_give_the_same_estimates_with_the_other_sign():

@@ -7,6 +7,9 @@ from tests.serve.conftest import asking
 from tuner.record.results import load
 from tuner.serve.app import create_app
 from tuner.serve.reading.results_reader import ResultsReader
+from tuner.space import Space
+from tuner.spec.experiment import Experiment
+from tuner.tuning.checks.known import past_of
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.one_trial import one_trial
 from tuner.views.report import write_report
@@ -43,3 +46,6 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
     assert [trace["meta"] for trace in found["figures"]["seconds"]["data"]] == ["plain"]
     assert one_trial(record, record.trials[0].id).retrain == ""
     assert "decisions not recorded" in write_report(record).read_text()
+    space = Space(params={"x": tune.uniform(0, 1), "deep": {"k": tune.choice([1, 2])}}, train=train)
+    known = past_of(Experiment(start_from=(str(tmp_path / "plain"),), metric="mean_accuracy", mode="max"), space)
+    assert [cells[0] for cells in known["sources"][0]["first"]] == [0.1, 0.5]

@@ -1,11 +1,12 @@
 import itertools
 import random
+import time
 
 import numpy as np
 import pytest
 
 from tuner.rules.asha import Asha
-from tuner.rules.order import best_first, fronts, hypervolume, knee, pareto
+from tuner.rules.order import Order, best_first, fronts, hypervolume, knee, pareto
 from tuner.rules.promotion import Promotion
 from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
@@ -49,6 +50,32 @@ def test_the_order_is_front_by_front_and_first_what_breaks_no_constraint():
     assert pareto([*broken, behind, *line]) == [order[0], *(i for i in range(3, 14) if i != order[0])]
     assert pareto(broken) == [1] and pareto([]) == []
     assert pareto([line[3], line[3], line[5]]) in ([0, 2], [2, 0])  # of equal points, the first
+
+
+@pytest.mark.parametrize(("metrics", "most"), itertools.product((1, 2, 3), (4, 1000)))
+def test_points_that_come_one_by_one_have_the_places_of_the_whole_order(metrics, most):
+    losses = np.random.default_rng(metrics).integers(0, most, (60, metrics)).astype(float)
+    order, values = Order(metrics), [tuple(each) for each in losses]
+    for number, each in enumerate(values):
+        assert order.add(each) == number and len(order) == number + 1
+        ranked = best_first([Point(0.0, value) for value in values[: number + 1]])
+        first = [values[at] for at in ranked].index  # equal points have the place of the first of them
+        assert [order.place(at) for at in range(number + 1)] == [1 + first(value) for value in values[: number + 1]]
+        assert order.first(range(number + 1)) == (ranked[0], 0)
+        assert order.first({ranked[-1]}) == (ranked[-1], number)
+
+
+def test_an_arrival_at_a_rung_does_not_sort_all_its_trials():
+    stream, began = random.Random(0), time.monotonic()
+    rules = [Asha(Experiment(scheduler="asha", **TWO), 1), Promotion(Experiment(scheduler="asha-promotion", **TWO), 1)]
+    for trial, rule in itertools.product(range(3000), rules):
+        rule.judge(trial, 1, (stream.random(), stream.random()))
+    assert time.monotonic() - began < 60  # a few seconds; sorting all at each arrival takes some minutes
+
+
+def test_asha_stops_no_trial_that_equals_the_best():
+    rule = Asha(Experiment(scheduler="asha", **TWO), 1)
+    assert {rule.judge(trial, 1, (0.5, 5.0))[0].action for trial in range(5)} == {"continue"}
 
 
 def test_asha_stops_the_worse_ranks_and_says_them():

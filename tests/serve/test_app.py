@@ -63,6 +63,18 @@ def test_a_rung_says_how_well_its_metric_predicts_the_searched_one(client, tmp_p
     assert row == {"rung": 1, "bracket": None, "band": None, "at_rung": unknown, "at_end": unknown}
 
 
+def test_the_front_has_the_points_that_load_best_numbers(client, tmp_path):
+    assert get(client, "/demo/front") == {"points": [], "left_out": 0}
+    journal = begin(tmp_path, metric=("loss", "size"), mode=("min", "min"))
+    for trial, size in (("0", 9), ("1", 3)):
+        journal.write("trial_suggested", trial, config={"lr": size})
+        journal.write("report", trial, epoch=1, metrics={"loss": 1.0 / size, "size": size})
+    journal.close()
+    knee, other = get(client_of(create_app(tmp_path)), "/demo/front")["points"]
+    assert (knee["point"], other["point"]) == (0, 1) and {knee["trial"], other["trial"]} == {"0", "1"}
+    assert other["values"] == {"loss": 1.0 / other["config"]["lr"], "size": other["config"]["lr"]}
+
+
 def test_the_list_says_state_counts_and_best(client):
     (row,) = get(client, "")["experiments"]
     assert (row["name"], row["state"], row["started"]) == ("demo", "finished", 1000.0)

@@ -136,6 +136,9 @@ classes = Space(
     num_samples=6,
 )
 
+# Two metrics that few settings have both: a high accuracy, and a high loss that is not too high.
+two = dataclasses.replace(space, metric=("accuracy", "loss"), mode=("max", "max"), constraints={"loss": "<= 3"})
+
 # Chosen by a metric that only a trial's last report has; the rungs compare the loss.
 finals = dataclasses.replace(
     space,

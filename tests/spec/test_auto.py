@@ -44,6 +44,7 @@ GRIDS = dataclasses.replace(SAVES, grid_points=MANY, grid_size=4)
         ({"num_samples": 39}, FOREST, "searcher", "random", "what to try next) needs --num-samples 40 or more"),
         ({"num_samples": 40, "scheduler": "asha"}, FOREST, "searcher", "forest", "--num-samples is 40 or more"),
         ({"num_samples": 40, "scheduler": "fifo"}, FOREST, "searcher", "random", "forest was not measured with fifo"),
+        ({"num_samples": 9, "start_from": ["a"]}, FOREST, "searcher", "forest", "because it learns from past trials"),
         ({"num_samples": 40}, SAVES, "searcher", "random", "cannot propose every parameter"),
         ({"max_epochs": 10}, SAVES, "grace_period", 1, ""),
         ({"max_epochs": 52}, SAVES, "grace_period", 2, "grace period 2"),

@@ -37,6 +37,7 @@ def test_an_excess_is_relative_to_the_limit():
     assert Constraint("size", "<=", 10).excess({}) is None
     assert Constraint("size", "<=", 10).broken_by({"size": 12.5}) == "size is 12.5, not <= 10"
     assert not Constraint("size", "<=", 10).broken_by({"size": 10})
+    assert Constraint("size", "<=", 1e6).broken_by({"size": 1_000_001}) == "size is 1000001, not <= 1000000"
 
 
 def test_what_breaks_no_constraint_is_better_and_of_two_that_do_the_smaller_violation():
@@ -64,6 +65,8 @@ def test_a_report_improves_if_no_earlier_one_is_as_good_in_everything():
         True,
     ]
     two = aim_of(*TWO.values(), ())
+    assert two.improved(math.inf, {"accuracy": 0.5, "latency_ms": 3})[1] == [(0.0, (-0.5, 3))]
+    assert type(two.improved(math.inf, {"accuracy": 0.5, "latency_ms": 3})[1][0]) is tuple  # for `torch.load`
     values = [(0.1, 5), (0.2, 6), (0.2, 6), (0.15, 7), (0.3, 4), (0.3, math.nan)]
     reports = [{"accuracy": a, "latency_ms": b} for a, b in values]
     assert improvements(two, reports) == [True, True, False, False, True, False]
@@ -109,3 +112,5 @@ def test_a_space_declares_metrics_and_constraints():
     assert space.options.constraint == texts and space.options.aim == aim_of(*TWO.values(), texts)
     with pytest.raises(ValueError, match="constraints=5: must be a dict"):
         Space(params={"x": tune.uniform(0, 1)}, train=train, constraints=5)
+    with pytest.raises(ValueError, match="constraint 'size_mb 10': write it as 'size_mb <= 10'"):
+        Space(params={"x": tune.uniform(0, 1)}, train=train, constraints={"size_mb": 10})

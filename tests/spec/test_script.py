@@ -223,6 +223,8 @@ def test_what_never_reports_or_reports_in_a_wrong_way_is_refused(search_here, tm
     (tmp_path / "main.py").write_text(f"{DECLARED}lr, width = 1, 2\n")
     done = search_here(str(tmp_path / "main.py"), "--dry-run")
     assert done.code == 2 and 'main.py never reports a metric: write tune.report({"loss": value})' in done.err
+    done = search_here(str(tmp_path / "main.py"), "--dry-run", "--prune-by", "error")
+    assert 'write tune.report({"error": value}) where an epoch has its value' in done.err
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "log.py").write_text("tune.report({})")
     assert search_here(str(tmp_path / "main.py"), "--dry-run").code == 0

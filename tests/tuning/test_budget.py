@@ -2,7 +2,8 @@
 
 import pytest
 from killing import cut
-from workerless import KEPT, MANAGER, Workerless, learn, outcome_of, run
+from ray.tune.result import RESULT_DUPLICATE
+from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -11,9 +12,8 @@ from tuner.spec.resources import Resources
 from tuner.tuning.budget import OVERRUN, Budget
 from tuner.views.whatif import what_if
 
-RULES = Experiment(scheduler="asha-promotion", max_epochs=8)  # rungs after 1, 2 and 4 epochs
-MOST = 60
-CHOICES = {"scheduler": "asha-promotion", "max_epochs": 8, "num_samples": 0, "epoch_budget": MOST}
+MOST, LENGTH = 60, 8  # the budget, and the epochs of a trial; its rungs are after 1, 2 and 4 epochs
+CHOICES = {"scheduler": "asha-promotion", "max_epochs": LENGTH, "num_samples": 0, "epoch_budget": MOST}
 
 
 def falling(trial, setting, epoch, way):
@@ -49,13 +49,32 @@ def test_a_search_ends_with_its_budget_and_its_best_trial_is_whole(search, monke
     searcher = "bohb" if scheduler == "bohb" else "random"
     _, events = search(scheduler=scheduler, searcher=searcher, concurrent=concurrent)
     best, epochs = best_of(events)
-    assert epochs[best] == RULES.max_epochs
-    assert MOST - RULES.max_epochs < sum(event["event"] == "report" for event in events) <= MOST
+    assert epochs[best] == LENGTH
+    assert MOST - LENGTH < sum(event["event"] == "report" for event in events) <= MOST
     last = events[-1]
     assert (last["state"], last["out_of_time"]) == ("finished", True)
-    assert "the budget of 60 epochs is over" in last["reason"]
+    assert "the budget of 60 epochs" in last["reason"]
     ended = {event["trial"]: event["status"] for event in events if event["event"] == "trial_ended"}
     assert "interrupted" not in ended.values()
+
+
+@pytest.mark.parametrize("scheduler", ["asha-promotion", "asha", "hyperband", "bohb", "median", "fifo"])
+@pytest.mark.parametrize("budget", [{"time_budget": f"{MOST}s"}, {"cpu_hours": MOST / 3600}], ids="-".join)
+def test_a_budget_of_time_or_hours_ends_with_the_best_trial_whole(search, monkeypatch, scheduler, budget):
+    now, train = [1000.0], Worker.train
+
+    def takes_a_second(worker):
+        now[0] += 1
+        return train(worker)
+
+    monkeypatch.setattr(Worker, "train", takes_a_second)
+    for clock in ("time", "monotonic"):
+        monkeypatch.setattr(f"tuner.tuning.budget.time.{clock}", lambda: now[0])
+    searcher = "bohb" if scheduler == "bohb" else "random"
+    _, events = search(scheduler=scheduler, searcher=searcher, epoch_budget=0, **budget)
+    best, epochs = best_of(events)
+    assert epochs[best] == LENGTH
+    assert MOST - LENGTH < events[-1]["time"] - events[0]["time"] <= OVERRUN * MOST
 
 
 def test_a_budget_continues_where_it_was_cut_with_the_same_decisions(search, tmp_path):
@@ -77,15 +96,69 @@ def test_a_replay_of_its_own_rules_trains_each_trial_as_long_as_the_search(searc
     assert [(fate.trial, fate.epochs) for fate in outcome.fates] == [(f.trial, f.recorded) for f in outcome.fates]
 
 
-def test_a_larger_budget_goes_on_with_the_paused_trials(search):
+def test_a_larger_budget_goes_on_with_the_paused_trials(search, capsys):
     folder, events = search()
     before = {event["trial"] for event in events if event["event"] == "trial_suggested"}
     ended = {event["trial"] for event in events if event["event"] == "trial_ended"}
     run(folder, **CHOICES | {"epoch_budget": 2 * MOST})
+    assert "still to come" not in capsys.readouterr().out
     again = read(folder / "journal.jsonl")
     assert MOST < sum(event["event"] == "report" for event in again) <= 2 * MOST
     reported = {event["trial"] for event in again[len(events) :] if event["event"] == "report"}
     assert reported & (before - ended) and not reported & ended
+
+
+class Ending(Worker):
+    """A worker whose function returns after 5 epochs."""
+
+    def train(self):
+        return {"done": True, RESULT_DUPLICATE: True} if self.epoch == 5 else super().train()
+
+
+@pytest.mark.parametrize("scheduler", ["asha-promotion", "asha", "hyperband", "fifo"])
+def test_functions_that_end_before_max_epochs_use_their_whole_budget(search, monkeypatch, scheduler):
+    monkeypatch.setattr(Workerless, "worker", Ending)
+    for most in (50, 1000):  # below and above the budget
+        _, events = search(f"of-{most}", scheduler=scheduler, max_epochs=most)
+        best, epochs = best_of(events)
+        assert epochs[best] == 5 and MOST - 5 < sum(event["event"] == "report" for event in events) <= MOST
+
+
+@pytest.mark.parametrize("scheduler", ["asha-promotion", "asha", "median"])
+def test_a_budget_below_one_trial_is_used_as_the_rule_decides(search, scheduler):
+    _, events = search(scheduler=scheduler, max_epochs=2 * MOST, num_samples=20)
+    best, epochs = best_of(events)
+    assert sum(event["event"] == "report" for event in events) >= MOST and epochs[best] > 8
+
+
+@pytest.mark.parametrize("scheduler", ["asha-promotion", "hyperband"])
+def test_a_part_of_the_budget_is_kept_for_the_trials_of_confirm(search, tmp_path, scheduler):
+    choices = CHOICES | {"scheduler": scheduler, "epoch_budget": 120, "confirm": 2, "confirm_seeds": 2}
+    folder, events = search(**choices)
+    expected, repeats = outcome_of(folder), [event["trial"] for event in events if event.get("confirms")]
+    assert len(repeats) == 4 and all(best_of(events)[1][trial] == 8 for trial in repeats)
+    assert load(folder).confirmation.done and events[-1]["out_of_time"]
+    assert events[-1]["reason"] == "the budget of 120 epochs is over: its last part was for --confirm"
+    for at in range(len(events) - 70, len(events), 13):
+        cut(folder, tmp_path / f"cut-{at}", at)
+        run(tmp_path / f"cut-{at}", **choices)
+        assert outcome_of(tmp_path / f"cut-{at}") == expected, f"cut after {at} events"
+    run(folder, **choices | {"epoch_budget": 240})  # searches on, then confirms the best settings
+    again = load(folder)
+    assert again.confirmation.done and len(again.searched) > len(expected[1]) and again.stats.epochs <= 240
+
+
+def test_confirm_leaves_half_of_each_budget_for_the_search(monkeypatch):
+    clock = Clock(monkeypatch, time_budget="600s", max_epochs=8, confirm=3)
+    clock.paused("a", [0.5, 0.4])
+    assert clock.budget.plan(["a"], []) == ("", True)
+    assert clock.budget.line().endswith("then the best settings train again with other seeds")
+    clock.now = 1000 + 295  # of 300 s: nine trials on two workers would take 5 x 90 s with the slack
+    assert clock.budget.plan(["a"], []) == ("", False)
+    assert "is for --confirm" not in clock.budget.held("a", [], [])
+    clock.event("trial_suggested", "b", confirms="a")
+    assert clock.budget.plan(["a"], []) == ("", True) and "is for --confirm" in clock.budget.held("a", [], [])
+    assert clock.budget.line().endswith("all of a trial's 1 m 20 s; the best settings train again with other seeds")
 
 
 class Clock:
@@ -95,7 +168,8 @@ class Clock:
         self.now = 1000.0
         monkeypatch.setattr("tuner.tuning.budget.time.monotonic", lambda: self.now)
         monkeypatch.setattr("tuner.tuning.budget.time.time", lambda: self.now)
-        self.budget = Budget(Experiment(num_samples=0, **options), Resources(2, 0.5, 2))
+        rules = CHOICES | {"epoch_budget": 0} | options
+        self.budget = Budget(Experiment(**rules), Resources(2, 0.5, 2))
 
     def event(self, kind, trial, after=0.0, **fields):
         self.now += after
@@ -130,29 +204,45 @@ def test_a_time_budget_finishes_the_best_trial_that_it_can_while_it_can(monkeypa
     clock.paused("good", [0.5, 0.4])
     clock.paused("poor", [0.9, 0.8])
     everything = ["slow", "good", "poor"]
-    assert clock.budget.plan(everything, [], RULES) == ("", True)
-    clock.now = 1000 + 600 - 95  # 88 s with the slack for 7 epochs and a start: a new trial of 8 could not end
-    assert clock.budget.plan(everything, [], RULES)[0] == "slow"
+    assert clock.budget.plan(everything, []) == ("", True)
+    clock.now = 1000 + 600 - 91  # 92 s with the slack for a new trial's first epoch and then 7 epochs of `slow`
+    assert clock.budget.plan(everything, [])[0] == "slow"
     clock.now = 1000 + 600 - 75
-    assert clock.budget.plan(everything, [], RULES) == ("good", False)
+    assert clock.budget.plan(everything, []) == ("good", False)
     clock.budget.finishing.add("good")
-    assert clock.budget.plan(everything, ["good"], RULES) == ("poor", False)
+    assert clock.budget.plan(everything, ["good"]) == ("poor", False)
     clock.now = 1000 + 600 - 20  # nothing can be finished, but a new trial can train its first epoch
-    assert clock.budget.plan(everything, [], RULES) == ("", True)
+    assert clock.budget.plan(everything, []) == ("", True)
     clock.now = 1000 + 600 - 10
-    assert clock.budget.plan(everything, [], RULES) == ("", False)
+    assert clock.budget.plan(everything, []) == ("", False)
 
 
 def test_a_trial_waits_at_a_rung_for_a_better_one_that_could_not_end_after_it(monkeypatch):
     clock = Clock(monkeypatch, time_budget="600s")
     clock.paused("good", [0.5])
     clock.paused("poor", [0.9, 0.8])
-    assert clock.budget.held("poor", ["good"], [], RULES) == ""
-    clock.now = 1000 + 600 - 110
-    assert "is for the better trial good" in clock.budget.held("poor", ["good"], [], RULES)
-    assert clock.budget.held("good", ["poor"], [], RULES) == ""
+    clock.event("trial_ended", "whole", status="completed", reason="trained its 8 epochs")
+    assert clock.budget.held("poor", ["good"], []) == ""
+    clock.now = 1000 + 600 - 100
+    assert "is for the better trial good" in clock.budget.held("poor", ["good"], [])
+    assert clock.budget.held("good", ["poor"], []) == ""
     clock.now = 1000 + 600 - 60
-    assert "its other 7 epochs need more than is left of the time budget" in clock.budget.held("good", [], [], RULES)
+    assert "its other 7 epochs need more than is left of the time budget" in clock.budget.held("good", [], [])
+
+
+def test_a_dear_start_is_not_taken_for_a_dear_epoch(monkeypatch):
+    clock = Clock(monkeypatch, time_budget="600s", max_epochs=50)
+    for number in range(9):
+        clock.event("trial_started", f"{number}")
+        clock.report(f"{number}", 1, number, after=21.0)
+        clock.event("decision", f"{number}", action="pause")
+    assert clock.budget.line().endswith("of the time budget of 600s")  # no trial has trained two epochs in one run
+    assert clock.budget.held("0", ["1"], []) == "" and clock.budget.plan(["1"], []) == ("", True)
+    clock.event("trial_started", "0")
+    clock.report("0", 2, 0.0, after=21.0)
+    clock.report("0", 3, 0.0, after=1.0)
+    assert clock.budget.rest("0").seconds == pytest.approx(20 + 47)
+    assert clock.budget.rest("1").seconds == pytest.approx(20 + 49)
 
 
 def test_the_trials_to_finish_are_ordered_by_what_the_rungs_compare(monkeypatch):
@@ -160,10 +250,23 @@ def test_the_trials_to_finish_are_ordered_by_what_the_rungs_compare(monkeypatch)
     clock = Clock(monkeypatch, time_budget="600s", **goals)
     for trial, score in (("good", 0.9), ("poor", 0.2)):
         clock.event("trial_started", trial)
-        clock.event("report", trial, 10.0, epoch=1, metrics={"score": score, "accuracy": 1 - score})
+        for epoch in (1, 2):
+            clock.event("report", trial, 10.0, epoch=epoch, metrics={"score": score, "accuracy": 1 - score})
         clock.event("decision", trial, action="pause")
     clock.now = 1000 + 600 - 85
-    assert clock.budget.plan(["poor", "good"], [], RULES) == ("good", False)
+    assert clock.budget.plan(["poor", "good"], []) == ("good", False)
+
+
+def test_with_several_metrics_a_report_may_change_which_trial_is_finished(monkeypatch):
+    clock = Clock(monkeypatch, time_budget="600s", metric=("loss", "size"), mode=("min", "min"))
+    for trial, reports in (("a", [0.5, 0.5]), ("b", [0.4, 0.4]), ("a", [0.3, 0.3])):
+        clock.event("trial_started", trial)
+        for epoch, value in enumerate(reports, 1):
+            clock.event("report", trial, 10.0, epoch=epoch, metrics={"loss": value, "size": value})
+        clock.event("decision", trial, action="pause")
+        clock.now, before = 1000 + 600 - 85, clock.now
+        best, clock.now = clock.budget.plan(sorted(clock.budget._trials), [])[0], before
+        assert best == trial
 
 
 def test_only_the_best_trial_may_overrun_a_budget(monkeypatch):
@@ -195,10 +298,25 @@ def test_the_line_says_what_is_used_what_an_epoch_costs_and_what_is_planned(monk
     cost = "an epoch takes 10 s, all of a trial's 1 m 20 s"
     then = "about 25 more settings, then the best trials train to their last epoch"
     assert clock.budget.line().endswith(f"{cost}; {then}")
-    clock.now = 1550
+    clock.now = 1500
     clock.budget.finishing.add("good")
     clock.event("trial_started", "good")
     assert clock.budget.line().endswith("the best trials train to their last epoch: good")
+    clock.now = 1601
+    assert clock.budget.line().endswith("; it is used up")
+
+
+def test_the_line_counts_no_more_settings_than_the_searcher_has():
+    experiment = Experiment(num_samples=2, max_epochs=8, epoch_budget=1000)
+    assert Budget(experiment, Resources(1, 0, 1), num_settings=6).num_settings(1.0) == 6
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0"), (0.0561, "0.056"), (123.4, "123.4"), (2500, "2,500")])
+def test_hours_are_shown_without_exponents(monkeypatch, amount, text):
+    clock = Clock(monkeypatch, cpu_hours=5000.0)
+    clock.event("trial_started", "a")
+    clock.now += 3600 * amount / 2
+    assert clock.budget.line() == f"budget: {text} CPU-hours of the budget of 5000 CPU-hours"
 
 
 def test_a_trial_that_alone_needs_more_than_the_budget_is_noted_once(monkeypatch):
@@ -208,4 +326,6 @@ def test_a_trial_that_alone_needs_more_than_the_budget_is_noted_once(monkeypatch
     assert not notes  # the first epoch may include the start of a worker
     clock.paused("b", [0.5, 0.4, 0.3])
     (note,) = notes
-    assert note.startswith("--cpu-hours 0.01: a trial of 10 epochs takes 0.056 CPU-hours, so none can train to its end")
+    assert note.startswith(
+        "--cpu-hours 0.01: too little for a trial of 10 epochs, which takes 0.057 CPU-hours; raise it"
+    )

@@ -3,6 +3,8 @@
 import csv
 import json
 import statistics
+import subprocess
+import sys
 
 import pytest
 
@@ -17,7 +19,9 @@ def read_best(ran, name):
 
 def test_a_finished_search_is_confirmed_and_its_best_mean_is_tested(search_here):
     first = search_here("tiny.py", "--num-samples", "5", "--max-epochs", "4", "--scheduler", "fifo")
-    assert "how sure    The best two settings, of trials 0000" in first.out
+    assert all(
+        "how sure    The best two settings, of trials 0" in text for text in (first.out, repr(load(first.folder)))
+    )
     assert "confirm     python -m tuner.run --resume test --results" in first.out and "--confirm 3\n" in first.out
     assert (
         "confirmed" not in read_best(first, "metrics.json")
@@ -39,13 +43,15 @@ def test_a_finished_search_is_confirmed_and_its_best_mean_is_tested(search_here)
     assert one.luck == pytest.approx(one.mean - ran.trials[one.trial].best(aim_of("loss", "min", ())).metrics["loss"])
     assert one.low < one.mean < one.high and one.best_probability + two.best_probability == pytest.approx(1)
     assert f"confirmed   trial {one.trial}: mean " in ran.out and "--confirm" not in ran.out
+    assert f"(the setting of trial {one.trial}), epoch" in ran.out
+    assert "confirmed   trial" in repr(load(ran.folder))
     # `best/` has the better of the winner's new trainings; only it is tested.
     config, metrics = read_best(ran, "config.json"), read_best(ran, "metrics.json")
     assert config["trial"] in one.trials and metrics["validation"]["loss"] == min(own) and metrics["test"]
     assert metrics["confirmed"]["done"] and metrics["confirmed"]["settings"][0]["mean"] == one.mean
     rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
-    assert (rows["00005"]["confirms"], rows["00005"]["seed"]) == (ranked[0].id, str(repeats[0].seed))
-    assert float(rows[one.trial]["mean"]) == one.mean and not rows["00005"]["mean"]
+    assert (rows["00005"]["confirms"], rows["00005"]["confirms_seed"]) == (ranked[0].id, str(repeats[0].seed))
+    assert float(rows[one.trial]["confirmed_mean"]) == one.mean and not rows["00005"]["confirmed_mean"]
     assert "<h2>Confirmed settings</h2>" in (ran.folder / "report.html").read_text()
     # A larger search confirms its best settings; those that were confirmed before are not trained again.
     more = search_here("", "--resume", "test", "--num-samples", "7")
@@ -75,6 +81,14 @@ def test_a_function_without_a_seed_is_repeated_and_that_its_values_are_equal_is_
     assert [each.luck for each in load(ran.folder).confirmed] == [0, 0]
 
 
+def test_a_script_that_imports_torch_gets_the_seed_in_a_new_worker_too():
+    code = (
+        "from tuner.tuning.trial import Script, seed_streams, sys; assert 'torch' not in sys.modules; "
+        "seed_streams(5, Script('train.py', 'import torch')); import torch; assert torch.initial_seed() == 5"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_population_based_training_cannot_be_confirmed(search_here):
     ran = search_here("tiny.py", "--scheduler", "pbt", "--searcher", "random", "--confirm", "1")
     assert ran.code == 2 and "--confirm 1: --scheduler pbt changes settings while trials train" in ran.err
@@ -83,3 +97,6 @@ def test_population_based_training_cannot_be_confirmed(search_here):
 def test_the_plan_says_what_the_confirmation_costs(search_here):
     ran = search_here("tiny.py", "--confirm", "3", "--dry-run", "--max-epochs", "4")
     assert "confirm     the best 3 settings again, each with 3 other seeds (at most 36 more epochs)" in ran.out
+    ran = search_here("tiny.py", "--confirm", "3", "--dry-run", "--max-epochs", "4", "--epoch-budget", "70")
+    assert "(at most 36 more epochs, for which up to half of the budget is kept back)" in ran.out
+    assert "--epoch-budget 70: half of it is too little for the 36 epochs of --confirm; give 72 or more" in ran.out

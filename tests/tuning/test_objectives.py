@@ -1,7 +1,9 @@
 """Several metrics and constraints in a whole search: its decisions, its resume, and its answer."""
 
+import html
 import json
 import random
+import shutil
 
 import pytest
 from by_hand import CONTINUE, STOP, Search
@@ -9,12 +11,19 @@ from spaces import tiny
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 import tuner
+from tuner.errors import RequestError
+from tuner.record import checkpoints
 from tuner.record.reading import read
-from tuner.record.results import load
+from tuner.record.records import Decision, Report, TrialRecord
+from tuner.record.results import ExperimentRecord, load
 from tuner.spec.experiment import Experiment
+from tuner.tuning.output.progress import end_line
+from tuner.tuning.resume.trust import code_of
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.tracker import Tracker
 from tuner.views.report import page
+from tuner.views.verdict import verdict_of
 
 TWO = {"metric": ("accuracy", "size"), "mode": ("max", "min")}
 SMALL = {"constraint": ("size <= 10 at start",)}
@@ -126,9 +135,126 @@ def test_the_answer_is_a_front_whose_knee_is_the_best(here):
         assert (config["trial"], config["metric"]) == (point.trial, list(TWO["metric"]))
         assert json.loads((folder / "metrics.json").read_text())["validation"]["size"] == point.metrics["size"]
     assert "none is worse than another trial in all" in repr(result)
-    assert "Pareto front, its knee first" in (result.folder / "report.html").read_text()
+    report = html.unescape((result.folder / "report.html").read_text())
+    for said in (
+        "; metrics accuracy (max), size (min); constraints weight <= 7;",
+        "The knee's accuracy: ",
+        "Pareto front, its",
+    ):
+        assert said in report
     again = tuner.search(resume="front", space=space_of(**TWO), results=str(here), table="off", num_samples=12)
     assert len(load(again.folder).trials) == 12
+
+
+def test_each_point_of_a_tasks_front_has_a_tested_model_from_any_folder(here, tmp_path_factory, monkeypatch, caplog):
+    shutil.copy(tiny.__file__, "own.py")
+    options = {"results": "results", "name": "two", "wandb": "disabled", "table": "off", "max_epochs": 3}
+    tuner.search("own.py:two", num_samples=3, **options)
+    again = {"resume": "two", "space": "own.py:two", "results": "results", "table": "off", "num_samples": 7}
+    result = tuner.search(**again)
+    best, *others = result.front
+    folder = result.folder.absolute()
+    assert others and len(list((folder / "best" / "front").iterdir())) == len(others)
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        for number, point in enumerate([best, *others]):
+            found = tuner.load_best(folder, point=number)
+            assert found.config == point.config and found.metrics["test"] == point.test and point.test
+            assert not found.model.training
+    for wrong in (len(others) + 1, -1, "1"):
+        with pytest.raises(RequestError, match=rf"point {wrong!r}: .* give 0 \(the knee, in best/\) to {len(others)}"):
+            tuner.load_best(folder, point=wrong)
+    checkpoint = json.loads((folder / "best/front/01/config.json").read_text())["checkpoint"]
+    shutil.rmtree(folder / "best" / "front")
+    (folder / checkpoint / "state.pt").write_bytes(b"damaged")
+    tuner.search(**again)
+    assert (
+        f"the checkpoint of trial {others[0].trial}, is gone or damaged: best/front/01/ has its setting" in caplog.text
+    )
+
+
+def test_code_among_the_results_is_refused_for_each_point_of_a_front(tmp_path):
+    (tmp_path / "evil.py").touch()
+    for place in ("one", "one/best", "one/best/front/01"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "config.json").touch()
+        with pytest.raises(RequestError, match="lies in the folder of results"):
+            code_of(tmp_path / place, ["config.json"], f"{tmp_path}/evil.py", "")
+
+
+def test_the_best_trial_is_the_first_of_the_front_also_if_another_one_equals_it():
+    experiment = Experiment(**TWO, results="/nowhere", name="e")
+    trials = [
+        TrialRecord(f"{number:05}", {}, "completed", reports=(Report(1, {"accuracy": 1, "size": 2}, None, time),))
+        for number, time in enumerate((7.0, 5.0, 6.0))
+    ]
+    record = ExperimentRecord(experiment, {}, tuple(trials), "finished")
+    assert record.best()[0] is record.front()[0][0] is trials[1] and len(record.front()) == 1
+
+
+def test_the_front_of_many_checkpoints_has_also_the_last_trials_and_none_that_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "MOST_LOOKS", 6)  # of the 30 checkpoints
+    trials = []
+    for number in range(10):
+        names = [f"ray/{number}/{epoch}" for epoch in (1, 2, 3)]
+        metrics = [{"accuracy": number + epoch / 9, "size": 10 - number} for epoch in (1, 2, 3)]
+        reports = tuple(Report(epoch, metrics[epoch - 1], names[epoch - 1], epoch) for epoch in (1, 2, 3))
+        trials.append(TrialRecord(f"{number:05}", {}, "completed", reports=reports))
+        for name in names[: 2 if number == 9 else 3]:  # the best checkpoint of the last trial is gone
+            (tmp_path / "e" / name).mkdir(parents=True)
+    record = ExperimentRecord(Experiment(**TWO, results=str(tmp_path), name="e"), {}, tuple(trials), "finished")
+    assert [(trial.id, report.epoch) for trial, report in record.front()] == [("00009", 2)]
+
+
+@pytest.mark.parametrize(
+    ("action", "text"), [("continue", "0 of 2 trials: none had too bad a rank."), ("stop", "1 of 2 ")]
+)
+def test_the_verdict_knows_that_ranks_were_compared_and_that_they_have_no_cutoffs(action, text):
+    trials = []
+    for number, one in enumerate(("continue", action)):
+        reports = tuple(Report(epoch, {"accuracy": 0.5 - number, "size": 2}, None, epoch) for epoch in (1, 2))
+        decision = Decision(1, 1, 0, None, None, number, one, "rank")
+        status = "pruned" if one == "stop" else "completed"
+        trials.append(TrialRecord(f"{number:05}", {}, status, "rank", reports[: 1 + (one != "stop")], (decision,)))
+    experiment = Experiment(**TWO, results="/nowhere", name="e", max_epochs=2, grace_period=2)
+    verdict = verdict_of(ExperimentRecord(experiment, {}, tuple(trials), "finished"))
+    assert verdict.about("pruned").startswith(text)
+    assert not verdict.about("close calls") and not verdict.about("warning")
+
+
+def test_an_unmet_constraint_keeps_a_trial_from_the_history():
+    experiment = Experiment(constraint=("size <= 10",), results="/nowhere", name="e")
+    sizes = [(0.5, {"size": 9}), (0.4, {"size": 9}), (0.1, {}), (0.2, {"size": 12})]
+    trials = [
+        TrialRecord(
+            f"{n:05}",
+            {},
+            "completed",
+            reports=(Report(1, {"loss": loss}, None, n), Report(2, {"loss": loss} | size, None, n)),
+        )
+        for n, (loss, size) in enumerate(sizes)
+    ]
+    record = ExperimentRecord(experiment, {}, tuple(trials), "finished")
+    assert [step.value for step in record.stats.improvements] == [0.5, 0.4] and record.best()[0].id == "00001"
+
+
+def test_the_terminal_says_which_constraint_a_trial_broke():
+    tracker = Tracker(Experiment(constraint=SMALL["constraint"]))
+    tracker.hear({"event": "report", "trial": "00000", "epoch": 1, "metrics": {"loss": 0.5, "size": 12}})
+    reason = "breaks a constraint at epoch 1: size is 12, not <= 10"
+    tracker.hear({"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": reason})
+    assert end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 1: size is 12, not <= 10"
+
+
+def test_a_search_takes_one_constraint_as_a_text(here, capsys):
+    tuner.search(tiny.space, constraint="loss <= 1", dry_run=True, wandb="disabled")
+    assert "constraints loss <= 1\n" in capsys.readouterr().out
+
+
+def test_a_report_without_one_of_the_metrics_is_refused_by_its_name(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=4, scheduler="asha", **TWO)
+    search.report("00000", 1, accuracy=0.1, sise=2)
+    assert str(search.stopper.error).startswith("--metric size: trial 00000 reports no 'size' at epoch 1; it reports a")
 
 
 def test_without_a_trial_that_keeps_the_constraints_the_answer_is_marked(here, capsys):

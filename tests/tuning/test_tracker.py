@@ -40,9 +40,36 @@ def test_the_best_value_is_that_of_all_sessions():
     assert tracked(report("00002", 1, float("nan"))).best() is None
 
 
+def test_the_best_value_is_no_single_training_of_confirm():
+    again = {"event": "trial_suggested", "trial": "00001", "confirms": "00000", "seed": 5}
+    assert tracked(report("00000", 1, 0.5), again, report("00001", 1, 0.1)).best() == (0.5, "00000")
+
+
 def test_the_best_value_is_one_that_the_answer_can_have():
     tracker = tracked(report("00000", 1, 0.1), report("00001", 1, 0.5, "ray/00001/checkpoint_000000"))
     assert tracker.best() == (0.5, "00001")  # tuner.record: reports with a checkpoint take precedence
+
+
+def test_the_best_value_is_of_a_trial_that_keeps_the_constraints_and_a_name_that_nobody_reports_is_said():
+    tracker, texts = Tracker(Experiment(constraint=("size <= 10", "sise <= 10"))), []
+    tracker.on_notice = texts.append
+    for trial, loss, size in (("00000", 0.1, None), ("00001", 0.5, 9), ("00002", 0.2, 12)):
+        for epoch in (1, 2):
+            metrics = {"loss": loss, **({"size": size, "sise": size} if epoch == 1 and size else {})}
+            tracker.hear(report(trial, epoch, loss) | {"metrics": metrics})
+        tracker.hear(*ended(trial))
+    assert tracker.best() == (0.5, "00001")
+    assert [text.partition(",")[0] for text in texts] == [
+        "trial 00000 completed without a finite 'sise'", "trial 00000 completed without a finite 'size'"
+    ]  # fmt: skip
+
+
+def test_a_trial_diverges_with_any_of_its_metrics():
+    tracker = tracked(
+        report("00000", 1, 0.5) | {"metrics": {"loss": 0.5, "size": float("nan")}}, *ended("00000", "pruned"),
+        metric=("loss", "size"), mode=("min", "min"),
+    )  # fmt: skip
+    assert tracker.trials["00000"].shown_status == "diverged"
 
 
 FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")]

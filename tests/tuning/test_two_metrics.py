@@ -11,15 +11,17 @@ from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, r
 
 import tuner
 from tuner.record.reading import read
-from tuner.record.results import load
+from tuner.record.records import Folding
+from tuner.record.results import ExperimentRecord, load
 from tuner.spec.experiment import Experiment
+from tuner.train import retrain, trial_config
 from tuner.training.loop import Training
 from tuner.training.sources import splits_of
 from tuner.training.task import TrialSpec
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.tracker import Tracker
-from tuner.views.whatif import reproduced
+from tuner.views.whatif import reproduced, what_if
 
 TWO = {"metric": "accuracy", "mode": "max", "prune_by": "loss"}
 QUICK = {"wandb": "disabled", "max_concurrent_trials": 1}
@@ -64,16 +66,45 @@ def test_a_report_without_the_compared_metric_is_refused(by_hand):
     )
 
 
-def test_the_searched_metric_may_come_alone_after_the_last_epoch_and_belongs_to_the_last_checkpoint(by_hand):
+@pytest.mark.parametrize("last", [0.5, math.nan])
+def test_the_searched_metric_may_come_alone_after_the_last_epoch_and_belongs_to_the_last_checkpoint(by_hand, last):
     for epoch in (1, 2, 3, 4):
         assert by_hand.report("00000", epoch, loss=1.0, checkpoint_dir_name=f"checkpoint_{epoch}") == CONTINUE
-    assert by_hand.report("00000", 5, accuracy=0.5) == STOP
+    assert by_hand.report("00000", 5, accuracy=last) == STOP
     *_, last, decision, _ = read(by_hand.path)
     assert last["checkpoint"] == "ray/00000/checkpoint_4" and decision["value"] == 1.0
     for epoch in (1, 2, 3, 4):
         assert by_hand.report("00001", epoch, loss=0.5) == CONTINUE
     assert by_hand.report("00001", 5, loss=0.5) == STOP  # it has had its last chance
     assert {status for status, _ in by_hand.ends().values()} == {"completed"}
+
+
+def test_a_report_of_the_searched_metric_alone_adds_no_epoch_to_the_length_of_the_trials(tmp_path):
+    search = Search(tmp_path / "journal.jsonl", max_epochs=100, grace_period=1, scheduler="asha", **TWO)
+    for trial_id, losses in {"00000": [1.0, 1.0, 1.0, 1.0], "00001": [0.5, 0.5, 0.5, 2.0]}.items():
+        for epoch, loss in enumerate(losses, 1):
+            assert search.report(trial_id, epoch, loss=loss) == CONTINUE  # at epoch 4, all epochs have been trained
+        assert search.report(trial_id, 5, accuracy=0.5) == CONTINUE
+        search.scheduler.on_trial_complete(None, trial := search.trials[trial_id], trial.last_result)
+    (learned,) = [event for event in read(search.path) if event["event"] == "length_learned"]
+    assert (learned["epochs"], learned["rungs"]) == (4, [1, 2])
+    record = ExperimentRecord(search.experiment, {}, **Folding(read(search.path)).fields())
+    assert what_if(record, "asha", 1, record.rules.reduction_factor).stopped.most == 0
+
+
+def test_a_trial_that_a_raised_max_epochs_continues_reports_the_searched_metric_anew(tmp_path):
+    choices = {"scheduler": "fifo", "name": "e", "results": str(tmp_path), **TWO}
+    first = Search(tmp_path / "first", max_epochs=4, **choices)
+    first.journal.write("experiment_started", max_epochs=4)
+    first.journal.write("trial_suggested", "00000", config={"lr": 0.1})
+    for epoch in (1, 2, 3, 4):
+        assert first.report("00000", epoch, loss=1.0, checkpoint_dir_name=f"checkpoint_{epoch}") == CONTINUE
+    assert first.report("00000", 5, accuracy=0.5) == STOP
+    (tmp_path / "e" / "ray" / "00000" / "checkpoint_4").mkdir(parents=True)
+    more = Search(tmp_path / "more", read(first.path), max_epochs=5, **choices)
+    assert more.trials["00000"].status == "PENDING"
+    assert more.report("00000", 6, loss=0.5) == CONTINUE  # its fifth epoch
+    assert more.report("00000", 7, accuracy=0.6) == STOP
 
 
 @pytest.mark.parametrize(
@@ -99,7 +130,7 @@ class Rare(Workerless):
 
 
 class Last(Workerless):
-    """Workers that report the searched metric alone, after all their epochs."""
+    """Workers that report the searched metric alone, after all their epochs; one in four has NaN."""
 
     class worker(Worker):
         def train(self):
@@ -107,7 +138,8 @@ class Last(Workerless):
             if self.epoch <= CHOICES["max_epochs"]:
                 return report
             del report["loss"], report["checkpoint_dir_name"]
-            return report | {"accuracy": self.way / 2**32, "should_checkpoint": False}
+            value = self.way / 2**32 if self.way % 4 else math.nan
+            return report | {"accuracy": value, "should_checkpoint": False}
 
 
 PAIRS = [("forest", "asha", Rare), ("optuna", "asha-promotion", Last)]
@@ -143,7 +175,7 @@ def reported(epoch, loss, **metrics):
 
 def test_the_forest_ranks_by_the_searched_metric_and_behind_it_by_the_compared_one():
     searcher = searcher_of("forest")
-    for number in range(6):
+    for number in range(7):
         searcher.suggest(f"{number:05d}")
     searcher.complete("00000", error=True)
     searcher.complete("00001", reported(1, 0.3))  # pruned before the metric came
@@ -154,8 +186,11 @@ def test_the_forest_ranks_by_the_searched_metric_and_behind_it_by_the_compared_o
     searcher.report("00004", reported(4, 2.0, accuracy=0.7))
     searcher.report("00004", reported(5, 2.0))
     searcher.complete("00005", reported(4, 3.0, accuracy=0.8))
+    searcher.report("00006", reported(4, 1.5))
+    searcher.report("00006", nan := {"training_iteration": 5, "accuracy": math.nan})
+    searcher.complete("00006", nan)
     ranked = sorted(searcher._values, key=searcher._values.__getitem__)
-    assert ranked == ["00005", "00004", "00003", "00002", "00001", "00000"]
+    assert ranked == ["00005", "00004", "00006", "00003", "00002", "00001", "00000"]
 
 
 @pytest.mark.parametrize("name", ["random", "refine", "forest", "hyperopt", "optuna"])
@@ -192,6 +227,19 @@ def test_the_tracker_follows_both_and_says_once_that_a_completed_trial_has_no_an
     assert tracker.best() == (0.25, "00004") and not tracker.hopeless()
 
 
+def test_a_last_report_of_nan_alone_is_no_divergence_and_is_named():
+    tracker, texts = Tracker(Experiment(**TWO)), []
+    tracker.on_notice = texts.append
+    for epoch, metrics in enumerate([{"loss": 0.5}, {"accuracy": math.nan}], 1):
+        tracker.hear({"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
+    tracker.hear({"event": "trial_ended", "trial": "00000", "status": "completed", "reason": ""})
+    assert tracker.trials["00000"].value == 0.5
+    assert texts == [
+        "trial 00000 completed without a finite 'accuracy', which an answer needs; it was reported, but not as a "
+        "finite number"
+    ]
+
+
 def test_a_task_computes_its_final_metrics_in_the_last_report_and_on_the_test_part():
     task, spec = tiny.finals.task, TrialSpec({"width": 4, "lr": 0.01, "batch_size": 16}, seed=0, max_epochs=2)
     splits = splits_of(task, "", 0)
@@ -217,17 +265,28 @@ def test_a_task_is_searched_by_a_final_metric(here):
     assert result.prediction[0].at_end.trials == (trials["status"] == "completed").sum()
 
 
+def test_a_pruned_trial_is_trained_again_and_tested_after_its_last_epoch(here, capsys):
+    result = tuner.search(tiny.finals, num_samples=2, max_epochs=2, scheduler="asha", grace_period=1, **QUICK)
+    (pruned,) = result.trials["trial"][result.trials["status"] == "pruned"]
+    retrain(trial_config(load(result.folder), pruned))
+    assert "test, after epoch 1, the setting's last in the search: loss " in capsys.readouterr().out
+
+
 def test_a_trial_that_reaches_a_value_of_stop_computes_the_final_metrics_too(here):
     result = tuner.search(tiny.finals, num_samples=1, max_epochs=4, stop={"loss": 100}, scheduler="fifo", **QUICK)
     assert result.best.epoch == 1 and result.best.metrics["accuracy"] > 0
 
 
-def test_a_function_may_return_the_searched_metric_after_its_last_epoch(here):
-    result = tuner.search(functions.accurate, scheduler="asha", **QUICK)
+@pytest.mark.parametrize(("most", "length"), [(4, 0), (100, 4)])
+def test_a_function_may_return_the_searched_metric_after_its_last_epoch(here, most, length):
+    result = tuner.search(functions.accurate, scheduler="asha", max_epochs=most, grace_period=1, **QUICK)
     assert result.exit_code == 0 and result.best.epoch == 5
     assert result.best.metrics["accuracy"] == 1 - result.best.config["x"]
     done = result.trials[result.trials["status"] == "completed"]
     assert result.best.config["x"] == done["x"].min() and 0 < len(done) < 6
+    record = load(result.folder)
+    replayed = what_if(record, "asha", record.rules.grace_period, record.rules.reduction_factor)
+    assert replayed.reproduced == replayed.stopped.least == replayed.stopped_recorded and record.length == length
 
 
 def test_a_search_whose_trials_never_report_the_searched_metric_gives_up(here, capsys):

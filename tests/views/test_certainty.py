@@ -1,5 +1,7 @@
 """How sure an answer is, in words: the best two settings beside their wobble, and confirmed settings."""
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.record.records import Report, TrialRecord
@@ -7,6 +9,8 @@ from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.certainty import certainty, confirmed_lines
 from tuner.views.commands import confirm_command
+from tuner.views.savings import pruned
+from tuner.views.verdict import ending_lines
 
 
 def trial(number, values, confirms="", status="completed"):
@@ -60,13 +64,38 @@ def test_what_is_confirmed_and_what_is_left_is_said():
     whole = record(*searched, *done, **options)
     text, (first, second) = certainty(whole), confirmed_lines(whole)
     assert text.startswith("The setting of trial 00000 has the mean loss 0.41 over 2 other seeds, with 95 % confidence")
-    assert "probability the best mean of the 2 confirmed settings. The search found 0.2: 0.21 of it was luck." in text
-    assert first.startswith("confirmed   trial 00000: mean 0.41, ") and first.endswith("0.21 of it was luck")
+    assert (
+        "probability the best mean of the 2 confirmed settings. The search found 0.2, which was 0.21 better by luck."
+        in text
+    )
+    assert first.startswith("confirmed   trial 00000: mean 0.41, ") and first.endswith("which was 0.21 better by luck")
     assert second.startswith(f"{'':12}trial 00001: mean 0.62, ")
     assert whole.best()[0].id == "00002"  # the better training of the winner
     part = record(*searched, *done[:3], state="interrupted", **options)
-    assert certainty(part) == "Not confirmed: 3 of at most 4 trainings with other seeds have a value; --resume goes on."
-    assert part.best()[0].id == "00001"
+    assert certainty(part) == "Not confirmed: 3 of 4 trainings with other seeds have ended; --resume goes on."
+    assert part.best()[0].id == "00001" and confirmed_lines(part)[0].startswith("so far      trial 00000: mean 0.41")
+    assert "a resume with a larger budget goes on" in certainty(replace(part, state="finished", out_of_time=True))
     failed = record(*searched, *(trial(n, [], f"0000{n % 2}", "failed") for n in range(2, 6)), **options)
     assert certainty(failed) == "Not confirmed: no training with another seed has a finite value."
     assert failed.best()[0].id == "00001"
+    assert certainty(failed) in ending_lines(failed)[0] and "NOTE" not in "".join(confirmed_lines(failed))
+
+
+def test_a_training_of_confirm_that_diverges_is_no_pruned_trial_of_the_search():
+    again = trial(1, [float("nan")], "00000", "pruned"), trial(2, [0.4], "00000")
+    assert pruned(record(trial(0, [0.2]), *again, confirm=1, confirm_seeds=2)).startswith("0 of 1 trial")
+
+
+def test_without_a_setting_to_confirm_no_resume_is_promised():
+    nothing = record(trial(0, [float("nan")], status="pruned"), confirm=2)
+    assert certainty(nothing) == ""
+    broken = record(trial(0, [0.2]), confirm=2, constraint=("loss <= 0.1",))
+    assert certainty(broken) == "Not confirmed: no trial keeps all constraints."
+
+
+def test_missing_epochs_are_named_only_if_the_search_stopped_the_trial():
+    options = {"confirm": 1, "confirm_seeds": 2, "max_epochs": 100}
+    again = trial(1, [0.4, 0.1], "00000"), trial(2, [0.4, 0.1], "00000")
+    whole, cut = (record(trial(0, [0.4, 0.2], status=status), *again, **options) for status in ("completed", "pruned"))
+    assert "The search found 0.2, which was no luck." in certainty(whole)
+    assert "The search found 0.2 by epoch 2, where it stopped the trial." in certainty(cut)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 from tuner.record.records import Decision, Folding, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -15,7 +16,7 @@ from tuner.views.verdict import ending_lines
 def trial(number, config, epochs, status="completed"):
     reports = tuple(Report(e, {"loss": 1 / (e + number)}, None, e, 100 * number + e) for e in range(1, epochs + 1))
     stop = Decision(epochs, epochs, 0, 1.0, 0.5, 9, "stop", "why")
-    decisions = (stop,) if status == "pruned" else ()
+    decisions = {"pruned": (stop,), "paused": (stop._replace(action="pause"),)}.get(status, ())
     cost = {"seconds": 10.0 * epochs, "cpu_hours": 0.2 * epochs, "gpu_hours": 0.1 * epochs, "epoch_seconds": 10.0}
     return TrialRecord(f"{number:05}", config, status, "r", reports, decisions, **cost)
 
@@ -40,6 +41,15 @@ def test_each_value_has_the_cost_of_its_trials_and_what_pruning_saved_there():
     )
     assert (tanh.value, tanh.trials, tanh.epochs, tanh.epoch_s, tanh.saved) == ("tanh", 2, 8, 10, "about 8")
     assert round(tanh.cpu_hours, 6) == 1.6 and round(tanh.gpu_hours, 6) == 0.8
+
+
+def test_only_trials_that_the_rule_paused_count_as_pruned():
+    judged = trial(0, {}, 2, "paused")
+    promoted = replace(judged, decisions=(judged.decisions[0]._replace(action="continue"),))
+    waits_for_budget = replace(judged, decisions=(judged.decisions[0]._replace(budget=True),))
+    assert record(judged, trial(1, {}, 3, "pruned")).epochs_saved() == {"00000": 6, "00001": 5}
+    for other in (promoted, waits_for_budget):
+        assert record(other, trial(1, {}, 3, "pruned"), out_of_time=True).epochs_saved() == {"00001": 5}
 
 
 def test_many_numbers_are_put_into_quarters_and_nested_parameters_have_their_own_trials():

@@ -16,6 +16,7 @@ from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parameters import draw_contour, draw_slices
 from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values
 from tuner.views.one_trial import draw_metrics
+from tuner.views.tables import rung_rows
 from tuner.views.whatif import what_if
 
 
@@ -221,7 +222,7 @@ def test_a_waiting_trial_is_not_drawn_and_brackets_are_apart():
     def at(bracket, action):
         return Decision(1, 1, bracket, 2.0, None, 1, action, "why", 0)
 
-    waiting = trial(0, [2.0], "running", [at(0, "pause")])
+    waiting = trial(0, [2.0], "paused", [at(0, "pause")])
     went_on = trial(1, [2.0, 1.0], "completed", [at(0, "pause"), at(0, "continue")])
     other = trial(2, [2.0], "pruned", [at(1, "stop")])
     figure = draw_rung_values(record(waiting, went_on, other, scheduler="hyperband"))
@@ -231,6 +232,14 @@ def test_a_waiting_trial_is_not_drawn_and_brackets_are_apart():
         ("continued", ["00001"]), ("pruned", ["00002"])
     ]  # fmt: skip
     assert draw_rung_values(record(waiting, scheduler="hyperband")) is None
+
+
+def test_trials_that_had_passed_a_rung_before_it_was_placed_are_drawn_and_counted_as_in_the_report():
+    trials = trial(0, [3.0, 2.0]), trial(1, [4.0], "pruned", [decided(1, 4.0, 3.0)])
+    whole = replace(record(*trials, grace_period=1), length=2)
+    (row,), figure = rung_rows(whole), draw_rung_values(whole)
+    assert (row.reached, row.stopped) == (2, 1) and trials_in(figure) == {"00000", "00001"}
+    assert f"Rung 1: {row.stopped} of {row.reached} trials pruned" in figure["layout"]["meta"]["text"]
 
 
 def test_many_prunes_are_no_column_of_crosses():

@@ -2,15 +2,19 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from scipy.stats import spearmanr
 from test_figures import decided, record, trial
 
 from tuner.record.records import Report
+from tuner.views.figures.plot import BEST_COLOR
 from tuner.views.figures.rung_values import draw_rung_values
+from tuner.views.one_trial import draw_metrics
 from tuner.views.prediction import Correlation, prediction, rank_correlation
 from tuner.views.report import page
+from tuner.views.verdict import ending_lines
 
 TWO = {"metric": "accuracy", "mode": "max", "prune_by": "loss"}
 
@@ -68,10 +72,27 @@ def test_a_rung_has_a_row_that_says_how_well_it_predicts(searched):
     assert prediction(record(*searched.trials)) == []
     text = draw_rung_values(searched)["layout"]["meta"]["text"]
     assert "Values of loss at each rung" in text
-    assert f"Rank correlation with accuracy (95 % interval): at rung 1, {row.at_rung} there and {row.at_end}" in text
+    what = f"Rank correlation of loss with accuracy (95 % interval): at rung 1, {row.at_rung} there and {row.at_end}"
+    assert what in text and f"prediction  {what}" in "\n".join(ending_lines(searched))
     html = page(searched)
     assert "<h2>How well loss predicts accuracy</h2>" in html and str(row.at_end) in html
     assert "best loss</th>" in html
+
+
+def test_trials_that_had_passed_a_rung_before_it_was_placed_count_there(searched):
+    for each in searched.trials:
+        object.__setattr__(each, "decisions", ())
+    (row,) = prediction(replace(record(*searched.trials, max_epochs=8, **TWO), length=2))
+    assert (row.rung, row.at_rung.value, row.at_rung.trials, row.at_end.trials) == (1, 1, 10, 5)
+
+
+def test_the_plots_of_a_trial_mark_the_best_epoch_and_never_leave_out_the_searched_metric():
+    others = [{f"m{n}": n + epoch for n in range(20)} | {"loss": epoch} for epoch in range(3)]
+    others[2]["accuracy"] = 0.5
+    reports = tuple(Report(epoch, metrics, None, epoch, epoch) for epoch, metrics in enumerate(others, 1))
+    first, second, *_ = draw_metrics(replace(trial(0, []), reports=reports), "loss", 3, "accuracy")["data"]
+    assert (first["name"], second["name"]) == ("loss", "accuracy")
+    assert second["marker"]["color"] == [BEST_COLOR] == first["marker"]["color"][2:]
 
 
 def test_a_searched_metric_that_comes_only_at_the_end_is_unknown_at_the_rung(searched):
@@ -85,3 +106,4 @@ def test_reports_without_the_compared_metric_are_no_gap_in_its_curve(searched):
     first = searched.trials[0]
     object.__setattr__(first, "reports", (*first.reports, Report(3, {"accuracy": 0.95}, None, 3.0, 3)))
     assert first.last("loss") == 0.5 and first.last("accuracy") == 0.95 and first.last("f1") is None
+    assert first.last_epoch == 3 and record(first, **TWO).stats.lengths == {2: 1}  # such a report ends no epoch

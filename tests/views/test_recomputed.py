@@ -252,7 +252,8 @@ def check_rungs(truth, rows, experiment):
         last = {decision["trial"]: decision for decision in decisions}
         waits = {n for n, d in last.items() if d["action"] == "pause" and truth.trials[n].last <= d["epoch"]}
         stopped = sum(decision["action"] == "stop" for decision in last.values())
-        values = [decision["value"] for decision in last.values() if usable(decision["value"])]
+        compared = (decision.get("compared", decision["value"]) for decision in last.values())
+        values = [value for value in compared if usable(value)]
         best = truth.sign * min(truth.sign * value for value in values) if values else None
         counts = {"reached": len(last), "waiting": len(waits), "stopped": stopped}
         agree([row], [{**counts, "continued": len(last) - len(waits) - stopped, "best": best}])

@@ -39,6 +39,11 @@ def test_the_state_that_a_journal_names_is_text(searched):
     assert "<img" not in text.partition("</style>")[2].partition("<script>")[0]
 
 
+def test_the_report_says_what_the_search_started_from(searched):
+    experiment = replace(searched.experiment, start_from=("old", "t.csv"), prior=("x=1",))
+    assert f"; started from old, t.csv; guessed x=1; {searched.state}" in page(replace(searched, experiment=experiment))
+
+
 def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched, monkeypatch):
     own, *others = alternative_rows(searched)
     assert (own.scheduler, own.grace_period, own.saved) == ("asha (the search's own)", 1, "0 %")

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 from test_figures import record, trial
 
-from tuner.record.records import Decision
+from tuner.record.records import Decision, Session
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.curves import draw_history
 from tuner.views.figures.timeline import cost_of, draw_lineage, draw_timeline
@@ -60,6 +60,9 @@ def test_lanes_are_in_the_order_of_their_numbers_and_of_very_many_sessions_the_l
     assert bars(*trials)[0] == [f"n / {n}" for n in range(1, 13)]
     text = draw_timeline(record(*trials))["layout"]["meta"]["text"]
     assert text == "12 runs of 12 trials in 100 seconds on 12 slots, busy 100 % of the time. The best trial is 00000."
+    sessions = (Session(90, 0.0), Session(1140, 60.0))  # the second resumed the search 990 s after the first had ended
+    text = draw_timeline(replace(record(ran(0, (100, 150)), ran(1, (1150, 1200))), sessions=sessions))["layout"]["meta"]
+    assert "in 18.3 minutes on 1 slot, busy 91 % of the sessions' time" in text["text"]
     monkeypatch.setattr("tuner.views.figures.timeline.MOST_SPANS", 3)
     assert [trial for trial, *_ in bars(*(ran(n, (n, n + 1)) for n in range(9)))[1]] == ["00006", "00007", "00008"]
 

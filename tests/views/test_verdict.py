@@ -199,6 +199,14 @@ def test_a_search_without_an_answer_has_failed():
     assert 'class="verdict bad"' in page(failed) and 'class="verdict"' in page(searched())
 
 
+def test_a_search_whose_time_ended_before_the_searched_metric_came_is_offered_more_time():
+    two = {"metric": "accuracy", "mode": "max", "prune_by": "loss", "time_budget": "20s", "out_of_time": True}
+    verdict = verdict_of(record(trial(0, [1.0], "interrupted"), reason="the time budget of 20s is over", **two))
+    assert verdict.ended.endswith(": no finite accuracy; the time budget of 20s is over.")
+    (step,) = verdict.steps
+    assert step.text == "Give it twice the time:" and step.command.endswith(" --time-budget 40s")
+
+
 def test_a_search_whose_trials_all_diverged_advises_other_values_instead_of_more_trials():
     nan = float("nan")
     for losses in ([nan], [0.5, nan]):

@@ -44,6 +44,13 @@ def test_rules_are_not_asked_about_a_report_that_completes_its_trial(scheduler):
     assert (fates[3].outcome, fates[3].epochs) == ("ended", 2)
 
 
+def test_a_trial_that_broke_a_constraint_at_its_start_ended_there_and_counts_at_no_rung():
+    one = record([[5.0] * 8, [0.1], [4.0] * 8], "pruned", scheduler="asha", constraint=("size <= 1 at start",))
+    broken = replace(one.trials[1], reports=(Report(1, {"loss": 0.1, "size": 2}, None, 1, order=101),))
+    outcome = what_if(replace(one, trials=(one.trials[0], broken, one.trials[2])), "asha", 1, 2)
+    assert outcome.exact and [fate.outcome for fate in outcome.fates] == ["ended"] * 3
+
+
 def test_hyperband_is_replayed_with_its_waiting_trials():
     # 9 epochs and a factor of 3: trials 0 to 2 are never stopped; of 3 to 7, the best two continue after epoch 3.
     curves = [[float(n)] * 9 for n in (9, 9, 9, 5, 1, 4, 2, 3)]

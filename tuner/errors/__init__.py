@@ -25,8 +25,8 @@ REWORDED = {  # pattern of an error text of argparse -> the text that the user g
     r"argument (--\S+): invalid int value: '(.*)'": r"\1 \2: must be a whole number",
     r"argument (--\S+): invalid float value: '(.*)'": r"\1 \2: must be a number",
     r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)": r"\1 \2: must be one of \3",
-    r"argument (--\S+): expected one argument": r"\1: needs a value",
-    r"argument (--\S+): expected at least one argument": r"\1: needs values; write it as \1 name=value",
+    r"argument (--(point|prior|stop)): expected at least one argument": r"\1: needs values; write it as \1 name=value",
+    r"argument (--\S+): expected (at least )?one argument": r"\1: needs a value",
     r"the following arguments are required: (.*)": r"give \1",
 }
 

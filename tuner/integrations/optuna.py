@@ -36,7 +36,8 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
     The numbers that the objective reports and returns are values of the search's metric, whatever the metric's name.
-    With `prune_by`, the reported numbers are values of that, and only the returned number is the metric.
+    With `prune_by`, the reported numbers are values of that, and only the returned number is the metric. With several
+    metrics, the objective returns one number for each, in their order.
     """
     return functools.partial(_train, objective)
 
@@ -155,7 +156,7 @@ class ReportingTrial(optuna.trial.FixedTrial):
             tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent})
 
     def left_of(self, value: Any) -> Any:
-        """Returns the number that is still to be reported after the objective returned `value`; None if none is."""
+        """Returns the number still to be reported after the objective returned `value`, or None; sends an older one."""
         trial = running()
         if trial and trial.compared != trial.metric:
             self.send()

@@ -58,9 +58,9 @@ def init(*arguments: Any, **options: Any) -> Any:
 
 
 def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Logs to W&B; in a trial, reports the numbers once they include the metric that the scheduler compares.
+    """Logs to W&B; in a trial, reports the numbers once they include each metric that the scheduler compares.
 
-    Numbers that are logged without it, or with `commit=False`, are part of the next report.
+    Numbers that are logged without these, or with `commit=False`, are part of the next report.
     """
     trial = running()
     if trial is None:
@@ -69,7 +69,7 @@ def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) 
     if trial.pid != os.getpid():
         return  # only the trial's own process can report, not a process that the script has started
     _pending.update(_numbers(data or {}))
-    if trial.compared in _pending and options.get("commit") is not False:
+    if {trial.compared, *trial.others} <= _pending.keys() and options.get("commit") is not False:
         _report(trial)
 
 
@@ -78,7 +78,7 @@ def _report(trial: Trial) -> None:
 
     report = dict(_pending)
     _pending.clear()
-    trial.reported = True
+    trial.reported, trial.answered = True, trial.answered or trial.metric in report
     if trial.compared == trial.metric:
         trial.at_end = None
     tune.report(report)
@@ -87,11 +87,15 @@ def _report(trial: Trial) -> None:
 def _report_summary(trial: Trial, run: Any) -> None:
     """Reports the run's summary if the script never logged the metric; ValueError if the summary lacks it, too.
 
-    If the scheduler compares another metric, also reports the searched metric that was logged since the last report.
+    If the scheduler compares another metric, also reports the searched metric if it was logged since the last report,
+    or if it was never logged and the summary has it.
     """
+    summary = _numbers(dict(run.summary))
     if trial.reported:  # then the scheduler compares another metric
+        if trial.metric in summary and not trial.answered:
+            _pending.setdefault(trial.metric, summary[trial.metric])
         return _report(trial) if trial.metric in _pending else None
-    _pending.update(_numbers(dict(run.summary)))
+    _pending.update(summary)
     if trial.compared not in _pending:
         logged = ", ".join(_pending) or "no number"
         raise ValueError(

@@ -10,7 +10,8 @@ The best of several means is partly luck, too: with 10 equal settings, a plain 9
 true mean in 1 of 5 searches, always on the worse side. So the winner's interval gives that side a miss of 5 %/K for K
 settings (Bonferroni, as in the projection intervals of Andrews, Kitagawa and McCloskey, "Inference on Winners", QJE
 2024), and the better side the remaining 5 % - 5 %/K. The probability of being the best comes from draws of a
-hierarchical normal model with a half-Cauchy prior on the spread between settings (Gelman, Bayesian Analysis 2006).
+hierarchical normal model with a half-Cauchy prior on the spread between settings (Gelman, Bayesian Analysis 2006),
+whose scale is the noise. Only the values within settings say how large the noise is.
 Without that prior, it was 66 % where 43 % were right. `benchmarks/confirm.py` measures how often all this is right.
 """
 
@@ -24,13 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tuner.record.records import TrialRecord, sign_of
+from tuner.record.records import ENDED, TrialRecord, sign_of
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 
 MISSES = 0.05  # how often an interval may miss the true mean
 DRAWS = 2000  # draws for the probability of being the best, whose standard error is then at most 1.1 %
-ENDED = ("completed", "pruned", "failed")
 LEAST_REPORTS = 4  # with fewer reports in the second half of a curve, its wobble is unknown
 
 
@@ -103,13 +103,13 @@ class ConfirmedSetting:
     Attributes:
         trial: the search's best trial with this setting.
         single: that trial's best value, by which the search chose the setting; `epochs` is how long it trained.
-        trials, seeds, values: the trials that trained the setting again, their seeds, and the best value of each; None
-            for a trial without a finite value.
+        trials, seeds, values: the ended trials that trained the setting again, their seeds, and the best value of each;
+            None for a trial without a finite value, or that broke a constraint.
         mean: the mean of the values; None without any. The best mean wins; a setting with a missing value cannot,
             unless all settings miss one.
         low, high: the 95 % interval of the true mean over seeds; None if it is unknown.
         best_probability: the probability that this setting has the best true mean of these settings; None if unknown.
-        luck: how much better `single` is than the mean. If the trial was pruned, this also counts the missing epochs.
+        luck: how much better `single` is than the mean. If `trial` was stopped early, the missing epochs count, too.
     """
 
     trial: str
@@ -134,7 +134,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(experiment: Experiment, stats: SearchStats) -> list[Repeated]:
-    """Returns the best `--confirm` different settings of a search, the best first."""
+    """Returns the best `--confirm` different settings that keep the constraints, the best first."""
     repeats: dict[str, list[TrialRecord]] = {}
     for trial in stats.trials:
         if trial.confirms:
@@ -144,7 +144,7 @@ def repeated(experiment: Experiment, stats: SearchStats) -> list[Repeated]:
         trial = stats.trials[rank.trial_index]
         if len(chosen) >= experiment.confirm:
             break
-        if not trial.confirms:
+        if not (trial.confirms or rank.violation):
             chosen.setdefault(_key(trial), Repeated(trial, repeats.get(_key(trial), [])))
     return list(chosen.values())
 
@@ -168,18 +168,24 @@ class Confirmation(NamedTuple):
     settings: tuple[ConfirmedSetting, ...]
     done: bool
 
+    @property
+    def winner(self) -> ConfirmedSetting | None:
+        """The setting with the best mean, whose trials have the answer; None before it is done, or without a mean."""
+        return self.settings[0] if self.done and self.settings[0].mean is not None else None
+
 
 def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     chosen = repeated(experiment, stats) if experiment.confirm else []
     if not any(each.repeats for each in chosen):
         return Confirmation((), done=False)
     aim, goal, mode = experiment.aim, experiment.wanted, experiment.wanted.mode
-    values = [tuple(trial.best_value(aim) for trial in each.repeats) for each in chosen]
+    ended = [[trial for trial in each.repeats if trial.status in ENDED] for each in chosen]
+    values = [tuple(None if t.violation(aim) else t.best_value(aim) for t in repeats) for repeats in ended]
     whole = [each for each in values if each and None not in each] or values
     judged = (tuple(value for value in each if value is not None) for each in whole)
     found = iter(estimates(tuple(filter(None, judged)), mode))
     settings = []
-    for (original, repeats), own in zip(chosen, values, strict=True):
+    for (original, _), repeats, own in zip(chosen, ended, values, strict=True):
         finite_ones = [value for value in own if value is not None]
         mean = statistics.fmean(finite_ones) if finite_ones else None
         single = original.best_value(aim)
@@ -192,8 +198,8 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))
-    seeds = experiment.confirm_seeds
-    done = all(len(each.repeats) >= seeds and all(t.status in ENDED for t in each.repeats) for each in chosen)
+    pairs = zip(chosen, values, strict=True)
+    done = all(len(each.repeats) == len(own) >= experiment.confirm_seeds for each, own in pairs)
     return Confirmation(tuple(settings), done)
 
 

@@ -30,7 +30,7 @@ class Journal:
     Attributes:
         blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
-        listeners: called with each event before it is written, also when the journal is lost.
+        listeners: called with each event that `write` does not skip, before the write, also when the journal is lost.
         repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 

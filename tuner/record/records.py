@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.events import BEGINNINGS, Event
 from tuner.spec.constraints import Aim
+from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+ENDED = ("completed", "pruned", "failed")  # statuses of a trial that needs no worker any more
 
 
 def kept(function: Function) -> Function:
@@ -51,11 +53,12 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason; `value` and `cutoff` are of `Experiment.compared`.
+    """The scheduler's decision after a report, and its reason.
 
-    `band` groups the brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not
-    `value`: the median rule compares the trial's best. `copied` is the trial that population-based training copied.
-    `budget` marks decisions of the search's budget instead of its rule.
+    `value` and `cutoff` are of the metric `Experiment.compared` and keep its sign in mode max. `band` groups the
+    brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not `value`, as in the
+    median rule: the trial's best. `copied` is the trial whose state this trial copied (pbt). `budget` marks a decision
+    of the search's budget instead of its rule.
     """
 
     epoch: int
@@ -91,10 +94,10 @@ class TrialRecord:
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order, changed_at: the numbers of the trial's first and last events in the journal.
         cpu_hours, gpu_hours: its CPUs and GPUs times its hours on workers.
-        epoch_seconds: mean seconds between reports of one attempt, without worker starts and pauses; None if unknown.
+        epoch_seconds: mean seconds from a report to the next of the same attempt, without pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
-        repeated: earlier reports of epochs that a restart trained again.
+        repeated: earlier reports of epochs that the trial trained again, after a restart or from a copied state.
         confirms, seed: the trial whose setting this one trains again, and its own seed; empty and 0 in the search.
     """
 
@@ -123,6 +126,10 @@ class TrialRecord:
     def last_epoch(self) -> int:
         """The epoch of the last of `reports`, where a repeated epoch keeps its place; 0 without reports."""
         return self.reports[-1].epoch if self.reports else 0
+
+    def length(self, compared: Goal, wanted: Goal) -> int:
+        """Returns how many epochs the trial trained: its last epoch without the reports of the wanted metric alone."""
+        return self.last_epoch - sum(keeps_last(compared, wanted, report.metrics) for report in self.reports)
 
     def last(self, metric: str) -> Any:
         """Returns the metric's value in the last report that has one; None if no report has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +37,7 @@ class ExperimentRecord:
     Attributes:
         state: running, finished, interrupted or failed; `reason` says why the search ended before all trials did.
         refused: whether the search ended because its request was wrong.
-        out_of_time: whether its time budget ended it; `state` is then finished.
+        out_of_time: whether a budget ended it; `state` is then finished.
         changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
         length: epochs of the longest trial that ended by itself, if the rungs were moved to this length; else 0.
         took_s: the seconds of all sessions together.
@@ -76,9 +77,8 @@ class ExperimentRecord:
         """The trials among which the best is the answer: those that confirmed the winner, else those of the search."""
         if len(self.searched) == len(self.trials):
             return self.stats
-        settings, done = self.confirmation
-        winners = settings[0].trials if done and settings[0].mean is not None else ()
-        chosen = tuple(trial for trial in self.trials if trial.id in winners) or self.searched
+        winner = self.confirmation.winner
+        chosen = tuple(trial for trial in self.trials if winner and trial.id in winner.trials) or self.searched
         return SearchStats(self.rules, chosen, self.refused, self.length > 0)
 
     @property
@@ -96,6 +96,12 @@ class ExperimentRecord:
         seed = {"seed": trial_seed(self.experiment.seed, trial.id)} if self.facts.get("space", {}).get("seeded") else {}
         return merged(self.constants, trial.config) | seed
 
+    def elapsed(self, time: float) -> float:
+        """Converts a unix time to seconds of the search, which leave out the time between sessions."""
+        place = bisect_right(self.sessions, time, key=lambda session: session.begun)
+        session = self.sessions[max(0, place - 1)] if self.sessions else Session(0.0, 0.0)
+        return max(0.0, session.before_s + time - session.begun)
+
     @property
     def retrainable(self) -> bool:
         """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""
@@ -103,7 +109,7 @@ class ExperimentRecord:
         return bool(space) and not is_in_main(space) and "data" in self.facts
 
     def whole_length(self) -> tuple[int, str, bool]:
-        """Returns how many epochs a trial trains (0 = unknown), the same in words, and whether some train fewer."""
+        """Returns a trial's length in epochs (0 if unknown), the same in words, and whether some may train fewer."""
         e, lengths = self.experiment, self.stats.lengths
         is_task = "data" in self.facts  # a task's trial trains max_epochs, a function's may end by itself
         if is_task or (e.stop and (self.length or e.max_epochs in lengths)):
@@ -118,9 +124,13 @@ class ExperimentRecord:
 
     @property
     def cut_short(self) -> list[TrialRecord]:
-        """The trials that a rule stopped, and after the end of a search those that it left paused."""
-        paused = [t for t in self.trials if t.status == "paused"] if self.state == "finished" else []
-        return [*self.stats.stopped, *paused]
+        """The trials that a rule stopped, and after the end of a search those that asha-promotion left paused.
+
+        A paused trial that the rule had promoted is not among them: the budget ended it.
+        """
+        is_over = self.state == "finished" and self.experiment.scheduler == "asha-promotion"
+        lasts = [(t, t.decisions[-1]) for t in self.trials if t.status == "paused" and t.decisions and is_over]
+        return [*self.stats.stopped, *(t for t, last in lasts if last.action == "pause" and not last.budget)]
 
     def epochs_saved(self) -> dict[str, int]:
         """Estimates how many epochs pruning saved: for each trial of `cut_short`, those up to `whole_length`."""
@@ -129,7 +139,7 @@ class ExperimentRecord:
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """The best trial by `experiment.BEST_RULE` and its best report; if possible, one whose checkpoint is left."""
+        """The best trial and report by `experiment.BEST_RULE`, if possible among reports whose checkpoint exists."""
         return self.contenders.best_saved(SavedCheckpoints(self.experiment.folder)) or self.best_journaled
 
     @kept

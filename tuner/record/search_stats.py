@@ -77,7 +77,7 @@ class SearchStats:
         self._late = tuple(rung for rung in rungs if rung < e.max_epochs)  # rungs, of one bracket, that an end placed
         self._by_trial: dict[tuple[Any, ...], list[Any]] = {}
         self._sorted: dict[_ItemsOf[Any], list[Any]] = {}
-        self._rungs: dict[_RungKey, RungSummary] = {}
+        self._rungs: dict[RungKey, RungSummary] = {}
 
     def take_over(self, before: SearchStats) -> None:
         """Takes over the parts of an earlier summary of the same search; corrects them where trials have changed."""
@@ -140,7 +140,8 @@ class SearchStats:
     @cached_property
     def lengths(self) -> dict[int, int]:
         """Number of epochs -> how many completed trials trained exactly that many, in ascending order."""
-        ends = zip(self.by_trial(getattr, "status"), self.by_trial(getattr, "last_epoch"), strict=True)
+        lengths = self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0])
+        ends = zip(self.by_trial(getattr, "status"), lengths, strict=True)
         return dict(sorted(Counter(epoch for status, epoch in ends if status == "completed").items()))
 
     @cached_property
@@ -168,10 +169,12 @@ class SearchStats:
 
     def best(self) -> Answer | None:
         """Returns trial and report with the best finite value, the earlier of two equal ones; None without a value."""
+        if self._aim.several:
+            return next(iter(self.whole_front()), None)
         return self._answer(self.ranked[0]) if self.ranked else None
 
     def best_saved(self, saved: Container[str] | None) -> Answer | None:
-        """Like `best`, but only among reports whose checkpoint is in `saved`; None means all recorded checkpoints."""
+        """Like `best`, but only among reports whose checkpoint is in `saved` (None: reports with any checkpoint)."""
         if self._aim.several:
             return next(iter(self.front(saved)), None)
         best: tuple[Rank, Report] | None = None
@@ -189,13 +192,20 @@ class SearchStats:
 
         Without a trial that keeps all constraints, it has only the trial that breaks them least.
         """
-        reports = ((t, t.best_saved(self._aim, saved)) for t in ([] if self._refused else self.trials))
-        answers = [(trial, report) for trial, report in reports if report]
-        return [answers[at] for at in pareto([self._point(*each) for each in answers])]
+        best = {trial.id: trial.best_saved(self._aim, None) for trial in ([] if self._refused else self.trials)}
+        while True:  # looks up only checkpoints of the front on disk
+            front = self._pareto([(trial, report) for trial in self.trials if (report := best.get(trial.id))])
+            gone = [trial for trial, report in front if saved is not None and report.checkpoint not in saved]
+            if not gone:
+                return front
+            best |= {trial.id: trial.best_saved(self._aim, saved) for trial in gone}
 
     def whole_front(self) -> list[Answer]:
         """Returns the Pareto front of all reports, as `front` does."""
-        answers = [self._answer(rank) for rank in sorted(self.ranked, key=lambda rank: rank.trial_index)]
+        return self._pareto(list(map(self._answer, self.ranked)))
+
+    def _pareto(self, answers: list[Answer]) -> list[Answer]:
+        answers = sorted(answers, key=lambda answer: answer[1].time)  # of equal values, the earlier report wins
         return [answers[at] for at in pareto([self._point(*each) for each in answers])]
 
     def _answer(self, rank: Rank) -> Answer:
@@ -214,16 +224,21 @@ class SearchStats:
         """Each decision's margin, the smallest first, its trial's index, and its number among the trial's decisions."""
         return self._in_order(_ranked_decisions)
 
+    @property
+    def at_rungs(self) -> list[dict[RungKey, AtRung]]:
+        """For each trial, the rungs that it has reached, and what happened to it there."""
+        return self.by_trial(_at_rungs, self._compared.metric, self._late)
+
     @cached_property
     def rungs(self) -> list[RungSummary]:
         """The rungs that at least one trial reached, ordered by band, bracket and rung."""
-        by_trial = self.by_trial(_at_rungs, self._compared.metric, self._late)
+        by_trial = self.at_rungs
         keys = {key for at_rungs in by_trial for key in at_rungs}
         for key in keys - self._rungs.keys():
             self._rungs[key] = self._rung(*key, [at_rungs[key] for at_rungs in by_trial if key in at_rungs])
         return [self._rungs[key] for key in sorted(keys, key=lambda key: [-1 if k is None else k for k in key])]
 
-    def _rung(self, band: int | None, bracket: int | None, rung: float, reached: list[_AtRung]) -> RungSummary:
+    def _rung(self, band: int | None, bracket: int | None, rung: float, reached: list[AtRung]) -> RungSummary:
         actions = Counter(each.action for each in reached)
         scores = sorted(each.value for each in reached if each.value is not None)
         if self._compared.mode == "min":
@@ -244,16 +259,22 @@ class SearchStats:
         return found
 
 
-class _AtRung(NamedTuple):
-    """A trial at a rung: last action, finite value, number of values recorded at its latest cutoff, and the cutoff."""
+class AtRung(NamedTuple):
+    """A trial at a rung: its last action (pause = it waits there), the report that was compared, and the last cutoff.
+
+    `value` is what the rule compared, None if not finite. `time` is the report's in unix seconds, None if the journal
+    lacks the report. `recorded` is the number of values at the rung when the rule used the cutoff.
+    """
 
     action: str = ""
+    epoch: int = 0
+    time: float | None = None
     value: float | None = None
     recorded: int = -1
     cutoff: float | None = None
 
 
-_RungKey = tuple[int | None, int | None, float]  # band, bracket, rung
+RungKey = tuple[int | None, int | None, float]  # band, bracket, rung
 _ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index, the trial, the search's aim
 
 
@@ -292,9 +313,10 @@ def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tupl
 
 
 def _improvements(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[int, int, float, float]]:
-    """Yields the order, the trial's index, the value and the time of each report that improved the trial's best."""
+    """Yields the journal's line, trial's index, value and time of each report that improved the trial's best."""
     best, metric, sign = math.inf, aim.goals[0].metric, aim.goals[0].sign
-    for report in () if trial.confirms else sorted((*trial.repeated, *trial.reports), key=lambda each: each.order):
+    counts = not (trial.confirms or trial.violation(aim))
+    for report in sorted((*trial.repeated, *trial.reports), key=lambda each: each.order) if counts else ():
         value = finite(report.metrics.get(metric))
         if value is not None and value * sign < best and not aim.broken_by(report.metrics):
             best = value * sign
@@ -305,23 +327,26 @@ def _has_checkpoint(trial: TrialRecord) -> bool:
     return any(report.checkpoint for report in trial.reports)
 
 
-def _at_rungs(trial: TrialRecord, metric: str, late: tuple[float, ...]) -> dict[_RungKey, _AtRung]:
-    found: dict[_RungKey, _AtRung] = {}
+def _at_rungs(trial: TrialRecord, metric: str, late: tuple[float, ...]) -> dict[RungKey, AtRung]:
+    found: dict[RungKey, AtRung] = {}
+    times = {report.epoch: report.time for report in trial.reports if trial.decisions}
     for d in trial.decisions:
         if d.rung is not None:
             key = d.band, d.bracket, d.rung
-            before = found.get(key, _AtRung())
+            before = found.get(key, AtRung())
             is_latest = d.cutoff is not None and d.recorded >= before.recorded
-            latest = (d.recorded, d.cutoff) if is_latest else before[2:]
-            found[key] = _AtRung(d.action.replace("pause", "continue"), finite(d.value), *latest)
+            latest = (d.recorded, d.cutoff) if is_latest else before[-2:]
+            action, value = d.action.replace("pause", "continue"), finite(d.compared_value)
+            found[key] = AtRung(action, d.epoch, times.get(d.epoch), value, *latest)
     for rung in () if trial.confirms else late:
-        values = (finite(report.metrics.get(metric)) for report in trial.reports if report.epoch >= rung)
-        if (None, 0, rung) not in found and (value := next(values, None)) is not None:
-            found[None, 0, rung] = _AtRung("continue", value)
+        passed = ((r, finite(r.metrics.get(metric))) for r in trial.reports if r.epoch >= rung)
+        report, value = next(passed, (None, None))
+        if (None, 0, rung) not in found and report and value is not None:
+            found[None, 0, rung] = AtRung("continue", report.epoch, report.time, value)
     for d in trial.decisions[-1:]:
         if trial.status == "paused" and d.action == "pause" and d.rung is not None:
             # If the rungs have moved, the trial waits at the last one that it has passed.
             moved = max((rung for rung in late if rung <= trial.last_epoch), default=d.rung)
             key = d.band, d.bracket, d.rung if d.rung in late else moved
-            found[key] = found.get(key, _AtRung())._replace(action="pause")
+            found[key] = found.get(key, AtRung())._replace(action="pause")
     return found

@@ -10,9 +10,8 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.rules.order import best_first
+from tuner.rules.order import Order
 from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
-from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 
 
@@ -26,7 +25,7 @@ class Asha(Rule):
         super().__init__(experiment)
         self._brackets = Brackets(experiment, brackets)
         # Each bracket's rungs, the highest first as in Ray.
-        self._rungs = [[_Rung(at) for at in reversed(rungs)] for rungs in self._brackets.rungs]
+        self._rungs = [[_Rung(at, len(self._goals)) for at in reversed(rungs)] for rungs in self._brackets.rungs]
 
     def judge(self, trial: int, epoch: int, value: Any, *, saved: bool = True) -> tuple[RuleDecision, Decisions]:
         bracket = self._brackets.of(trial)
@@ -49,14 +48,13 @@ class Asha(Rule):
 
     def _against_order(self, rung: _Rung, bracket: int, values: Any) -> RuleDecision:
         """Compares several metrics: a trial continues at the places that would reach the cutoff with one metric."""
-        recorded = len(rung.points)
-        rung.points.append(self._point(values))
+        recorded = rung.order.add(self._losses(values))
         if rung.epoch >= self._most:
             return RuleDecision()
         decision = RuleDecision("continue", "", rung.epoch, bracket, recorded=recorded)
         if not recorded:
             return self._against_cutoff("", 0.0, decision)
-        place, last = 1 + best_first(rung.points).index(recorded), 1 + int((recorded - 1) / self._factor)
+        place, last = rung.order.place(recorded), 1 + int((recorded - 1) / self._factor)
         at = f"of the {trials(recorded + 1)} recorded at rung {rung.epoch:g}: {self._shown(values)}"
         reason = f"rank {place} {at}; rank {last} or better continues"
         return decision._replace(action="continue" if place <= last else "stop", reason=reason)
@@ -70,9 +68,9 @@ class Asha(Rule):
 class _Rung:
     """A rung: its trials, and their rewards, ascending. A reward is a value, negated if smaller values are better."""
 
-    def __init__(self, epoch: float) -> None:
+    def __init__(self, epoch: float, num_metrics: int) -> None:
         self.epoch, self.trials, self.rewards = epoch, set[int](), list[float]()
-        self.points = list[Point]()  # in place of the rewards, if there are several metrics
+        self.order = Order(num_metrics)  # in place of the rewards, if there are several metrics
 
 
 def cutoff(rewards: Sequence[float], factor: float) -> float | None:

@@ -7,7 +7,8 @@ front, and within a front as an epsilon-net, so that the first points of a front
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,34 +33,94 @@ def pareto(points: Sequence[Point]) -> list[int]:
 
     If all break one, returns the one that breaks them least. Of equal points, only the first is in the front.
     """
-    order = best_first(points)
-    feasible = [index for index in order if points[index].violation <= 0]
+    feasible = [index for index, point in enumerate(points) if point.violation <= 0]
     if not feasible:
-        return order[:1]
-    at = np.array(feasible)[fronts(np.array([points[index].losses for index in feasible]))[0]]
-    front = {points[index].losses: int(index) for index in sorted(at, reverse=True)}
-    first = front.pop(points[feasible[0]].losses)
-    return [first, *(front[losses] for losses in sorted(front))]
+        return best_first(points)[:1]
+    losses = np.array([points[index].losses for index in feasible])
+    front = fronts(losses)[0]  # by their losses, equal points as given
+    first, of = front[knee(losses[front])], {points[feasible[each]].losses: feasible[each] for each in reversed(front)}
+    return [of.pop(points[feasible[first]].losses), *reversed(of.values())]
 
 
 def fronts(losses: Losses) -> list[list[int]]:
     """Returns the Pareto front, then the front of the others, and so on; equal points are in the same front.
 
-    The points are sorted, so that none covers an earlier one. A binary search then finds the first front that has no
-    point that is better (Zhang et al., "An efficient approach to nondominated sorting", 2015).
+    The points are sorted, so that none is better than an earlier one. A binary search then finds the first front that
+    has no better point (Zhang et al., "An efficient approach to nondominated sorting", 2015).
     """
     found: list[list[int]] = []
+    values = losses.tolist()
+
+    def fits(index: int, front: list[int]) -> bool:
+        if len(values[index]) != 2:
+            return not _behind(losses[[index]], losses[front])[0]
+        last = values[front[-1]]  # of two metrics, it has the front's least second loss
+        return bool(values[index][1] < last[1] or values[index] == last)
+
     for index in map(int, np.lexsort(losses.T[::-1])):
-        place = bisect_left(found, True, key=lambda front: not _is_behind(losses[index], losses[front]))
+        place = bisect_left(found, True, key=partial(fits, index))
         if place == len(found):
             found.append([])
         found[place].append(index)
     return found
 
 
-def _is_behind(own: Losses, others: Losses) -> bool:
-    """Whether another point is better than this one in a metric, and at least as good in all."""
-    return bool(((others <= own).all(axis=1) & (others < own).any(axis=1)).any())
+def _behind(losses: Losses, others: Losses) -> npt.NDArray[np.bool_]:
+    """For each point, whether another one is better in a metric, and at least as good in all."""
+    own = losses[:, None]
+    better: Any = (others <= own).all(axis=2) & (others < own).any(axis=2)
+    return np.asarray(better.any(axis=1))
+
+
+class Order:
+    """Ranks points as `best_first` does, while points are added; all break no constraint. Points are numbered 0, 1, ...
+
+    A new point moves worse ones to the next front (Li et al., "Efficient nondomination level update method for
+    steady-state evolutionary multiobjective optimization", 2017), so that an arrival need not sort all points again.
+    """
+
+    def __init__(self, num_metrics: int) -> None:
+        self._losses, self._num = np.empty((16, num_metrics)), 0
+        self._fronts: list[npt.NDArray[np.int64]] = []  # the numbers of their points
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, losses: Sequence[float]) -> int:
+        """Adds a point; returns its number."""
+        if self._num == len(self._losses):
+            self._losses = np.concatenate([self._losses, np.empty_like(self._losses)])
+        self._losses[self._num] = losses
+        moved, own = np.array([self._num]), self._losses[[self._num]]
+        self._num += 1
+        place = bisect_left(self._fronts, True, key=lambda front: not _behind(own, self._losses[front])[0])
+        while len(moved):
+            front = self._fronts[place] if place < len(self._fronts) else moved[:0]
+            worse = _behind(self._losses[front], self._losses[moved])
+            self._fronts[place : place + 1] = [np.concatenate([front[~worse], moved])]
+            moved, place = front[worse], place + 1
+        return self._num - 1
+
+    def place(self, number: int) -> int:
+        """Returns a point's place, from 1; equal points have the place of the first of them."""
+        before, front = self._front_with({number})
+        equal = (self._losses[front] == self._losses[number]).all(axis=1)
+        return before + 1 + int(equal.argmax())
+
+    def first(self, among: Container[int]) -> tuple[int, int]:
+        """Returns the best point `among` some, and how many of all points are before it."""
+        before, front = self._front_with(among)
+        return next((each, before + at) for at, each in enumerate(front) if each in among)
+
+    def _front_with(self, some: Container[int]) -> tuple[int, list[int]]:
+        """Returns the first front that has one of `some` points, in order, and how many points are before the front."""
+        before = 0
+        for front in self._fronts:
+            if any(each in some for each in front):
+                by_losses = np.lexsort(self._losses[front].T[::-1])  # as in `fronts`: it decides between ties
+                return before, _net(front[by_losses].tolist(), self._losses)
+            before += len(front)
+        raise ValueError("none of these points was added")
 
 
 def scaled(losses: Losses) -> Losses:

@@ -54,8 +54,8 @@ class OwnLength(Rule):
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._experiment, self._brackets, self._length = experiment, brackets, 0
-        self._is_chosen = experiment.scheduler == "asha"  # whether asha or asha-promotion is chosen for good
-        # The calls of `judge` and `ended`: trial, epoch, value, and whether it has a checkpoint; None for `ended`.
+        self._is_chosen = experiment.scheduler == "asha"  # whether the choice between asha and asha-promotion is final
+        # The calls of `judge` and `ended`: trial, epoch, value, whether the trial has a checkpoint (None for `ended`).
         self._calls: list[tuple[int, int, Any, bool | None]] = []
         self._rule = self._new_rule()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Any
 
-from tuner.rules.order import best_first
+from tuner.rules.order import Order
 from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
-from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 
 
@@ -22,15 +21,16 @@ class Promotion(Rule):
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._brackets, self._best = Brackets(experiment, brackets), f"the best 1/{self._factor:g}"
-        self._rungs = [
-            [(OrderedRung if self._goals else PromotionRung)(at, self._factor) for at in rungs if at < self._most]
-            for rungs in self._brackets.rungs
-        ]
+        self._rungs = [[self._new_rung(at) for at in rungs if at < self._most] for rungs in self._brackets.rungs]
         self._values: dict[int, Any] = {}  # trial -> its last values, of several metrics
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._completed: set[int] = set()
         self._stopped: set[int] = set()  # trials without a checkpoint that this rule stopped at a rung
+
+    def _new_rung(self, epoch: float) -> PromotionRung:
+        goals, factor = self._goals, self._factor
+        return OrderedRung(epoch, factor, len(goals)) if goals else PromotionRung(epoch, factor)
 
     def added(self, trial: int) -> None:
         self._completed.discard(trial)  # a resume may continue a trial that had ended
@@ -44,7 +44,7 @@ class Promotion(Rule):
         self._reached[trial] = reached
         rung = rungs[reached - 1]
         self._values[trial] = value
-        arrived = self._point(value) if self._goals else self._sign * value
+        arrived = self._losses(value) if self._goals else self._sign * value
         promoted, others = rung.arrive(trial, arrived), Decisions()
         if promoted == trial:
             return self._decision("continue", trial, rung, self._among_best(trial, rung)), []
@@ -74,7 +74,9 @@ class Promotion(Rule):
             decided = [(trial, self._closing(trial, rung)) for trial, rung in self._waiting.items()]
         else:
             # The best trial of the highest rung; of equal trials, the first to wait.
-            best, rung = min(self._waiting.items(), key=lambda each: (-each[1].epoch, each[1].value(each[0])))
+            highest = max(rung.epoch for rung in self._waiting.values())
+            there = [(trial, rung) for trial, rung in self._waiting.items() if rung.epoch == highest]
+            best, rung = min(there, key=lambda each: each[1].value(each[0]))
             last = "no other trial runs, and none has trained to the end"
             reason = f"promoted: is the best of the trials that wait at rung {rung.epoch:g}; {last}"
             decided = [(best, self._decision("continue", best, rung, reason))]
@@ -131,7 +133,7 @@ class PromotionRung:
 
     @property
     def num_best(self) -> int:
-        return int(len(self._ranked) / self._factor)
+        return int(len(self) / self._factor)
 
     @property
     def cutoff(self) -> float | None:
@@ -145,15 +147,12 @@ class PromotionRung:
         return self._of[trial][0]
 
     def arrive(self, trial: int, value: Any) -> int | None:
-        """Records a trial's value; returns the trial that is promoted, being among the best 1/factor now, or None."""
-        self._record(trial, value)
-        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
-        return self._waiting.pop(0)[2] if is_promoted else None
-
-    def _record(self, trial: int, value: Any) -> None:
+        """Records a value; promotes and returns the best waiting trial, maybe this one, if in the best 1/factor."""
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)
+        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
+        return self._waiting.pop(0)[2] if is_promoted else None
 
     def leave(self, trial: int) -> None:
         """Removes a trial from those that may be promoted; its value still counts."""
@@ -163,14 +162,27 @@ class PromotionRung:
 class OrderedRung(PromotionRung):
     """A rung of trials with several metrics: a trial's value is its place among all, which each arrival may change."""
 
-    def __init__(self, epoch: float, factor: float) -> None:
+    def __init__(self, epoch: float, factor: float, num_metrics: int) -> None:
         super().__init__(epoch, factor)
-        self._points: dict[int, Point] = {}
+        self._order = Order(num_metrics)
+        self._numbers: dict[int, int] = {}  # trial -> its number in the order
+        self._trials: dict[int, int] = {}  # the number of a trial that may be promoted -> the trial
 
-    def _record(self, trial: int, value: Any) -> None:
-        self._points[trial] = value
-        waiting, trials = {each for *_, each in self._waiting} | {trial}, list(self._points)
-        for place, at in enumerate(best_first(list(self._points.values())), 1):
-            self._of[trials[at]] = place, at, trials[at]
-        self._ranked = sorted(self._of.values())
-        self._waiting = [entry for entry in self._ranked if entry[2] in waiting]
+    @property
+    def cutoff(self) -> float | None:
+        return self.num_best or None
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def value(self, trial: int) -> float:
+        return self._order.place(self._numbers[trial])
+
+    def arrive(self, trial: int, value: Any) -> int | None:
+        self._numbers[trial] = number = self._order.add(value)
+        self._trials[number] = trial
+        best, before = self._order.first(self._trials)
+        return self._trials.pop(best) if before < self.num_best else None
+
+    def leave(self, trial: int) -> None:
+        del self._trials[self._numbers[trial]]

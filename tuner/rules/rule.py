@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment, milestones
 
 Action = Literal["continue", "stop", "pause"]
@@ -33,7 +32,7 @@ class Rule:
     """The rule of the fifo scheduler: every trial continues. The other rules override its methods.
 
     Trials are numbered 0, 1, ... in the order in which they were suggested. Values are those of `Experiment.compared`,
-    with this metric's own sign. With several metrics, a value is a tuple, and trials are compared by `best_first`.
+    with this metric's own sign. With several metrics, a value is a tuple, and trials are compared by their `Order`.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -67,8 +66,8 @@ class Rule:
         """Notes that a trial ended by itself after `epochs` < max_epochs; returns decisions on some `paused` trials."""
         return []
 
-    def _point(self, values: Any) -> Point:
-        return Point(0.0, tuple(goal.sign * value for goal, value in zip(self._goals, values, strict=True)))
+    def _losses(self, values: Any) -> tuple[float, ...]:
+        return tuple(goal.sign * value for goal, value in zip(self._goals, values, strict=True))
 
     def _shown(self, values: Any) -> str:
         return ", ".join(f"{goal.metric} {value:.6g}" for goal, value in zip(self._goals, values, strict=True))

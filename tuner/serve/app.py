@@ -110,6 +110,14 @@ class Predictions:
 
 
 @dataclass(frozen=True)
+class Front:
+    """The Pareto front of a search with several metrics, its knee first; `left_out` counts points that do not fit."""
+
+    points: list[tables.FrontRow] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
 class Changes:
     """Rows of trials that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
 
@@ -206,6 +214,11 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
     def predictions(name: str) -> Response:
         """Says at each rung how well the metric of prune_by predicts the searched one; empty without prune_by."""
         return answer(Predictions(), rungs=prediction(served.view(name).record))
+
+    @app.get("/api/experiments/{name}/front", responses={200: {"model": Front}})
+    def front(name: str) -> Response:
+        """Lists the points of the Pareto front, as `load_best` numbers them; empty with one metric."""
+        return answer(Front(), points=tables.front_rows(served.view(name).record))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:

@@ -105,6 +105,8 @@ def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -
         return "random", f", because forest was not measured with {scheduler}"
     if "forest" not in traits.searchers:
         return "random", ", because forest cannot propose every parameter of this space"
+    if options.start_from:
+        return "forest", ", because it learns from past trials"
     if options.most_samples < least:
         return "random", f", because {_meaning('forest')} needs --num-samples {least} or more"
     return "forest", f", because --num-samples is {least} or more" if options.num_samples else ""

@@ -30,7 +30,7 @@ class Constraint(NamedTuple):
     at: Literal["start", "end"] = "end"
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.bound} {self.limit:g}{' at start' * (self.at == 'start')}"
+        return f"{self.metric} {self.bound} {self.limit:.10g}{' at start' * (self.at == 'start')}"
 
     def excess(self, metrics: Mapping[str, Any]) -> float | None:
         """Returns by how much a report breaks the limit, relative to the limit; at most 0 if it does not.
@@ -48,8 +48,8 @@ class Constraint(NamedTuple):
         if (self.excess(metrics) or 0) <= 0:
             return ""
         value = metrics[self.metric]
-        shown = f"{value:.6g}" if finite(value) is not None else value
-        return f"{self.metric} is {shown}, not {self.bound} {self.limit:g}"
+        shown = f"{value:.10g}" if finite(value) is not None else value
+        return f"{self.metric} is {shown}, not {self.bound} {self.limit:.10g}"
 
 
 def constraint_of(text: str) -> Constraint:
@@ -96,6 +96,11 @@ class Aim(NamedTuple):
     def several(self) -> bool:
         return len(self.goals) > 1
 
+    @property
+    def named(self) -> str:
+        """The metrics in words."""
+        return " and ".join(goal.metric for goal in self.goals)
+
     def values(self, metrics: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Returns a report's value of each goal, finite or not; None if it lacks one."""
         values = tuple(goal.value(metrics) for goal in self.goals)
@@ -133,10 +138,11 @@ class Aim(NamedTuple):
             loss = math.inf if value is None else self.goals[0].sign * value
             return loss < best, min(loss, best)
         point = self.point(metrics)
-        front = [Point(violation, tuple(losses)) for violation, losses in (best if isinstance(best, list) else ())]
+        front = [Point(*each) for each in (best if isinstance(best, list) else ())]
         if point is None or any(each.covers(point) for each in front):
-            return False, front
-        return True, [*(each for each in front if not point.covers(each)), point]
+            return False, best
+        # Checkpoints keep it, and `torch.load` with weights_only=True reads plain tuples only.
+        return True, [tuple(each) for each in front if not point.covers(each)] + [tuple(point)]
 
     def broken_by(self, metrics: Mapping[str, Any], at: str = "") -> str:
         """Says which constraints a report breaks, of all or of those `at` the start; empty if it breaks none."""
@@ -146,7 +152,7 @@ class Aim(NamedTuple):
 
 def written(constraints: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the constraints of a dict, metric -> limit or limits, as --constraint has them."""
-    each = ((name, [limit] if isinstance(limit, str) else limit) for name, limit in constraints.items())
+    each = ((name, limit if isinstance(limit, (list, tuple)) else [limit]) for name, limit in constraints.items())
     return tuple(f"{name} {limit}" for name, limits in each for limit in limits)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import math
+import sys
 from collections.abc import Iterator, Mapping
+from operator import getitem
 from typing import Any
 
 from tuner.errors import RequestError
@@ -30,6 +34,11 @@ def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from leaves(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
+
+
+def flattened(params: Mapping[str, Any], setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a setting's values by the names of `leaves(params)`; a choice's value stays whole, even a dictionary."""
+    return {name: functools.reduce(getitem, name.split("/"), setting) for name, _ in leaves(params)}
 
 
 def literal(text: str) -> Any:
@@ -116,7 +125,8 @@ def describe(domain: Any) -> dict[str, Any]:
 def checked_value(domain: Any, value: Any, name: str) -> Any:
     """Checks that a domain contains a value, ignoring the step `q`; returns the value as a trial gets it.
 
-    For a choice or a grid, the value may also be a text: "8" becomes 8. A value outside the domain raises ValueError.
+    For a choice or a grid, the value may also be a text, or come from JSON: "8" becomes 8, and [1, 2] becomes (1, 2). A
+    value outside the domain raises ValueError.
     """
     if (known := kind(domain)) in LISTED:
         values = values_of(domain)
@@ -125,9 +135,14 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
                 return each
         if value in values:
             return values[values.index(value)]
+        for each in values:
+            if str(each) == str(value) or _as_json(each) in (_as_json(value), value):
+                return each
         raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, values))}")
     if not is_number(value):
         raise ValueError(f"{name}={value!r}: must be a number")
+    if not abs(value) <= sys.float_info.max:
+        raise ValueError(f"{name}={value!r}: must be finite")
     if known == "normal":
         return float(value)
     span = Range(domain)
@@ -136,6 +151,10 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
     if not span.low <= value <= span.high:
         raise ValueError(f"{name}={value!r}: must be {span.low}..{span.high}")
     return int(value) if span.whole else float(value)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, default=repr, skipkeys=True)
 
 
 def values_of(domain: Any) -> list[Any]:

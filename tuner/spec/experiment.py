@@ -62,7 +62,7 @@ NAMES = {  # option -> the pattern that its value must match, and what the error
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` that are no fields of `Options`
+BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` beside `Options` that `with_fields` renames
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -76,8 +76,8 @@ class Options:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of trials; 0 = as many as a budget pays for, the default with a budget. grid may have fewer; random runs
-    this many for each point of tune.grid_search."""
+    """Number of trials; 0 = as many as a budget pays for, the default with a budget except for refine and pbt. grid may
+    have fewer; random runs this many for each point of tune.grid_search."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int | Auto = AUTO
@@ -99,8 +99,8 @@ class Options:
     mode: Literal["min", "max"] | tuple[str, ...] = "min"
     """Minimize or maximize the metric, for each metric; the space's own value takes precedence over the default."""
     constraint: tuple[str, ...] = ()
-    """Limit of a reported metric that the answer must keep: 'size_mb <= 10'. With 'at start' after it, the first report
-    that breaks it ends the trial."""
+    """Limit of a reported metric that the answer must keep: 'size_mb <= 10', 'accuracy >= 0.9'. With 'at start' after
+    it, the first report that breaks it ends the trial."""
     prune_by: str = ""
     """Reported metric that the scheduler compares, if --metric comes rarely or last. Empty = --metric."""
     prune_mode: Literal["min", "max"] = "min"
@@ -122,9 +122,10 @@ class Options:
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; a higher rank starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Try these values first, in one trial: name=value ...; missing parameters are random. Repeat it for each trial."""
+    """Try these values first, in one trial: name=value ...; missing parameters are random. Give one per trial."""
     start_from: tuple[str, ...] = ()
-    """Start from what is known: the name of a past experiment, a best/config.json, or a table of settings (.csv)."""
+    """Start from what is known: a past experiment (name, folder or latest), a best/config.json, or a table of settings
+    (.csv). The best settings run first; forest, hyperopt, optuna, nsga2 and bohb also learn from all trials."""
     prior: tuple[str, ...] = ()
     """Guess of good values, name=value ...: it runs first, and random and forest draw up to half of their random
     settings around it, as long as these win."""
@@ -148,7 +149,8 @@ class Options:
     max_failures: int = 2
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0
-    """Seed. The same seed repeats the settings of random and grid; with one trial at a time on a CPU, all results."""
+    """Seed. The same seed repeats the settings of grid, and of random without --prior; with one trial at a time on a
+    CPU, all results."""
     name: str = ""
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"

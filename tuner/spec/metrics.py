@@ -50,6 +50,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def keeps_last(compared: Goal, wanted: Goal, metrics: Mapping[str, Any]) -> bool:
+    """Whether a report has the wanted metric without the compared one, of which the trial's last value then counts."""
+    return compared.value(metrics) is None and wanted.value(metrics) is not None
+
+
 def check_modes(wanted: Goal, prune_by: str, prune_mode: str) -> None:
     """Raises a RequestError if --prune-mode has no metric, or contradicts the mode of the same metric."""
     if prune_by in ("", wanted.metric) and prune_mode != (wanted.mode if prune_by else "min"):
@@ -70,7 +75,7 @@ def reached(limits: Mapping[str, float], goals: Iterable[Goal], report: Mapping[
 
 
 def wrong_mode(metric: str, mode: str, option: str = "--mode") -> str:
-    """Returns a warning if a metric's name contradicts its mode; empty if it fits, or if the name leaves it open."""
+    """Returns a warning if a metric's name contradicts its mode; empty if the name fits the mode or suggests none."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
     usual = {"max"} if words & LARGER else set()
     usual |= {"min"} if words & SMALLER else set()
@@ -97,6 +102,7 @@ def one_value(trials: str, metric: str, value: float) -> str:
 
 
 def without_metric(trials: str, metric: str, known: Collection[str]) -> str:
-    """Returns a warning that these trials completed without a finite value of the metric; `known` has the reported."""
+    """Returns a warning that these trials completed without a finite value; `known` has the reported metrics."""
     hint = nearest(metric, known) or "; report it at the latest in a trial's last report"
+    hint = "; it was reported, but not as a finite number" if metric in known else hint
     return f"{trials} completed without a finite {metric!r}, which an answer needs{hint}"

@@ -33,8 +33,8 @@ BOUNDS = {
     "cpu_hours": (0, 1_000_000_000),
     "epoch_budget": (0, 1_000_000_000),
     "max_concurrent_trials": (0, 1_000_000),
-    "confirm": (0, 1000),
-    "confirm_seeds": (2, 1000),
+    "confirm": (0, 100),
+    "confirm_seeds": (2, 100),
     "seed": (0, 2**32 - 1),
     "priority": (-100, 100),
 }

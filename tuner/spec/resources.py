@@ -59,7 +59,8 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
     """The resources of a trial on `nodes` (resource -> amount): nodes that run, and nodes that an autoscaler may add.
 
     Raises RequestError for a trial that does not fit: Ray would silently leave it pending. With --address and
-    --max-concurrent-trials no trial is refused, because an autoscaler may add nodes of unknown size.
+    --max-concurrent-trials no trial is refused, because an autoscaler may add nodes of unknown size. Also raises it for
+    --gpu-hours if a trial uses no GPU.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most_gpus = max((float(node.get("GPU", 0)) for node in nodes), default=0.0)
@@ -70,6 +71,9 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
         gpus = float(workers) if most_gpus else 0.0
     else:
         gpus = min(1.0 if experiment.strategy == "single" else 2.0, most_gpus)
+    if experiment.gpu_hours and not gpus:
+        never = "a trial uses no GPU here, so this never ends the search; give --cpu-hours or --time-budget"
+        raise RequestError(f"--gpu-hours {experiment.gpu_hours:g}: {never}")
     trial = Resources(cpus, gpus, experiment.max_concurrent_trials, workers, ddp)
     if experiment.address and experiment.max_concurrent_trials:
         return trial

@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -59,11 +59,13 @@ class Trial:
     metric: str
     mode: str = "min"
     compared: str = ""  # empty = the metric
+    others: Sequence[str] = ()  # the further metrics, if there are several
     read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
-    reported: bool = False  # whether `tuner.integrations.wandb` has reported the metric
+    reported: bool = False  # whether `tuner.integrations.wandb` has reported the compared metric
+    answered: bool = False  # whether it has reported the searched metric
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
-    at_end: Callable[[], None] | None = None  # called at the script's end, unless an error or `sys.exit` ended it
+    at_end: Callable[[], None] | None = None  # called at the script's end, unless an error ended it
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -123,9 +125,11 @@ def imported(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_trial(config: dict[str, Any], metric: str, mode: str = "min", compared: str = "") -> Iterator[Trial]:
+def in_trial(
+    config: dict[str, Any], metric: str, mode: str = "min", compared: str = "", others: Sequence[str] = ()
+) -> Iterator[Trial]:
     """Passes a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
-    trial = Trial(config, metric, mode, compared or metric)
+    trial = Trial(config, metric, mode, compared or metric, others)
     with trial.stack:
         _trial.append(trial)
         trial.stack.callback(_trial.pop)

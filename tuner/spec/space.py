@@ -46,14 +46,15 @@ class Space:
         constraints: metric -> the limit that the answer must keep, such as {"size_mb": "<= 10"}. With "<= 10 at start",
             the first report that breaks it ends the trial.
         prune_by: the reported metric that the scheduler compares instead of `metric`, which may then come rarely, or
-            once at a trial's end. Every report must have `prune_by`. The answer is still the best `metric`.
+            once at a trial's end. Every report must have `prune_by`, except one that has `metric` alone after a trial's
+            last epoch. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs first, and random and forest draw a share of their
             random settings around it.
-        stop: metric -> value. A trial ends when a metric is at or above its value; the searched metric with the mode
-            "min", at or below it.
+        stop: metric -> value. A trial ends when a metric is at or above its value. If `mode` is "min", the searched
+            metric must be at or below its value; likewise `prune_by`, if `prune_mode` is "min".
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to

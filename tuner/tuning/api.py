@@ -166,6 +166,8 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         checked["prior"] = words(checked["prior"])
     if isinstance(checked.get("constraint"), Mapping):
         checked["constraint"] = written(checked["constraint"])
+    if isinstance(checked.get("constraint"), str):
+        checked["constraint"] = (checked["constraint"],)
     if "stop" in checked:
         stop = checked["stop"]
         if not isinstance(stop, (Mapping, list, tuple)):

@@ -76,15 +76,15 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     """Builds a new search, or the rest of a resumed one; `table` says how to print its trials. Ray must be running."""
     experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
     space = loaded_space.space
-    budget = Budget(experiment, resources, history)
+    searcher = build_searcher(experiment, space, history, Past(request.past, space))
+    num_settings = searcher.num_settings
+    budget = Budget(experiment, resources, history, num_settings)
     stopper = SearchStopper(budget.over)
     tracker = Tracker(experiment, history)
     journal.listeners = [tracker.hear, budget.hear]
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
-    searcher = build_searcher(experiment, space, history, Past(request.past, space))
-    num_settings = searcher.num_settings
     pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
     common = experiment, journal, stopper, compared_option(loaded_space, experiment), bool(history)
     scheduler = PopulationScheduler(*common, space=space) if pbt else SearchScheduler(*common, nodes.concurrent, budget)
@@ -98,7 +98,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
-        may_start=(lambda: True) if pbt else scheduler.may_start,
+        may_start=(lambda confirmed: True) if pbt else scheduler.may_start,
+        is_confirming=lambda: budget.confirming,
         is_over=lambda: bool(stopper.reason),
     )
     # With constraints, or several metrics, only the search's end shows whose files the answer needs.

@@ -43,12 +43,14 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
         to_repeat: Callable[[], list[str]],  # returns the trials to train again, once the searcher's trials have ended
-        may_start: Callable[[], bool] = lambda: True,  # whether a free worker gets a new setting, not a paused trial
+        may_start: Callable[[bool], bool] = lambda confirmed: True,  # whether a free worker gets a new setting
+        is_confirming: Callable[[], bool] = lambda: False,  # whether the budget pays for no more of the search's trials
         is_over: Callable[[], bool] = lambda: False,  # whether something has ended the search
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
         self._concurrent, self._num_promoted, self._may_start = concurrent, num_promoted, may_start
         self._is_over, self._keep, self._replayed, self._to_repeat = is_over, keep, replayed, to_repeat
+        self._is_confirming = is_confirming
         self._alive: dict[str, Trial] = {}
         self._settings: dict[str, dict[str, Any]] = {}  # of all trials
         self._repeats = set[str]()  # trials of `--confirm`
@@ -63,16 +65,21 @@ class Proposals(SearchAlgorithm):
     @property
     def total_samples(self) -> int:
         """How many trials the search will have, at most while the settings to confirm are not chosen."""
-        searched, made = self.searcher.num_settings, len(self._repeats)
-        planned = min(self._experiment.confirm, searched) * self._experiment.confirm_seeds
-        return searched + (max(made, planned) if self._left is None else made + len(self._left))
+        return self.searcher.num_settings + len(self._repeats) + self._num_repeats_left
+
+    @property
+    def _num_repeats_left(self) -> int:
+        if self._left is not None:
+            return len(self._left)
+        planned = min(self._experiment.confirm, self.searcher.num_settings) * self._experiment.confirm_seeds
+        return max(0, planned - len(self._repeats))
 
     @property
     def num_left(self) -> int:
         """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
-        recorded = sum(not trial.is_finished() for trial in self._recorded) + len(self._left or ())
+        recorded = sum(not trial.is_finished() for trial in self._recorded) + self._num_repeats_left
         left = self.searcher.num_settings - self.searcher.num_proposed
-        return (0 if self.searcher.exhausted else left) + recorded
+        return (0 if self.searcher.exhausted or self._is_confirming() else left) + recorded
 
     def next_trial(self) -> Trial | None:
         free = self._concurrent() - sum(trial.status != Trial.PAUSED for trial in self._alive.values())
@@ -81,10 +88,11 @@ class Proposals(SearchAlgorithm):
                 return self._recorded.pop(place)
             if trial.status == Trial.PAUSED or free > 0:
                 return self._live(self._recorded.pop(place))
-        if free <= self._num_promoted() or not self._may_start() or self._is_over():
+        confirmed = self._is_confirming() and self._left == []
+        if free <= self._num_promoted() or not self._may_start(confirmed) or self._is_over():
             return None
         trial_id = f"{self.searcher.num_proposed + len(self._repeats):05d}"
-        if self.is_exhausted():
+        if self.is_exhausted() or self._is_confirming():
             return self._next_repeat(trial_id)
         setting = self.searcher.suggest(trial_id)
         if setting is None:
@@ -102,12 +110,12 @@ class Proposals(SearchAlgorithm):
             self.searcher.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
-        """Whether no trial will need a worker any more: none is new, none is paused. Ray then ends its idle workers."""
+        """Whether no new or paused trial will need a worker. Ray then ends its idle workers."""
         paused = any(trial.status == Trial.PAUSED for trial in self._alive.values())
         return self.is_exhausted() and (self._left == [] or self._is_over()) and not paused
 
     def is_exhausted(self) -> bool:
-        """Whether Ray has received all trials of this search, apart from those of `--confirm`."""
+        """Whether Ray will receive no further trial of this search, new or recorded, except those of `--confirm`."""
         all_proposed = self.searcher.num_proposed >= self.searcher.num_settings or self._is_over()
         return not self._recorded and (self.searcher.exhausted or all_proposed)
 
@@ -146,7 +154,8 @@ class Proposals(SearchAlgorithm):
 
     def _next_repeat(self, trial_id: str) -> Trial | None:
         if self._left is None:
-            if self._alive.keys() - self._repeats:
+            others = [trial for trial_id, trial in self._alive.items() if trial_id not in self._repeats]
+            if any(trial.status != Trial.PAUSED or not self._is_confirming() for trial in others):
                 return None  # their reports may change which settings are the best
             self._left = self._to_repeat()
         if not self._left:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment
-from tuner.spec.metrics import finite_all, is_number, reached
+from tuner.spec.metrics import finite_all, is_number, keeps_last, reached
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import Budget
 
@@ -71,8 +72,9 @@ class SearchScheduler(TrialScheduler):
         self._compared, self._wanted, self._aim = experiment.compared, experiment.wanted, experiment.aim
         self._compared_option = compared_option or f"--{'prune-by' if experiment.prune_by else 'metric'} {self.metric}"
         self._budget = budget or Budget(experiment, Resources(1, 0, 1))
-        self.any_usable = resumed  # whether a report of any session had the compared metric and --stop's metrics
+        self.any_usable = resumed  # whether a report had the compared metric and, in this session, --stop's metrics
         self._answered: set[str] = set()  # trials with a finite value of the wanted metric
+        self._alone = Counter[str]()  # trial -> its reports that have only the wanted metric, which end no epoch
         self._broken: set[str] = set()  # trials that broke a constraint which must hold from the start
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
@@ -101,19 +103,26 @@ class SearchScheduler(TrialScheduler):
         finishing = self._budget.finishing
         return [t for t in paused if t in finishing] or [t for t in paused if t not in finishing and not self._held(t)]
 
-    def may_start(self) -> bool:
-        """Whether a free worker gets a new setting; ends the search if its budget pays for nothing more."""
+    def may_start(self, confirmed: bool = False) -> bool:
+        """Whether a free worker gets a new setting; ends the search if its budget pays for nothing more.
+
+        With --confirm, first only the search's own trials end; the search ends once the best settings are `confirmed`.
+        """
         if not self._budget.limits:
             return True
         finish, may_start = self._plan()
+        if finish or (may_start and not confirmed) or self._ready():
+            return may_start
         groups = self._active, self._promoted, self._waiting
-        is_idle = all(trial.status == Trial.PAUSED for group in groups for trial in group.values())
-        if is_idle and not (finish or may_start or self._ready()):
-            self._stopper.use_up(self._budget.used_up())
-        return may_start
+        running = [trial for group in groups for trial in group.values() if trial.status != Trial.PAUSED]
+        if self._experiment.confirm and not self._budget.confirming:
+            self._budget.confirming = all(map(confirms, running))
+        elif not running:
+            self._stopper.use_up(self._budget.used_up(confirmed))
+        return False
 
     def _plan(self) -> tuple[str, bool]:
-        return self._budget.plan(*self._paused_and_busy(), self._rule.in_force)
+        return self._budget.plan(*self._paused_and_busy())
 
     def _paused_and_busy(self, without: str = "") -> tuple[list[str], list[str]]:
         """Returns the paused trials, and those that have a worker or will get one, both without one trial."""
@@ -124,10 +133,9 @@ class SearchScheduler(TrialScheduler):
 
     def _held(self, trial_id: str) -> str:
         """Says why the budget does not let a trial go on at a rung; empty if it does, or if a replay knows it."""
-        rules = self._rule.in_force
-        if self.repeats or not self._budget.limits or rules.scheduler != "asha-promotion":
+        if self.repeats or not self._budget.limits or self._rule.in_force.scheduler != "asha-promotion":
             return ""
-        return self._budget.held(trial_id, *self._paused_and_busy(without=trial_id), rules)
+        return self._budget.held(trial_id, *self._paused_and_busy(without=trial_id))
 
     def finish(self, tune_controller: Any, trial: Trial) -> None:
         """Lets a paused trial train to its last epoch, whatever the rule says of it."""
@@ -165,6 +173,7 @@ class SearchScheduler(TrialScheduler):
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
         if not (self._is_known(trial) or trial.is_finished()):
             self._move(trial, self._active)
+            self._answered.discard(trial.trial_id)  # if a resume continues it, its last epoch has another answer
             if not confirms(trial):
                 self._add(tune_controller, trial)
 
@@ -194,7 +203,7 @@ class SearchScheduler(TrialScheduler):
             if trial.trial_id in self._broken:
                 value = None
             if not confirms(trial):
-                value = finite_all(value if isinstance(value, tuple) else plain(value))
+                value = finite_all(tuple(map(plain, value)) if isinstance(value, tuple) else plain(value))
                 self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
@@ -202,7 +211,7 @@ class SearchScheduler(TrialScheduler):
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped also ends trials early, so their length tells nothing.
         elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not (self._stopper.reason or confirms(trial)):
-            self.learn_length(tune_controller, trial.trial_id, epochs)
+            self.learn_length(tune_controller, trial.trial_id, self.trained(trial.trial_id, epochs))
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -211,7 +220,7 @@ class SearchScheduler(TrialScheduler):
         metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
         value, answers = self.value_of(metrics), self._aim.losses(metrics) is not None
-        if is_last := value is None and answers:  # a function may report the wanted metric alone, at its end
+        if is_last := keeps_last(self._compared, self._wanted, metrics):  # such as the last report of a function
             saved = saved or self._saved.get(trial_id)
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
@@ -222,14 +231,14 @@ class SearchScheduler(TrialScheduler):
         if epoch <= decided and self._name != "pbt":
             return RAY_ACTIONS["continue"]
         if is_last:
-            value = before
+            value, self._alone[trial_id] = before, self._alone[trial_id] + 1
         self._last[trial_id] = epoch, value
         if refused := self._refuse(trial_id, epoch, value, metrics):
             return self._stop(trial_id, RuleDecision("stop", refused), "failed")
         self.any_usable = True
         self._answered |= {trial_id} if answers else set()
         if finite_all(value) is None:
-            # The rule does not get NaN or infinity: if it counted as the worst value, it would distort the percentile.
+            # The rule does not get NaN or infinity, because as the worst value it would distort the rule's cutoffs.
             name, own = self._aim.first_not(finite_all, self._compared, metrics)
             reason = f"{name} is {own} at epoch {epoch}: the training diverged"
             return self._stop(trial_id, RuleDecision("stop", reason))
@@ -255,7 +264,7 @@ class SearchScheduler(TrialScheduler):
                 self.finish(tune_controller, self._waiting.get(best) or self._promoted[best])
         others = self._active or self._promoted or self._stopper.reason
         all_wait = self._waiting and not others and tune_controller.search_alg.is_exhausted()
-        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none still saves
+        if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none is still saving
             self._apply(tune_controller, self._rule.idle())
         chosen = self._choose(tune_controller)
         if chosen is None or chosen.trial_id not in self._queue:
@@ -337,17 +346,22 @@ class SearchScheduler(TrialScheduler):
         """
         if reason := reached(self._experiment.limits, (*self._aim.goals, self._compared), {EPOCH: epoch, **metrics}):
             return reason
-        ends = epoch > self.max_epochs or (epoch == self.max_epochs and trial_id in self._answered)
+        has_answer = trial_id in self._answered or keeps_last(self._compared, self._wanted, metrics)
+        ends = self.trained(trial_id, epoch) >= self.max_epochs + (not has_answer)
         return f"trained its {self.max_epochs} epochs" if ends else ""
 
+    def trained(self, trial_id: str, epoch: int) -> int:
+        """Returns how many epochs a trial had trained at a report: not each report ends one."""
+        return epoch - self._alone[trial_id]
+
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Returns why a report cannot be compared, empty if it can; stops the search if no report was usable so far."""
+        """Returns '' if a report can be compared, else why not; then stops the search if no earlier report could be."""
         missing = [name for name in self._experiment.limits if name not in {*metrics, EPOCH, self._wanted.metric}]
         if all(map(is_number, value if isinstance(value, tuple) else [value])) and (self.any_usable or not missing):
             return ""
         compared, found = self._aim.first_not(is_number, self._compared, metrics)
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        option, name = self._compared_option, compared
+        option, name = self._compared_option.replace(self.metric, compared, 1), compared
         if compared in metrics and missing:
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:

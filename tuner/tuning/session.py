@@ -42,7 +42,7 @@ class SearchCall:
     begun: Experiment | None = None  # `run_search` sets it once the options are checked
 
     def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options in place of its own; adds --point, --stop ... to a space's own.
+        """Returns `default` with the caller's options; a new search also keeps the space's own options of `added`.
 
         A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
         settings (refine) or the population (pbt) needs one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,11 +10,10 @@ from typing import Any
 
 from tuner.engine.controller.failures import likeness
 from tuner.record.events import BEGINNINGS, Event
-from tuner.record.records import finite
+from tuner.record.records import ENDED, finite
 from tuner.spec.experiment import Experiment
-from tuner.spec.metrics import all_diverged, one_value, without_metric
+from tuner.spec.metrics import all_diverged, keeps_last, one_value, without_metric
 
-DONE = ("pruned", "completed", "failed")
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
 FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
@@ -28,8 +28,10 @@ class Tracked:
     epoch: int = 0
     value: float | None = None  # the last value of what the scheduler compares; None if it is not finite
     best: float | None = None  # of the searched metric
+    limited: dict[str, Any] = field(default_factory=dict)  # the last values of the constraints' metrics
     failure: Event = field(default_factory=dict)
     stopped: bool = False  # whether the search ended the trial at its last report
+    confirms: bool = False  # whether it is a trial of --confirm, whose value alone is no answer
 
     @property
     def shown_status(self) -> str:
@@ -73,7 +75,9 @@ class Tracker:
         if trial_id is None:
             return
         trial = self.trials.setdefault(trial_id, Tracked())
-        if kind == "trial_started":
+        if kind == "trial_suggested":
+            trial.confirms = "confirms" in event
+        elif kind == "trial_started":
             trial.status, trial.stopped = "running", False
             self.started = self.started or time.monotonic()
         elif kind == "report":
@@ -88,9 +92,9 @@ class Tracker:
                 self.on_retry(trial_id)
         elif kind == "trial_ended":
             trial.status, trial.reason = event["status"], event["reason"]
-            if trial.status in DONE:
+            if trial.status in ENDED:
                 self.ended.add(trial_id)
-                self._hopeful |= trial.status == "completed"
+                is_first, self._hopeful = not self._hopeful, self._hopeful or trial.status == "completed"
                 self._failed += [trial_id] if trial.status == "failed" else []
                 self.on_end(trial_id)
                 self._notice_alike(trial_id, trial)
@@ -98,6 +102,9 @@ class Tracker:
                     self._silent.append(trial_id)
                     if len(self._silent) == 1:
                         self.on_notice(without_metric(f"trial {trial_id}", self._wanted.metric, self._names))
+                if trial.status == "completed" and is_first:
+                    for name in sorted({each.metric for each in self._aim.constraints} - trial.limited.keys()):
+                        self.on_notice(without_metric(f"trial {trial_id}", name, self._names))
 
     def _notice_alike(self, trial_id: str, trial: Tracked) -> None:
         """Prints a notice when FIRST trials have ended and not failed, if all diverged or all values are equal."""
@@ -108,38 +115,43 @@ class Tracker:
             return
         if all(self.trials[each].value is None for each in self._first):
             self.on_notice(all_diverged(f"the first {FIRST} trials", self._compared.metric))
-        elif len(self._values) == 1 and (value := next(iter(self._values))) is not None:
+        elif len(self._values) == 1 and (value := next(iter(self._values))) is not None and not self._aim.several:
             self.on_notice(one_value(f"the first {FIRST} trials", self._compared.metric, value))
 
     def _report(self, trial_id: str, trial: Tracked, metrics: dict[str, Any], saved: bool) -> None:
         value = finite(self._wanted.value(metrics))
-        if value is None or self._compared.value(metrics) is not None:  # else the last value still counts
+        if not keeps_last(self._compared, self._wanted, metrics):
             trial.value = finite(self._compared.value(metrics))
         self.num_reports += 1
         self._names |= metrics.keys()
+        limited = {each.metric: metrics.get(each.metric) for each in self._aim.constraints}
+        trial.limited |= {name: each for name, each in limited.items() if each is not None}
+        if self._aim.several and self._aim.losses(metrics) is None:
+            trial.value = None
         if len(self._first) < FIRST and len(self._values) < 2:
             self._values.add(trial.value)
         if value is None:
             return
         if trial.best is None or self._sign * value < self._sign * trial.best:
             trial.best = value
-        if self._aim.broken_by(metrics):
+        if trial.confirms or self._aim.violation(trial.limited, unknown=math.inf):
             return
         if saved not in self._best or self._sign * value < self._best[saved][0]:
             self._best[saved] = self._sign * value, trial_id
 
     def best(self) -> tuple[float, str] | None:
-        """Returns the best finite value of all sessions and its trial, by `BEST_RULE`; None if no value is finite."""
+        """Returns the best finite value of all sessions and its trial, by `BEST_RULE`, without --confirm; or None."""
         best = self._best.get(True) or self._best.get(False)
         return (self._sign * best[0], best[1]) if best else None
 
     def hopeless(self) -> str:
-        """Returns why the search should stop: the user's code caused the session's first ALIKE failures, all alike.
+        """Returns why the search should stop; '' if it should continue.
 
-        It should also stop if ALIKE trials of the session have completed and no trial has reported the metric. Returns
-        '' if it should continue: a trial has completed, or trained an epoch in which another failed.
+        It should stop if the user's code caused the session's first ALIKE failures, all alike, unless a trial has
+        completed or has trained an epoch in which another trial failed. It should also stop if ALIKE trials of the
+        session have completed without a finite value of the searched metric, and no trial has one.
         """
-        if len(self._silent) == ALIKE and not self._best:
+        if len(self._silent) == ALIKE and all(trial.best is None for trial in self.trials.values()):
             return without_metric(f"{ALIKE} trials", self._wanted.metric, self._names)
         if self._hopeful or len(self._failed) != ALIKE:
             return ""

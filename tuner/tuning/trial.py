@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import importlib
 import inspect
 import math
 import os
@@ -13,7 +14,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
 from pathlib import Path
@@ -35,6 +36,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
+from tuner.spec.script_text import imports
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
 from tuner.training.task import Task, TrialSpec, trial_seed
@@ -100,7 +102,7 @@ def begin_task(num_threads: int, gpus: float) -> bytes | None:
 
 
 def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
-    """Trains to the last epoch by a `Training` or a group of workers; `best` is that of `Aim.improved` so far."""
+    """Trains and reports the remaining epochs by a `Training` or workers; `best` is that of `Aim.improved` so far."""
     aim, compared, most = setup.experiment.aim, setup.experiment.compared, setup.spec.max_epochs
     while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
@@ -127,12 +129,11 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     spec = setup.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     experiment = setup.experiment
-    reporter = begin_reports(experiment.wanted.metric)
-    random.seed(spec.seed)
-    np.random.seed(spec.seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(spec.seed)
-    with explained(reporter), in_trial(dict(spec.config), *experiment.wanted, experiment.compared.metric) as trial:
+    names = [goal.metric for goal in experiment.aim.goals]
+    reporter = begin_reports(names[0])
+    seed_streams(spec.seed, function)
+    passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
+    with explained(reporter), in_trial(*passed) as trial:
         folder = setup.folder / tune.get_context().get_trial_id()
         trial.stack.enter_context(own_folder(folder, is_new=tune.get_checkpoint() is None))
         if experiment.wandb == "disabled":
@@ -143,6 +144,10 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
             output = function(dict(spec.config)) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value
+        except SystemExit as error:  # many scripts end with `sys.exit(main())`
+            if reporter.stopped_by_ray or error.code not in (None, 0):
+                raise
+            output = None
         if not (takes_config(function) or trial.read):
             raise ValueError(NOT_REACHED)
         if trial.at_end:
@@ -150,17 +155,33 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
         if inspect.isgenerator(output):
             for metrics in output:
                 if metrics is not None:
-                    tune.report(metrics_of(metrics, function))
+                    tune.report(metrics_of(metrics, function, names))
         elif output is not None:
-            tune.report({**metrics_of(output, function), FINAL: True})
+            tune.report({**metrics_of(output, function, names), FINAL: True})
         if isinstance(function, Script) and not reporter.num_reports and STARTS.search(function.source):
             raise ValueError(f"the script's own process has reported nothing; {CHILD}")
 
 
-def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """Converts what a function has returned or yielded to a dict of metrics; a single number is the search's metric."""
+def seed_streams(seed: int, function: Any) -> None:
+    """Seeds the global random streams of Python, numpy and torch; first imports torch if a script will."""
+    random.seed(seed)
+    np.random.seed(seed)
+    if isinstance(function, Script) and imports(function.source, "torch"):
+        with contextlib.suppress(ImportError):  # then the script's own import fails, unless it expects that
+            importlib.import_module("torch")
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def metrics_of(output: Any, function: Any, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Converts what a function has returned or yielded to a dict of metrics; a single number is the search's metric.
+
+    If there are several metrics, `names`, a tuple or list has one number for each.
+    """
     if isinstance(output, dict):
         return output
+    if isinstance(output, (tuple, list)) and len(output) == len(names) > 1:
+        return dict(zip(names, output, strict=True))
     if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
         return {DEFAULT_METRIC: output}
     raise ValueError(

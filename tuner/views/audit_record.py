@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import FailFast, TypeAdapter, ValidationError
 
 from tuner.errors import RequestError
-from tuner.record.records import TrialRecord, sign_of
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import bytes_in
 from tuner.record.texts import counted
@@ -80,8 +80,8 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
     saved, winner, metric = read_audit(record.experiment.folder), record.best(), record.experiment.wanted.metric
     if saved is None or winner is None:
         return None
-    value, sign = winner[1].metrics[metric], sign_of(record.experiment.wanted.mode)
-    trials = [replace(t, beats=t.best is not None and sign * t.best < sign * value) for t in saved.trials]
+    value, sign, is_broken = winner[1].metrics[metric], record.experiment.wanted.sign, bool(record.broken())
+    trials = [replace(t, beats=t.best is not None and (is_broken or sign * (t.best - value) < 0)) for t in saved.trials]
     # Counts only trials that are still pruned and are not the winner, because an extended search may have changed both.
     pruned = {trial.id for trial in prunable(record)}
     done = {trial.trial: trial for trial in trials if trial.trial in pruned}.values()

@@ -10,23 +10,22 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
 
-ONE_VALUE = "each of the settings has the same value with every seed: the training ignores its seed"
+ONE_VALUE = "each of the settings has the same value with every seed: the training does not depend on it"
 
 
 def certainty(record: ExperimentRecord) -> str:
     """Returns one or two sentences on how sure the answer is; empty if the search runs or has no answer."""
     settings, done = record.confirmation
-    if record.state == "running" or record.refused or record.facts.get("foreign"):
+    if record.state == "running" or not record.best() or record.facts.get("foreign"):
         return ""
     if not record.experiment.confirm:
         return _best_two(record)
     if not done:
-        ended = sum(value is not None for each in settings for value in each.values)
-        planned = record.experiment.confirm * record.experiment.confirm_seeds
-        return f"Not confirmed: {ended} of at most {planned} trainings with other seeds have a value; --resume goes on."
-    best = settings[0]
-    if best.mean is None:
-        return "Not confirmed: no training with another seed has a finite value."
+        return _not_confirmed(record)
+    best = record.confirmation.winner
+    if best is None:
+        keeps = " that keeps the constraints" * bool(record.experiment.constraint)
+        return f"Not confirmed: no training with another seed has a finite value{keeps}."
     metric, seeds = record.experiment.wanted.metric, counted(len(best.values), "other seed")
     said = f"The setting of trial {best.trial} has the mean {metric} {formatted(best.mean)} over {seeds}"
     if best.low is not None and best.high is not None and best.best_probability is not None:
@@ -37,16 +36,28 @@ def certainty(record: ExperimentRecord) -> str:
     return f"{said}. {_luck(best, record)}{f' NOTE: {ONE_VALUE}.' if _ignores_seed(settings) else ''}"
 
 
+def _not_confirmed(record: ExperimentRecord) -> str:
+    e = record.experiment
+    planned = len(repeated(e, record.stats)) * e.confirm_seeds
+    if not planned:
+        return "Not confirmed: no trial keeps all constraints."
+    ended = sum(len(each.values) for each in record.confirmation.settings)
+    again = "a resume with a larger budget goes on" if record.out_of_time else "--resume goes on"
+    return f"Not confirmed: {ended} of {counted(planned, 'training')} with other seeds have ended; {again}."
+
+
 def confirmed_lines(record: ExperimentRecord) -> list[str]:
     """Returns the confirmed settings as the command prints them at the end of a search; empty without any."""
-    settings, lines = record.confirmation.settings, []
+    (settings, done), lines = record.confirmation, []
+    head = "confirmed" if done else "so far"
     for number, each in enumerate(settings):
-        known = [formatted(value) if value is not None else "none" for value in each.values]
-        said = f"trial {each.trial}: values {', '.join(known)}" if each.mean is None or each.low is None else (
-            f"trial {each.trial}: mean {formatted(each.mean)}, {formatted(each.low)} to {formatted(each.high)}, "
-            f"best with {100 * (each.best_probability or 0):.0f} %"
-        )  # fmt: skip
-        lines += [f"{'' if number else 'confirmed':12}{said}; {_luck(each, record).lower().rstrip('.')}"]
+        values = ", ".join("none" if value is None else formatted(value) for value in each.values)
+        said = f"values {values or 'none yet'}"
+        if each.mean is not None and each.low is not None:
+            said = f"mean {formatted(each.mean)}, 95 % interval {formatted(each.low)} to {formatted(each.high)}"
+            said += f", best with {100 * (each.best_probability or 0):.0f} %" * (len(settings) > 1)
+        luck = _luck(each, record).lower().rstrip(".")
+        lines += [f"{'' if number else head:12}trial {each.trial}: {said}; {luck}"]
     lines += [f"NOTE: {ONE_VALUE}"] if _ignores_seed(settings) else []
     return lines
 
@@ -56,15 +67,15 @@ def _luck(each: ConfirmedSetting, record: ExperimentRecord) -> str:
     found = f"The search found {formatted(each.single)}"
     if each.luck is None:
         return f"{found}."
-    if each.epochs < record.experiment.max_epochs and each.luck < 0:
-        return f"{found} after {each.epochs} of {record.experiment.max_epochs} epochs."
-    if each.luck <= 0:
-        return f"{found}, which was no luck."
-    return f"{found}: {formatted(each.luck)} of it was luck."
+    if each.luck > 0:
+        return f"{found}, which was {formatted(each.luck)} better by luck."
+    is_whole = all(trial.status == "completed" for trial in record.trials if trial.id == each.trial)
+    return f"{found}{', which was no luck' if is_whole else f' by epoch {each.epochs}, where it stopped the trial'}."
 
 
 def _ignores_seed(settings: tuple[ConfirmedSetting, ...]) -> bool:
-    return any(len(each.values) > 1 for each in settings) and all(len({*each.values}) <= 1 for each in settings)
+    values = [each.values for each in settings]
+    return any(len(own) > 1 for own in values) and all(len({*own}) <= 1 and None not in own for own in values)
 
 
 def _best_two(record: ExperimentRecord) -> str:

@@ -82,7 +82,7 @@ def confirm_command(record: ExperimentRecord) -> str:
 
 
 def num_audited(record: ExperimentRecord) -> int:
-    """Returns how many pruned trials an audit finishes: at most MOST_AUDITED; 0 without a best trial."""
+    """Returns how many pruned trials the offered audit trains, at most MOST_AUDITED; 0 if it can compare none."""
     return min(MOST_AUDITED, len(prunable(record))) if record.best() and not record.experiment.aim.several else 0
 
 

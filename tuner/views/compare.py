@@ -147,7 +147,8 @@ def _steps(record: ExperimentRecord) -> list[Step]:
     starts = sorted(trial.spans[0][0] for trial in record.trials if trial.spans)
     steps: list[Step] = []
     for found in thinned(record.stats.improvements, MOST_STEPS - 1):
-        passed = round(_seconds(record, starts, found.time), 3)
+        since = 0.0 if record.sessions else min([found.time, *starts[:1]])
+        passed = round(record.elapsed(found.time) - since, 3)
         if steps:  # if the clock was set back, the line must not run backwards
             passed = max(passed, steps[-1].seconds)
         trial = record.trials[found.trial_index].id
@@ -159,15 +160,6 @@ def _steps(record: ExperimentRecord) -> list[Step]:
     return steps
 
 
-def _seconds(record: ExperimentRecord, starts: list[float], time: float) -> float:
-    """Converts a unix time to seconds of the search, which leave out the time between sessions."""
-    if not record.sessions:
-        return max(0.0, time - (starts[0] if starts else 0.0))
-    place = bisect_right(record.sessions, time, key=lambda session: session.begun)
-    session = record.sessions[max(0, place - 1)]
-    return max(0.0, session.before_s + time - session.begun)
-
-
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
     """Returns at most `most` items, evenly spaced, the first and the last item included."""
     if len(items) <= most:
@@ -176,7 +168,7 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
-    """Collects the trials' best values, and their values at each epoch 1, 2, 4, ... that nine of ten trials reached."""
+    """Collects the trials' best values, and their values at the epochs 1, 2, 4, ... that nine of ten trials reached."""
     sign, found, last = sign_of(record.experiment.wanted.mode), {}, shared_epoch(record)
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last)]:
         values = enumerate(trial_values(record, choice))

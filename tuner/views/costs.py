@@ -17,6 +17,7 @@ QUARTERS = 4
 class CostRow(NamedTuple):
     """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
 
+    With pbt, which changes values while trials train, a trial counts for its last value.
     `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained.
     """
 

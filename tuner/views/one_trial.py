@@ -92,17 +92,18 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None, wanted: str = "") -> plot.Figure:
-    """Draws a small plot per metric: first the compared one, with the trial's cutoffs; resource usage last."""
-    names = sorted(_varied(trial, metric, wanted), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
+    """Draws a plot per varying metric, at most MOST_METRICS: `metric` with cutoffs first, `wanted` next, usage last."""
+    place = {wanted: 1, metric: 0}
+    names = sorted(_varied(trial, *place), key=lambda name: (place.get(name, 2), name.startswith(USAGE_PREFIXES)))
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
-    epochs = [report.epoch for report in reports]
-    marker = {"color": [plot.BEST_COLOR if epoch == best_epoch else plot.MAIN_COLOR for epoch in epochs], "size": 5}
     axes: dict[str, Any] = {}
     traces, texts = [], []
     for i, name in enumerate(shown):
         number = str(i + 1) if i else ""
         values = [(r.epoch, finite(r.metrics[name])) for r in reports if name in r.metrics]
+        colors = [plot.BEST_COLOR if epoch == best_epoch else plot.MAIN_COLOR for epoch, _ in values]
+        marker = {"color": colors, "size": 5}
         look = {"marker": marker, "name": plot.escaped(name, 40), "xaxis": f"x{number}", "yaxis": f"y{number}"}
         line = {"color": plot.MAIN_COLOR, "width": 1.5}
         traces.append(plot.points("lines+markers", values, line=line, **look))
@@ -122,7 +123,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None, wanted
 
 
 def _varied(trial: TrialRecord, *kept: str) -> list[str]:
-    """Returns the `kept` metrics, and those that differ between reports; of a trial with one report, all metrics."""
+    """Returns the `kept` metrics and those that differ between reports; with one report, all finite metrics."""
     first: dict[str, float] = {}
     varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:

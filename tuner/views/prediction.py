@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, StatisticsError, correlation
 
-from tuner.record.records import Decision, TrialRecord, finite
+from tuner.errors import printable
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.search_stats import RungKey
 from tuner.record.texts import counted
 from tuner.spec.metrics import Goal
 
@@ -54,34 +56,27 @@ class PredictionRow:
     at_end: Correlation
 
 
+@kept
 def prediction(record: ExperimentRecord) -> list[PredictionRow]:
     """Returns a row for each rung that a trial reached; none if the rungs compare the searched metric itself."""
     compared, wanted = record.experiment.compared, record.experiment.wanted
     if compared == wanted or record.refused:
         return []
-    pairs: dict[tuple[int | None, int | None, float], tuple[list[Pair], list[Pair]]] = {}
-    for trial in record.trials:
-        at_rungs = {(d.band, d.bracket, d.rung): d for d in trial.decisions if d.rung is not None}  # the last one there
-        for key, decision in at_rungs.items():
-            at_rung, at_end = pairs.setdefault(key, ([], []))
-            at_rung += _pair(decision, compared, wanted, _at(trial, decision.epoch, wanted))
-            best = trial.best_value(record.experiment.aim) if trial.status == "completed" else None
-            at_end += _pair(decision, compared, wanted, best)
-    order = sorted(pairs, key=lambda key: [-1 if part is None else part for part in key])
-    return [PredictionRow(key[2], key[1], key[0], *map(rank_correlation, pairs[key])) for key in order]
+    pairs: dict[RungKey, tuple[list[Pair], list[Pair]]] = {}
+    for trial, at_rungs in zip(record.trials, record.stats.at_rungs, strict=True):
+        best = trial.best_value(record.experiment.aim) if trial.status == "completed" else None
+        for key, at in at_rungs.items():
+            for some, value in zip(pairs.setdefault(key, ([], [])), (_at(trial, at.epoch, wanted), best), strict=True):
+                if at.value is not None and value is not None:
+                    some.append((compared.sign * at.value, wanted.sign * value))
+    keys = ((rung.band, rung.bracket, rung.rung) for rung in record.stats.rungs)
+    return [PredictionRow(key[2], key[1], key[0], *map(rank_correlation, pairs[key])) for key in keys]
 
 
 def _at(trial: TrialRecord, epoch: int, goal: Goal) -> float | None:
     place = bisect_left(trial.reports, epoch, key=lambda report: report.epoch)
     found = place < len(trial.reports) and trial.reports[place].epoch == epoch
     return finite(goal.value(trial.reports[place].metrics)) if found else None
-
-
-def _pair(decision: Decision, compared: Goal, wanted: Goal, value: float | None) -> Iterator[Pair]:
-    """Yields the decision's value and the searched `value`, both as losses; nothing if one of them is unknown."""
-    at_rung = finite(decision.compared_value)
-    if at_rung is not None and value is not None:
-        yield compared.sign * at_rung, wanted.sign * value
 
 
 def rank_correlation(pairs: Sequence[Pair]) -> Correlation:
@@ -112,7 +107,12 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def described(record: ExperimentRecord, most: int) -> str:
-    """Returns sentences about the first `most` rungs, each after a space; empty if `prediction` has no row."""
-    rows, wanted = prediction(record), record.experiment.wanted.metric
-    each = [f"at rung {row.rung:g}, {row.at_rung} there and {row.at_end} that completed" for row in rows[:most]]
-    return f" Rank correlation with {wanted[:40]} (95 % interval): {'; '.join(each)}." if each else ""
+    """Returns a sentence about the first `most` rungs with a known correlation; empty without one."""
+    rungs = []
+    for row in prediction(record):
+        where = f"{row.rung:g}" + (f" of bracket {row.bracket}" if row.bracket else "")
+        both = {"there": row.at_rung, "that completed": row.at_end}
+        known = " and ".join(f"{each} {which}" for which, each in both.items() if each.value is not None)
+        rungs += [f"at rung {where}, {known}"] if known else []
+    names = (printable(goal.metric)[:40] for goal in (record.experiment.compared, record.experiment.wanted))
+    return f"Rank correlation of {' with '.join(names)} (95 % interval): {'; '.join(rungs[:most])}." if rungs else ""

@@ -96,6 +96,9 @@ def _summary(record: ExperimentRecord) -> list[str]:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))
         started = f'; started <time datetime="{stamp}">{stamp}</time>'
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
+    goals = [f"{goal.metric} ({goal.mode})" for goal in e.aim.goals] if e.aim.several else []
+    known = {"started from": e.start_from, "guessed": e.prior, "metrics": goals, "constraints": e.constraint}
+    rules += "".join(f"; {how} {', '.join(names)}" for how, names in known.items() if names)
     lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
         found = f"trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
@@ -104,7 +107,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
         if broken := record.broken():
             lines.append(escaped(f"No trial keeps all constraints; this one breaks them least: {broken}."))
     elif not record.refused:
-        lines.append(escaped(f"No trial reported a finite {e.wanted.metric}."))
+        lines.append(escaped(f"No trial reported a finite {e.aim.named}."))
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials) and not e.aim.several:
         repeated = f"{reproduced(record)} of the {len(record.stats.stopped)} recorded prunes"
         lines.append(f"Check: with the search's own rules, a replay repeats {repeated}.")
@@ -187,7 +190,8 @@ def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = 
         body += "<tr>"
         for name in names:
             value = getattr(row, name)
-            text = setting(value) if name == "config" else formatted(value) if isinstance(value, float) else value
+            text = formatted(value) if isinstance(value, float) else value
+            text = setting(value) if isinstance(value, dict) else text
             look = "number" if isinstance(value, (int, float)) else "text" if name in ("config", "reason") else ""
             body += f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
         body += "</tr>"

@@ -43,16 +43,16 @@ def _rule_of(record: ExperimentRecord) -> str:
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
     scheduler, of = _rule_of(record), f"of {counted(len(record.searched), 'trial')}"
-    number, judged = record.stats.counts["pruned"], len(record.stats.stopped)
+    cut, judged = [trial for trial in record.searched if trial.status == "pruned"], len(record.stats.stopped)
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
-    if number:
-        broke = sum(t.status == "pruned" and t.reason.startswith(BREAKS) for t in record.trials)
+    if number := len(cut):
+        broke = sum(trial.reason.startswith(BREAKS) for trial in cut)
         causes = {f"by {scheduler}": judged, "because they broke a constraint": broke}
         causes["because the training diverged"] = number - judged - broke
         said = [f"{count} {why}" if count < number else why for why, count in causes.items() if count]
         return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}."
-    rungs, waiting = record.stats.rungs, sum(rung.waiting for rung in record.stats.rungs)
+    waiting = sum(rung.waiting for rung in record.stats.rungs)
     why = ": no trial was compared with another"
     if scheduler in ("fifo", "pbt"):
         why = f": {scheduler} prunes none"
@@ -60,16 +60,21 @@ def pruned(record: ExperimentRecord) -> str:
         why = ""
     elif waiting:
         why = f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
-    elif any(rung.cutoff_then is not None for rung in rungs):
-        why = ": none was worse than a cutoff"
+    elif _has_compared(record):
+        why = ": none was worse than a cutoff" if not record.experiment.aim.several else ": none had too bad a rank"
     return f"0 {of}{why}."
+
+
+def _has_compared(record: ExperimentRecord) -> bool:
+    if record.experiment.aim.several:  # then trials have ranks, and no cutoff
+        return any(decision.recorded for trial in record.trials for decision in trial.decisions)
+    return any(rung.cutoff_then is not None for rung in record.stats.rungs)
 
 
 def why_none(record: ExperimentRecord) -> tuple[str, str]:
     """Says why a search compared no trials, and which option helps; both are empty if it did or no reason is known."""
     e, stats, rules = record.experiment, record.stats, record.rules
-    compared = any(rung.cutoff_then is not None for rung in stats.rungs)
-    if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:
+    if _has_compared(record) or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:
         return "", ""
     if e.scheduler == "hyperband" and (text := _without_rungs(record)):
         return text, "--scheduler asha"

@@ -34,7 +34,7 @@ class FrontRow:
     point: int
     trial: str
     epoch: int
-    values: str
+    values: dict[str, float]
     config: dict[str, Any]
 
 
@@ -115,7 +115,7 @@ def front_rows(record: ExperimentRecord) -> list[FrontRow]:
     """Returns the Pareto front, its knee first; empty with one metric."""
     goals, rows = record.experiment.aim.goals, []
     for point, (trial, report) in enumerate(record.front() if record.experiment.aim.several else ()):
-        values = ", ".join(f"{goal.metric} {formatted(report.metrics[goal.metric])}" for goal in goals)
+        values = {goal.metric: report.metrics[goal.metric] for goal in goals}
         rows.append(FrontRow(point, trial.id, report.epoch, values, trial.config))
     return rows
 
@@ -155,7 +155,7 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
 
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
-    """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
+    """Returns one row for each rung that a trial reached, ordered by band, bracket and rung; `limit` rows at most."""
     rows, e, sign = [], record.experiment, -record.experiment.compared.sign
     for at in record.stats.rungs[:limit]:
         now = cutoff(at.scores, e.reduction_factor) if e.scheduler == "asha" else None

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from tuner.errors import RequestError
-from tuner.record.records import finite
+from tuner.record.records import ENDED, finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.own_length import of_length
@@ -15,14 +15,16 @@ from tuner.spec.spaces import is_path
 from tuner.views import commands
 from tuner.views.audit_record import result_of
 from tuner.views.certainty import certainty
+from tuner.views.prediction import described
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 MOST_CALLS = 200  # how many decisions, those with the smallest margins, are searched for close calls
+MOST_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
-OUT_OF_TIME = "out of time"  # the outcome of a search that its time budget ended
+OUT_OF_TIME = "out of time"  # the outcome of a search that a budget ended
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
 LONGEST = 1000  # maximum characters of a quoted reason or error
 
@@ -59,7 +61,7 @@ class Verdict:
     """The conclusions of a search.
 
     Attributes:
-        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed
+        outcome: running, finished, out of time (a budget ended it), interrupted, killed, refused, or failed
             (its first trials failed alike, or no trial has a usable result).
         ended: why the search ended, or how far it is.
         points: what is known: failed trials, warnings, what was pruned and saved, and so on.
@@ -95,6 +97,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
+        Point("prediction", described(record, MOST_RUNGS)),
         Point("how sure?", certainty(record)),
     ]
     known = [point for point in points if point.text]
@@ -117,7 +120,7 @@ def outcome_of(record: ExperimentRecord) -> str:
 
 def _ended(record: ExperimentRecord, outcome: str) -> str:
     counts, metric = record.stats.counts, record.experiment.wanted.metric
-    ended = sum(counts[status] for status in ("completed", "pruned", "failed"))
+    ended = sum(counts[status] for status in ENDED)
     asked = max(record.experiment.num_samples, len(record.trials))
     far = f"{ended} of {counted(asked, 'trial')} have ended."
     over = "ran out of time" if "time budget" in record.reason else "ran out of its budget"
@@ -125,8 +128,8 @@ def _ended(record: ExperimentRecord, outcome: str) -> str:
     if outcome == "refused":
         return f"The search was refused: {_sentence(record.reason)}"
     if outcome == "failed" and record.state != "failed":
-        why = "every trial failed" if record.trials and ended == counts["failed"] else f"no finite {metric}"
-        return f"The search ended without an answer: {why}."
+        why = "every trial failed" if ended and ended == counts["failed"] else f"no finite {metric}"
+        return f"The search ended without an answer: {_sentence('; '.join(filter(None, [why, record.reason])))}"
     all_of = "its trial" if len(record.trials) == 1 else f"all its {counted(len(record.trials), 'trial')}"
     texts = {
         "finished": f"The search is done: {all_of} ended.",
@@ -165,8 +168,9 @@ def _waiting(record: ExperimentRecord, outcome: str) -> str:
 
 def diverged(record: ExperimentRecord) -> bool:
     """Whether each trial that reported and did not fail ended with NaN or infinity; False without such trials."""
-    metric, judged = record.experiment.compared.metric, [t for t in record.trials if t.reports and t.status != "failed"]
-    return bool(judged) and all(finite(trial.last(metric)) is None for trial in judged)
+    e, judged = record.experiment, [t for t in record.trials if t.reports and t.status != "failed"]
+    goals = e.aim.goals if e.aim.several else [e.compared]
+    return bool(judged) and all(any(finite(trial.last(g.metric)) is None for g in goals) for trial in judged)
 
 
 def _values(record: ExperimentRecord) -> str:
@@ -176,13 +180,14 @@ def _values(record: ExperimentRecord) -> str:
         return ""
     which = f"the {len(judged)} trials" if len(judged) > 1 else "the trial"
     if diverged(record):
-        return _sentence(all_diverged(which, metric))
+        return _sentence(all_diverged(which, record.experiment.aim.named if record.experiment.aim.several else metric))
     silent = [t for t in judged if t.status == "completed" and not t.best(record.experiment.aim)]
     if silent and record.experiment.prune_by:
         named = {name for trial in silent for name in trial.reports[-1].metrics}
         return _sentence(without_metric(f"{len(silent)} of {counted(len(judged), 'trial')}", wanted.metric, named))
     value = finite(judged[0].reports[0].metrics.get(metric))
-    same = all(report.metrics.get(metric, value) == value for trial in judged for report in trial.reports)
+    each = () if record.experiment.aim.several else [report for trial in judged for report in trial.reports]
+    same = bool(each) and all(report.metrics.get(metric, value) == value for report in each)
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
 
 
@@ -200,7 +205,7 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
         if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
             calls.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
     calls.sort(key=lambda call: call.share)
-    if record.refused or not any(rung.stopped for rung in record.stats.rungs):
+    if record.refused or record.experiment.aim.several or not any(rung.stopped for rung in record.stats.rungs):
         return calls, ""
     if not any(spread > 0 for spread in spreads.values()):
         return calls, f"Unknown: no rung has {LEAST_SCORES} different results to compare."
@@ -238,12 +243,15 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
 
 def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool) -> list[Step]:
     e, other = record.experiment, "Search other values, for example smaller learning rates:"
+    more = f"Give it twice the {'time' if 'time budget' in record.reason else 'budget'}:"
     if record.facts.get("foreign") or outcome == "running":
         return []
     if outcome == "refused":
         return [Step("Correct what was wrong and start a new search:", commands.start_again(record))]
     if outcome == "failed":
         if not record.stats.failed:
+            if record.out_of_time and not diverged(record):
+                return [Step(more, commands.extend_command(record))]
             if e.prune_by and not diverged(record):
                 other = "Report the metric, or search by another one of the reports:"
             return [Step(other, commands.start_again(record))]
@@ -256,7 +264,7 @@ def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool
     has_diverged = diverged(record)
     steps = [
         (option, "Search with rules that prune here:", commands.start_again(record, option)),
-        (record.out_of_time, f"Give it twice the {'time' if 'time budget' in record.reason else 'budget'}:", extend),
+        (record.out_of_time, more, extend),
         (audit and not audited, "Find out whether good trials were pruned:", audit),
         (confirm, "Find out how much of the best values is luck:", confirm),
         (retrain, "Train the best setting again:", retrain),
@@ -274,8 +282,9 @@ def _sentence(text: str) -> str:
 def ending_lines(record: ExperimentRecord) -> list[str]:
     """Returns the verdict in a few lines, as the command prints it at the end of a search."""
     verdict = verdict_of(record)
-    starts = {} if record.confirmation.done else {"how sure?": "how sure    "}  # else `confirmed_lines` say it
-    starts |= {"pruned": "pruned      ", "saved": "saved       ", "warning": "NOTE: ", "values": "NOTE: "}
+    starts = {} if record.confirmation.winner else {"how sure?": "how sure    "}  # else `confirmed_lines` say it
+    starts |= {"pruned": "pruned      ", "saved": "saved       ", "prediction": "prediction  "}
+    starts |= {"warning": "NOTE: ", "values": "NOTE: "}
     lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
     next_steps = {"audit": commands.audit_command(record), "confirm": commands.confirm_command(record)}
     return lines + [f"{name:12}{command}" for name, command in next_steps.items() if command]

@@ -15,19 +15,19 @@ from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.record.events import RETURNED
-from tuner.record.records import TrialRecord, finite, kept
+from tuner.record.records import ENDED, TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules import rule_of
 from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import keeps_last
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 WITH_RUNGS = ("asha", "asha-promotion")
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
-ENDED = ("completed", "pruned", "failed")
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def _checked_rules(
 ) -> Experiment:
     """Returns the rules as an `Experiment`, which checks them as it does for a search."""
     if scheduler not in REPLAYED or own.aim.several:
-        more = ", with one metric only" if own.aim.several else ""
-        raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}{more}")
+        known = "searches with one metric" if own.aim.several else ", ".join(REPLAYED)
+        raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {known}")
     if not 1 <= grace_period <= own.max_epochs:
         raise RequestError(f"grace period {grace_period}: must be 1..{own.max_epochs}, the epochs per trial; change it")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
@@ -333,9 +333,9 @@ class _Simulation:
 
     def _learn(self, index: int) -> None:
         """If the rule did not know the trials' length, tells it the length of a trial that ended by itself."""
-        trial, unknown = self._trials[index], self._rules.max_epochs > self._recorded_most
-        if unknown and trial.reason == RETURNED and self._ended[index] is None:
-            self._settle(self._rule.learn_length(trial.last_epoch, self._paused.keys()))
+        trial, e = self._trials[index], self._record.experiment
+        if self._rules.max_epochs > self._recorded_most and trial.reason == RETURNED and self._ended[index] is None:
+            self._settle(self._rule.learn_length(trial.length(e.compared, e.wanted), self._paused.keys()))
 
     def _end(self, arrival: _Arrival, stopped: RuleDecision | None) -> None:
         """Ends a trial unless it has ended. If it ends at its last report, the rule counts it until `trial_ended`."""
@@ -372,14 +372,13 @@ class _Simulation:
         return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
 
     def _arrivals(self, index: int) -> list[_Arrival]:
-        trial, compared, wanted = self._trials[index], self._record.experiment.compared, self._record.experiment.wanted
-        arrivals: list[_Arrival] = []
+        trial, own, arrivals = self._trials[index], self._record.experiment, list[_Arrival]()
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
             # As in the search, the rule does not get an epoch that a trial repeats after a restart.
             if not arrivals or report.epoch > arrivals[-1].epoch:
-                value = finite(compared.value(report.metrics))
-                if compared.value(report.metrics) is None and finite(wanted.value(report.metrics)) is not None:
-                    value = arrivals[-1].value if arrivals else None  # as in the search, the last value still counts
+                keeps = bool(arrivals) and keeps_last(own.compared, own.wanted, report.metrics)
+                value = arrivals[-1].value if keeps else finite(own.compared.value(report.metrics))
+                value = None if own.aim.broken_by(report.metrics, at="start") else value  # it ended the trial
                 arrivals.append(_Arrival(report.order, index, report.epoch, value))
         if not arrivals:  # the trial failed before its first report, or has not reported yet
             return [_Arrival(trial.changed_at, index, 0, None, is_end=True)] if trial.status in ENDED else []

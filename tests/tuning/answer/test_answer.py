@@ -176,6 +176,7 @@ def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_
     harm(searched.folder / "ray/00001/checkpoint_000000")
     answer = searched.conclude()
     assert answer.trial == "00000" and answer.test and is_loadable(searched.best)
+    assert not (searched.best / "front").exists()
     assert (
         f"ray/00001/checkpoint_000000{words}" in caplog.text and ": the answer is the best of the other" in caplog.text
     )

@@ -56,6 +56,11 @@ def test_a_wrong_resume_is_refused(refused, saved, tmp_path, argv, message):
     assert message.replace("TMP", str(tmp_path)) in refused(*argv)
 
 
+def test_a_resume_may_replace_the_number_of_trials_by_a_budget(saved, capsys):
+    assert run.main(["--resume", "mine", "--dry-run", "--num-samples", "0", "--epoch-budget", "500"]) == 0
+    assert "settings    as many as the budget pays for, by random" in capsys.readouterr().out
+
+
 def test_brackets_are_not_extended(refused, saved):
     request = request_of("--space", "space.py", "--name", "other", "--scheduler", "hyperband", "--max-epochs", 4)
     shutil.copytree(saved, request.experiment.folder)

@@ -33,6 +33,13 @@ def test_the_plan_says_what_will_be_done(tmp_path):
     assert f"results     {tmp_path}/mine" in text and "W&B         disabled" in text
 
 
+@pytest.mark.parametrize(("scheduler", "compared"), [("asha", "train_loss (min)"), ("fifo", "no trials")])
+def test_the_plan_says_by_which_metric_the_scheduler_compares(tmp_path, scheduler, compared):
+    plan = console.plan(request_of(tmp_path, "--prune-by", "train_loss", "--scheduler", scheduler))
+    answer = "the answer and the searcher use loss (min)"
+    assert f"metrics     {scheduler} compares {compared}; {answer}" in plan
+
+
 def test_the_plan_of_a_budget_says_how_many_settings_it_pays_for(tmp_path):
     one = ["--max-concurrent-trials", "1"]
     plan = console.plan(request_of(tmp_path, "--epoch-budget", "108", "--time-budget", "1000s", *one))
@@ -42,7 +49,34 @@ def test_the_plan_of_a_budget_says_how_many_settings_it_pays_for(tmp_path):
     numbers = "40 if an epoch takes 1 s, 36 if an epoch takes 10 s, 3 if an epoch takes 1 min"
     assert f"budget      {each}: about {numbers} (an estimate)" in plan
     plan = console.plan(request_of(tmp_path, "--epoch-budget", "7"))
-    assert any(line.startswith("NOTE: --epoch-budget 7: a trial of 8 epochs takes 8 epochs, so none") for line in plan)
+    assert any(line.startswith("NOTE: --epoch-budget 7: too little for a trial of 8 epochs; raise") for line in plan)
+    plan = console.plan(request_of(tmp_path, "--epoch-budget", "1000", "--searcher", "grid"))
+    assert any("about 45 settings" in line for line in plan)  # the grid has no more
+    plan = console.plan(request_of(tmp_path, "--epoch-budget", "80", "--scheduler", "fifo"))
+    assert any("a setting trains at most 8 epochs: about 10 settings (an estimate)" in line for line in plan)
+
+
+def test_a_resume_says_that_its_budget_is_used_up_or_below_one_trial(tmp_path):
+    request, reported = request_of(tmp_path, "--time-budget", "60s"), {"event": "report", "metrics": {"loss": 1.0}}
+    begun = {"event": "trial_started", "trial": "00000", "config": {}, "node": "", "resources": {"CPU": 1.0}}
+    events = [{"event": "experiment_started", "time": 0.0}, {**begun, "time": 5.0}]
+    events += [{**reported, "trial": "00000", "epoch": epoch, "time": 10.0 * epoch} for epoch in (1, 2, 3)]
+    for history, note in (
+        (events, "--time-budget 60s: too little for a trial of 8 epochs, which takes 1 m 20 s"),
+        (
+            [*events, {"event": "experiment_finished", "state": "finished", "time": 60.0}],
+            "earlier sessions have used up",
+        ),
+    ):
+        lines = console.heading(replace(request, history=history))
+        assert any(line.startswith(f"NOTE: {note}") for line in lines), lines
+    assert any("is used up" in line for line in console.plan(replace(request, history=history)))
+
+
+@pytest.mark.parametrize(("searcher", "share"), [("random", "up to half of its random"), ("refine", "no other")])
+def test_the_plan_says_what_a_prior_does(tmp_path, searcher, share):
+    plan = console.plan(request_of(tmp_path, "--prior", "lr=0.01", "width=4", "--searcher", searcher))
+    assert f"known       --prior lr=0.01 width=4: 1 setting first; {searcher} draws {share} settings around it" in plan
 
 
 def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial(tmp_path):

@@ -30,7 +30,7 @@ def trial(number, status="RUNNING", epoch=1, loss=1.0, **config):
     )  # fmt: skip
 
 
-def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, reports=(), refused=False):
+def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, reports=(), refused=False, **times):
     """A progress line; `ended` and `running` have the epochs of such trials, and paused trials trained one."""
     tracker = Tracker(Experiment())
     for trial_id, value in reports:
@@ -47,7 +47,7 @@ def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, report
     stopper = SearchStopper()
     if refused:
         stopper.refuse(RequestError("it reports no loss"))
-    return progress.progress_line(Counter(statuses), tracker, Experiment(), num_settings, stopper)
+    return progress.progress_line(Counter(statuses), tracker, Experiment(), num_settings, stopper, **times)
 
 
 def test_the_progress_line_counts_trials_and_the_time_that_is_left():
@@ -59,6 +59,7 @@ def test_the_progress_line_counts_trials_and_the_time_that_is_left():
     text = line(counts, 6, took=32, ended=[3, 1], running=[2, 2])  # 4 s an epoch, 4 epochs are left
     assert text.endswith("32 s, about 16 s left")
     assert line({"running": 2}, 4, took=32, running=[2, 2]).endswith("| 32 s")  # unknown
+    assert line({"running": 2}, 4, took=32, before_s=100).endswith("| 32 s (all sessions: 2 m 12 s)")
 
 
 def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_not_interrupted(monkeypatch, capsys):
@@ -123,6 +124,16 @@ def test_the_wide_table_has_all_columns_and_a_pipe_gets_it_at_the_end_only(monke
     assert len(table_of(monkeypatch, capsys, 40, in_place=False)) == 1
     lines = table_of(monkeypatch, capsys, 40, in_place=False, done=True)
     assert "optimizer/momentum" in lines[1] and "accuracy" in lines[1] and lines[-1].startswith("3/10 done")
+
+
+def test_a_last_report_of_the_searched_metric_alone_leaves_the_compared_one_in_the_table():
+    experiment = Experiment(metric="accuracy", mode="max", prune_by="loss")
+    tracker, ended = Tracker(experiment), trial(0, "TERMINATED", 2)
+    for epoch, metrics in enumerate([{"loss": 0.25}, {"accuracy": 0.5}], 1):
+        tracker.hear({"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
+    ended.last_result = {"training_iteration": 2, "accuracy": 0.5}
+    shown = progress.ProgressTable(experiment, lambda: 1, tracker, SearchStopper(), lambda *_: "", {})
+    assert dict(zip(shown._header, shown._cells(ended), strict=True))["last_loss"] == "0.25"
 
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():

@@ -81,6 +81,14 @@ def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
     assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
 
 
+def test_a_trial_of_confirm_has_its_own_seed_beside_a_parameter_of_this_name(wandb, tmp_path):
+    again = "trial_suggested", ["00001"], {"config": {"seed": 3}, "confirms": "00000", "seed": 5}
+    started = "trial_started", ["00001"], {"config": {"seed": 3}, "resources": {}, "node": ""}
+    written(tmp_path, BEGUN, again, started, *list(trained("00001"))[1:], FINISHED)
+    assert main([str(tmp_path), "--mode", "offline"]) == 0
+    assert wandb.runs[0].options["config"] == {"seed": 3, "confirms": "00000", "confirms_seed": 5}
+
+
 @pytest.mark.parametrize(("more", "mirrored"), [([], {"00001"}), (["--all"], {"00000", "00001"})])
 def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, more, mirrored):
     written(tmp_path, BEGUN, *trained(), FINISHED, RESUMED, *trained("00001"), FINISHED)

@@ -109,7 +109,7 @@ def command(request, monkeypatch, place):
     monkeypatch.setattr(train, "trial_config", lambda record, _: {
         "space": record.experiment.space, "space_sha256": record.facts["space"]["sha256"]})  # fmt: skip
     monkeypatch.setattr(audit, "audit", lambda record, *_: find_space(record.experiment.space))
-    monkeypatch.setattr(audit, "lines", lambda _: [])
+    monkeypatch.setattr(audit, "lines", lambda _, **limited: [])
     return COMMANDS[request.param]
 
 

@@ -87,6 +87,27 @@ def test_conditional_parameters_are_guessed_too():
     assert np.mean([each["optimizer"]["name"] == "sgd" for each in settings]) > 0.5
 
 
+def test_a_choice_of_texts_and_of_tuples_is_guessed_too():
+    params = {**PARAMS, "blocks": tune.choice(["8", "16"]), "kernel": tune.choice([(1, 3), (3, 5)])}
+    space = Space(params=params, train=print, prior={"blocks": "16", "kernel": (3, 5)})
+    first = drive(built("random", prior=space.options.prior, space=space), 1)[0]
+    assert (first["blocks"], first["kernel"]) == ("16", (3, 5))
+
+
+@pytest.mark.parametrize("searcher", ["random", "forest", "refine", "grid", "optuna", "bohb"])
+def test_a_value_that_is_a_dictionary_is_guessed_whole(searcher):
+    layers = [{"depth": 1}, {"depth": 2, "width": 8}]
+    space = Space(params={**PARAMS, "layers": tune.choice(layers)}, train=print, prior={"layers": layers[1]})
+    settings = drive(built(searcher, prior=space.options.prior, space=space), 20)
+    assert settings[0]["layers"] == layers[1] and all(each["layers"] in layers for each in settings)
+
+
+def test_a_guess_cannot_replace_points_of_a_grid():
+    space = Space(params={**PARAMS, "seed": tune.grid_search([1, 2])}, train=print)
+    with pytest.raises(RequestError, match="--prior seed: tune.grid_search runs each of its values"):
+        built("random", prior=("seed=1",), space=space)
+
+
 def test_a_wrong_guess_is_refused_by_name():
     with pytest.raises(ValueError, match="prior: lr=7"):
         Space(params=PARAMS, train=print, prior={"lr": 7})

@@ -117,7 +117,7 @@ class Population(PopulationBasedTraining):
 
 
 def population_of(experiment: Experiment, space: Space) -> Population:
-    """Returns Ray's scheduler with the parameters that the space declares as mutable."""
+    """Returns Ray's scheduler for pbt, which changes the parameters that the space declares as mutable."""
     mutations = dict(space.mutations)
     for name, domain in space.mutations.items():
         if (kind := domains.kind(domain)) == "sample_from":

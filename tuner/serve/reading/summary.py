@@ -24,7 +24,7 @@ class Summary:
     """The summary of one experiment; times are unix seconds.
 
     `outcome` is the state, or refused if the request was wrong, failed if a finished search has only failed trials or
-    no finite value, out of time if the time budget ended it, or killed. `killed`: its process recorded no end.
+    no finite value, out of time if a budget ended it, or killed. `killed`: its process recorded no end.
     `length` is the maximum epochs of a trial: `max_epochs`, or fewer if the trials end earlier by themselves.
     `grace_period` and `brackets` describe the current rungs. `epochs` counts the epochs of all trials, and
     `repeated_epochs` the epochs trained again. `took_s` is the search's seconds without pauses between sessions.

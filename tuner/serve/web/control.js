@@ -16,7 +16,8 @@ const LABELS = { num_samples: "number of trials", cpus_per_trial: "CPUs per tria
 /** @type {Record<string, string>} What the default of an option means, if its value does not say it. */
 const MEANINGS = { name: "space and time", time_budget: "no limit", gpu_hours: "no limit", cpu_hours: "no limit",
   epoch_budget: "no limit", trial_timeout: "no limit",
-  max_concurrent_trials: "as many as fit", perturbation_interval: "the grace period" };
+  max_concurrent_trials: "as many as fit", perturbation_interval: "the grace period",
+  prune_by: "the metric" };
 /** Whether this user may change experiments, and may start searches. */
 export const session = { isSignedIn: false, mayStart: false };
 
@@ -193,7 +194,7 @@ async function control(action, body) {
   await act(at("control", HTMLFormElement), at("control-status"), action === "stop" ? "requesting the stop" : CHECKING, async () => {
     if (action === "resume" && experiment.loaded?.summary.state === "finished" && !Object.keys(body).length) {
       throw new Error(experiment.loaded.summary.outcome === "out of time"
-        ? "the search has used up its time budget: give a longer one"
+        ? "the search has used up its budget: give a larger one"
         : "the search has trained all its trials: give more trials or more epochs per trial");
     }
     await post(`${experiment.path}/${action}`, body);

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
 FRONT = "front"  # the folder in `best/` with the other points of the Pareto front
-# Field of best/config.json -> the field of Experiment with the same meaning, which checks the value.
+# Field of best/config.json -> the field of Experiment with the same meaning; Experiment checks the values.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
 OPTIONS["workers"] = "workers_per_trial"
 
@@ -126,9 +126,9 @@ def load_best(
     best = whole / "best" if (whole / "best").is_dir() else whole
     if point:
         number = len(list((best / FRONT).glob("*")))
-        if not 0 <= point <= number:
-            raise RequestError(f"point {point}: {best / FRONT} has {number}; give 0 (the knee, in best/) to {number}")
-        best = best / FRONT / f"{point:02d}"
+        if not (isinstance(point, int) and 0 <= point <= number):
+            raise RequestError(f"point {point!r}: {best / FRONT} has {number}; give 0 (the knee, in best/) to {number}")
+        best = point_in(best, point)
     if not (best / CONFIG).exists():
         raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
     config = load_config(best / CONFIG)
@@ -156,6 +156,11 @@ def load_best(
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
         return load_best(folder, space=space, trust=trust, point=point)
     return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
+
+
+def point_in(best: Path, point: int) -> Path:
+    """Returns the folder of a point of the Pareto front; its knee, point 0, is in `best/` itself."""
+    return best / FRONT / f"{point:02d}" if point else best
 
 
 def is_loadable(best: Path) -> bool:

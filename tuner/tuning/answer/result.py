@@ -29,7 +29,7 @@ from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
 from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, notes_on_metric, place
-from tuner.views.certainty import confirmed_lines
+from tuner.views.certainty import certainty, confirmed_lines
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
 from tuner.views.prediction import PredictionRow, prediction
@@ -133,12 +133,14 @@ class SearchResult:
     def _lines(self) -> list[str]:
         e = self._record.experiment
         totals = (f"{count} {status}" for status, count in self._record.stats.counts.items() if count)
-        lines = [f"best        none: no trial has a finite {e.wanted.metric}"]
+        lines = [f"best        none: no trial has a finite {e.aim.named}"]
         if self._record.best() and (best := self.best):
             lines = [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
             lines += [f"validation  {figures(best.metrics, e.wanted.metric)}"]
             lines += [f"test        {figures(best.test)}"] if best.test else []
-            lines += front_lines(self._record, best)
+            lines += [*front_lines(self._record, best), *confirmed_lines(self._record)]
+            sure = "" if self._record.confirmation.winner else certainty(self._record)
+            lines += [f"how sure    {sure}"] if sure else []
         return [f"{e.name}: {self.state}; {', '.join(totals) or 'no trial'}", *lines, f"folder      {self.folder}"]
 
 
@@ -182,9 +184,10 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         trial = next(trial for trial in record.trials if trial.id == best.trial)
         config = trial.config  # without constants
         if record.out_of_time and trial.status in ("paused", "interrupted"):
-            whole = f"{trial.last_epoch} of {counted(e.max_epochs, 'epoch')}"
+            whole = f"{trial.last_epoch} of {counted(record.rules.max_epochs, 'epoch')}"
             lines += [f"NOTE: the best trial has trained {whole}; a resume with a larger budget may continue it"]
-        lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(config)}"]
+        again = f" (the setting of trial {trial.confirms})" if trial.confirms else ""
+        lines += [f"best        trial {best.trial}{again}, epoch {best.epoch}: {setting(config)}"]
         lines += [
             f"{'validation' if splits else 'reported  '}  {figures(best.metrics, e.wanted.metric)}",
             *notes_on_metric(e),
@@ -203,7 +206,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     elif state == "interrupted":
         lines += ["no answer yet"]
     else:
-        lines += [f"no answer: no trial has a finite {e.wanted.metric}; see {e.folder}/trials.csv"]
+        lines += [f"no answer: no trial has a finite {e.aim.named}; see {e.folder}/trials.csv"]
     lines += [*ending_lines(record), f"folder      {place(e)}"]
     if best and is_loadable(e.folder / "best"):
         given = ", space=space" if is_in_main(e.space) and splits else ""
@@ -224,11 +227,11 @@ def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:
     """Returns a line for each other point of the Pareto front, and one if the best trial breaks a constraint."""
     lines = [f"NOTE: no trial keeps all constraints; this one breaks them least: {best.broken}"] if best.broken else []
     if record.experiment.aim.several:
-        names = " and ".join(goal.metric for goal in record.experiment.aim.goals)
-        rows = front_rows(record)
+        names, rows = record.experiment.aim.named, front_rows(record)
         lines += [f"front       {counted(len(rows), 'trial')}: in {names}, none is worse than another trial in all"]
         for row in rows[1:]:
-            lines += [f"  {row.point:<9} trial {row.trial}, epoch {row.epoch}: {row.values}; {setting(row.config)}"]
+            found = f"trial {row.trial}, epoch {row.epoch}: {setting(row.values)}; {setting(row.config)}"
+            lines += [f"  {row.point:<9} {found}"]
     return lines
 
 

@@ -18,7 +18,7 @@ from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.format import FIELD, FORMAT
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
@@ -28,7 +28,6 @@ from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
     CONFIG,
-    FRONT,
     METRICS,
     MODEL,
     OPTIONS,
@@ -38,9 +37,9 @@ from tuner.tuning.answer.best import (
     held_in,
     is_loadable,
     metrics_in,
+    point_in,
     readme,
 )
-from tuner.tuning.tracker import DONE
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -49,7 +48,8 @@ logger = logging.getLogger(__name__)
 # A spreadsheet runs a text as a formula if it starts with one of these characters, so trials.csv puts a `'` before such
 # a text, also in the header. `'` itself is among the characters, so a program can always remove one leading `'`.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
-JUDGED = ("mean", "low", "high", "best_probability", "luck")  # of a ConfirmedSetting, in the row of its `trial`
+# Columns of trials.csv -> the fields of a ConfirmedSetting, in the row of its `trial`.
+JUDGED = {f"confirmed_{name}": name for name in ("mean", "low", "high", "best_probability", "luck")}
 # If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
@@ -67,28 +67,38 @@ def conclude(
     winner = whole_winner(record)
     if winner is None:
         return None
-    trial, report, checkpoint = winner
-    best = folder / "best"
-    others = [(*each, _whole(folder, each[1])) for each in record.front() if each[0].id != trial.id]
+    best, trial, report = folder / "best", *winner[:2]
+    front = [each for each in record.front() if each[0].id != trial.id] if record.experiment.aim.several else []
+    others = [(*each, _whole(folder, each[1])) for each in front]
     with replacing_folder(best) as new:
         for point, each in enumerate([winner, *others]):
-            place = new / FRONT / f"{point:02d}" if point else new
+            place = point_in(new, point)
             place.mkdir(parents=True, exist_ok=True)
             _write(record, loaded_space, splits, (cpus, gpus), *each, place, point)
-    if (ended or splits is not None) and not is_loadable(best):
-        files = folder / "ray" / trial.id / FILES
-        if report.checkpoint:
-            what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
-            logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, _again(record, trial))
-        elif splits is None and not files.exists():
-            what = f"{files}, the files of the best trial {trial.id}, are gone"
-            logger.warning("NOTE: %s: best/ has none of them", what)
+    if ended or splits is not None:
+        for point, (its, at, _) in enumerate([winner, *others]):
+            _notice_without(record, its, at, point_in(best, point), is_function=splits is None)
     if splits is None:
         kept = {trial.id, *(other.id for other, *_ in others)}
         for trial_record in record.trials:
-            if trial_record.status in DONE and trial_record.id not in kept:
+            if trial_record.status in ENDED and trial_record.id not in kept:
                 thin(folder / "ray" / trial_record.id)
     return best_trial(record, trial, report)
+
+
+def _notice_without(
+    record: ExperimentRecord, trial: TrialRecord, report: Report, place: Path, *, is_function: bool
+) -> None:
+    """Warns if a trial of the answer has no model or checkpoint in its folder `place`, or if its files are gone."""
+    folder, files = record.experiment.folder, record.experiment.folder / "ray" / trial.id / FILES
+    name, whose = place.relative_to(folder), "the best trial" if place.name == "best" else "trial"
+    if is_loadable(place):
+        return
+    if report.checkpoint:
+        what = f"{folder / report.checkpoint}, the checkpoint of {whose} {trial.id}, is gone or damaged"
+        logger.warning("NOTE: %s: %s/ has its setting and metrics, but no model%s", what, name, _again(record, trial))
+    elif is_function and not files.exists():
+        logger.warning("NOTE: %s, the files of %s %s, are gone: %s/ has none of them", files, whose, trial.id, name)
 
 
 def _write(
@@ -248,13 +258,13 @@ def trials_csv(record: ExperimentRecord) -> str:
 
 
 def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
-    """Yields the names of the columns of trials.csv, then one row per trial; None where a trial has no value."""
+    """Yields the column names of trials.csv, then one row per trial; None where a trial has no value."""
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     costs = ["seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate"]
     head, saved = ["trial", "status", "epochs", *costs, "best_epoch", "rung", "reason", "error"], record.epochs_saved()
     confirmed = {each.trial: each for each in record.confirmation.settings}
-    more = ["confirms", "seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
+    more = ["confirms", "confirms_seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
     yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names), *more]
     for trial in record.trials:
         best, last = trial.best(record.experiment.aim), trial.reports[-1] if trial.reports else None
@@ -266,5 +276,5 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
             *(rung, trial.reason, error, *map(config.get, params)),
             *(report.metrics.get(name) if report else None for report in (best, last) for name in names),
             *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),
-            *(getattr(confirmed.get(trial.id), name, None) for name in more[2:]),
+            *(getattr(confirmed.get(trial.id), JUDGED[name], None) for name in more[2:]),
         ]

@@ -45,7 +45,7 @@ def check(request: Request) -> None:
         if request.splits is not None:
             _check_task(request)
         else:
-            _check_reporting(request.loaded_space.space.train, request.experiment.wanted.metric)
+            _check_reporting(request.loaded_space.space.train, request.experiment.compared.metric)
     except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]

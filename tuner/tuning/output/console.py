@@ -9,13 +9,14 @@ from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment, is_uri, milestones
+from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
+from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
 from tuner.spec.script import Script
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
-from tuner.tuning.budget import Budget, mean_epochs, too_long
+from tuner.tuning.budget import Budget, mean_epochs
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
@@ -55,18 +56,27 @@ def plan(request: Request) -> list[str]:
 
 def budgeted(request: Request) -> list[str]:
     """Returns a line on what the budget pays for; after a resume, with what an epoch has cost so far."""
-    e, r = request.experiment, request.resources or Resources(1, 1, 1)
+    e, r = request.experiment, request.resources
     if not e.budgets:
         return []
-    budget = Budget(e, r, request.history)
+    budget = budget_of(request)
     if request.history:
         return [f"budget      {budget.line().removeprefix('budget: ')}"]
-    workers = f" on {counted(r.concurrent, 'worker')}" if e.time_budget and request.resources else ""
-    each = f"{budget.name}{workers}; a setting trains {mean_epochs(e):.3g} epochs on average"
+    workers = f" on {counted(r.concurrent, 'worker')}" if r else ", for each worker"
+    some, most = counted(e.max_epochs, "epoch"), f"{mean_epochs(e):.3g} epochs on average"
+    trains = f"a setting trains {most if e.scheduler.startswith('asha') else f'at most {some}'}"
+    each = f"{budget.name}{workers * ('time_budget' in e.budgets)}; {trains}"
     if set(e.budgets) == {"epoch_budget"}:
         return [f"budget      {each}: about {counted(budget.num_settings(1.0), 'setting')} (an estimate)"]
     numbers = ", ".join(f"{budget.num_settings(s):,} if an epoch takes {text}" for s, text in EPOCHS)
     return [f"budget      {each}: about {numbers} (an estimate)"]
+
+
+def budget_of(request: Request) -> Budget:
+    """Returns a search's budget; if the cluster's resources are not known yet, that of one worker."""
+    e, space = request.experiment, request.loaded_space.space
+    cpus, gpus = (1.0 if each == AUTO else float(each) for each in (e.cpus_per_trial, e.gpus_per_trial))
+    return Budget(e, request.resources or Resources(cpus, gpus, 1), request.history, num_settings(e, space))
 
 
 def notes(request: Request) -> list[str]:
@@ -76,9 +86,14 @@ def notes(request: Request) -> list[str]:
     lines = [f"chosen      automatically: {request.facts['auto']}"] if is_new and "auto" in request.facts else []
     if is_new:
         lines += [f"known       {source['note']}" for source in request.past.get("sources", ())]
-    if e.prune_by:
-        compared = f"{e.scheduler} compares {e.prune_by} ({e.prune_mode})"
-        lines += [f"metrics     {compared}; the answer and the searcher use {e.wanted.metric} ({e.wanted.mode})"]
+    if is_new and e.prior:
+        share = "up to half of its random settings" if e.searcher in ("random", "forest") else "no other settings"
+        guess = " ".join(domains.words(e.guess))
+        lines += [f"known       --prior {guess}: 1 setting first; {e.searcher} draws {share} around it"]
+    if e.compared != e.wanted:
+        compared = "no trials" if e.scheduler == "fifo" else f"{e.prune_by} ({e.prune_mode})"
+        answer = f"the answer and the searcher use {e.wanted.metric} ({e.wanted.mode})"
+        lines += [f"metrics     {e.scheduler} compares {compared}; {answer}"]
     if e.aim.several:
         goals = ", ".join(f"{goal.metric} ({goal.mode})" for goal in e.aim.goals)
         lines += [f"metrics     {goals}; the answer is their Pareto front, and best/ has its knee"]
@@ -91,8 +106,12 @@ def notes(request: Request) -> list[str]:
         alone = "; with one device, as here, it equals --strategy single" if few else ""
         faster = "--strategy ddp with one worker per GPU is faster"
         texts += [f"--strategy dp copies the model to each GPU for each batch; {faster}{alone}"]
-    if 0 < e.epoch_budget < e.max_epochs and space.task:  # other budgets need the time of an epoch
-        texts += [too_long(e, (0, 0), 0.0)]
+    if e.budgets:
+        budget = budget_of(request)
+        texts += filter(None, [budget.too_long()])
+        if name := budget.spent():
+            over = f"earlier sessions have used up {budget.named(name)}, so no trial continues"
+            texts += [f"{over}; give a larger {option(name)}"]
     if e.strategy in ("model", "pipeline") and few:
         texts += [f"--strategy {e.strategy} has only one device here, so its stages run on it one after another"]
     if e.scheduler == "asha-promotion" and not saves_checkpoints(space):
@@ -100,6 +119,9 @@ def notes(request: Request) -> list[str]:
             "the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
             "stops trials by the rule of asha"
         ]
+    if space.task and 0 < e.epoch_budget < 2 * (needed := e.confirm * e.confirm_seeds * e.max_epochs):
+        half = f"half of it is too little for the {needed} epochs of --confirm"
+        texts += [f"--epoch-budget {e.epoch_budget}: {half}; give {2 * needed} or more, or confirm fewer settings"]
     if e.confirm and space.train and not space.seeded:
         texts += [f"--confirm {e.confirm}: {NO_SEED}"]
     if e.scheduler in ("hyperband", "bohb") and isinstance(space.train, Script) and e.max_epochs == MOST_REPORTS:
@@ -151,6 +173,7 @@ def heading(request: Request) -> list[str]:
 
 def confirming(e: Experiment) -> str:
     most = f"at most {e.confirm * e.confirm_seeds * e.max_epochs} more epochs"
+    most += ", for which up to half of the budget is kept back" * bool(e.budgets)
     return f"the best {counted(e.confirm, 'setting')} again, each with {e.confirm_seeds} other seeds ({most})"
 
 

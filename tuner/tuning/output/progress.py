@@ -23,12 +23,14 @@ from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
+from tuner.record.records import ENDED
 from tuner.record.texts import duration, flat, formatted
 from tuner.spec import parameters
+from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.tuning.budget import Budget
-from tuner.tuning.tracker import DONE, ENDINGS, Tracker
+from tuner.tuning.tracker import ENDINGS, Tracker
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # maximum rows while the search runs; lines of a terminal that the table leaves free
@@ -87,7 +89,7 @@ class ProgressTable(CLIReporter):
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
         tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
         tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
-        if budget:
+        if budget and not budget.too_long():  # else the heading has said it
             budget.on_notice = tracker.on_notice
         if not self._is_live:
             tracker.on_end = self._say_end
@@ -110,7 +112,8 @@ class ProgressTable(CLIReporter):
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
         common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
-        line = progress_line(statuses, *common, self._budget.left_s if self._budget else None)
+        times = (self._budget.left_s, self._budget.before_s) if self._budget else ()
+        line = progress_line(statuses, *common, *times)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         budget = self._budget.line() if self._budget and not done else ""
         texts = list(filter(None, [*more, self._waiting(num_pending, num_running), budget, line]))
@@ -139,8 +142,9 @@ class ProgressTable(CLIReporter):
         return columns_of(self._header, rows), more
 
     def _cells(self, trial: Trial) -> list[str]:
-        params, report, known = flat(trial.config), trial.last_result or {}, self._tracker.trials.get(trial.trial_id)
-        best = known.best if known else None
+        params, known = flat(trial.config), self._tracker.trials.get(trial.trial_id)
+        best, last = (known.best, known.value) if known else (None, None)
+        report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
         values = [report.get("training_iteration"), best, report.get(self._experiment.wanted.metric)]
         values += [*map(params.get, self._params), *map(report.get, self._others)]
         return list(map(cell, [trial.trial_id, *self._statuses([trial]), *values]))
@@ -150,7 +154,7 @@ class ProgressTable(CLIReporter):
         for trial in trials:
             known = self._tracker.trials.get(trial.trial_id)
             if trial.is_finished():
-                ended = known and known.status in (*DONE, "suggested", "paused")
+                ended = known and known.status in (*ENDED, "suggested", "paused")
                 yield known.shown_status if known and ended else "interrupted"
             else:
                 yield trial.status.lower()
@@ -228,11 +232,13 @@ def progress_line(
     stopper: SearchStopper,
     is_over: bool = False,
     left_s: float | None = None,
+    before_s: float = 0.0,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
-    The best value and the counts are of all sessions, the time of this session. A refused search shows no best value.
-    `left_s` is what is left of the time budget; None without one.
+    The best value and the counts cover all sessions. After a resume, `3 m 0 s (all sessions: 1 h 2 m)` has the time of
+    this session and that of all. A refused search shows no best value.
+    `left_s` is what is left of the time budget, None without one; earlier sessions took `before_s` seconds.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
@@ -245,7 +251,8 @@ def progress_line(
     left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
     best = None if stopper.error else tracker.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
-    return " | ".join(part for part in (counts, found, duration(now - tracker.began) + left) if part)
+    took = duration(own := now - tracker.began) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
+    return " | ".join(part for part in (counts, found, took + left) if part)
 
 
 def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
@@ -277,6 +284,8 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     if trial.shown_status == "diverged":
         return f"trial {trial_id} diverged after epoch {trial.epoch}: {trial.reason.partition(' at epoch ')[0]}"
     value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
+    if trial.reason.startswith(BREAKS):
+        value = f": {trial.reason.partition(': ')[2]}"
     return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
 
 

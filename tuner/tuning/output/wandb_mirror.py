@@ -109,9 +109,9 @@ class Mirror:
     def handle(self, event: Event) -> None:
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
-            self._configs[trial] = event["config"] | self._configs.get(trial, {})
+            self._configs[trial] = self._configs.get(trial, {}) | event["config"]  # the latest, after a copy by pbt
         elif kind == "trial_suggested" and "confirms" in event:
-            self._configs[trial] = {"confirms": event["confirms"], "seed": event["seed"]}
+            self._configs[trial] = {"confirms": event["confirms"], "confirms_seed": event["seed"]}
         elif kind == "report":
             self._run(trial).log(event["metrics"], step=event["epoch"])
         elif kind == "decision" and event["action"] != "continue" and trial in self._runs:

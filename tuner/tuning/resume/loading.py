@@ -115,7 +115,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
     if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in changed.items() if n not in EXTENDABLE]:
         raise _other_search(before, f"{'; '.join(refused)}; leave these out, or")
     for name, (was, now) in changed.items():
-        if name in ("num_samples", "max_epochs") and now < was:
+        if name in ("num_samples", "max_epochs") and 0 < now < was:  # 0 trials are as many as a budget pays for
             given = f"--resume {before.name}: {option(name)} {now}"
             raise RequestError(f"{given} is below the previous {was}; give a larger number, or leave it out")
         if name == "max_epochs" and (why := fixed_epochs(after.scheduler, was)):

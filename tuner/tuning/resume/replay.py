@@ -103,7 +103,8 @@ class Replay(ReplayController):
         trials += f" ({'; '.join(notes)})" if notes else ""
         trials += f", {num[Trial.PAUSED]} paused" if num[Trial.PAUSED] else ""
         num_left = max(0, self._proposals.total_samples - len(self.trials))
-        say(f"resumed: {trials}, {num['done']} done, {num_left} still to come")
+        to_come = f", {num_left} still to come" if self._experiment.num_samples else ""  # else a budget decides
+        say(f"resumed: {trials}, {num['done']} done{to_come}")
 
     # Ray's interface, which the scheduler calls
 
@@ -175,7 +176,7 @@ class Replay(ReplayController):
         if trial.status == Trial.PAUSED and event.get("budget") is True:
             (self._scheduler.finish if event["action"] == "continue" else self._scheduler.hold)(self, trial)
         elif trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._scheduler.repeat_idle(self, trial)  # if the rule made this decision when nothing was left to run
+            self._scheduler.repeat_idle(self, trial)  # the rule may have decided when only waiting trials were left
 
     def _on_length_learned(self, number: int, event: Event) -> None:
         self._scheduler.learn_length(self, event["trial"], event["epochs"])
@@ -207,7 +208,7 @@ class Replay(ReplayController):
     def _end(self, trial: Trial) -> None:
         end = self._scheduler.ends.get(trial.trial_id)
         if end and end.status == "completed" and trial.last_result.get(EPOCH) is not None:
-            self._completed[trial.trial_id] = trial.last_result[EPOCH]
+            self._completed[trial.trial_id] = self._scheduler.trained(trial.trial_id, trial.last_result[EPOCH])
         self.stop_trial(trial)
 
     def _start_session(self, number: int, max_epochs: int, sha256: str) -> int:

@@ -35,12 +35,13 @@ def code_of(
     experiment.json records. Raises a RequestError if the code must not run, or if no file is at either path.
 
     Args:
-        folder: the experiment's folder or its `best/`.
+        folder: the experiment's folder, its `best/`, or a folder in `best/front/`.
         files: names of files in the folder: first the one that names the space, then its copy, if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user gives `--space` now; a resume later refuses any space but the recorded one.
     """
     experiment = folder.resolve()
+    experiment = experiment.parents[1] if experiment.parts[-3:-1] == ("best", "front") else experiment
     experiment = experiment.parent if experiment.name == "best" else experiment
     named_by, willing = folder / files[0], trusted or named_now
     if not trusted:

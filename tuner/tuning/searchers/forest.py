@@ -22,9 +22,9 @@ from tuner.tuning.searchers.past import Past, PastModel, Standing
 from tuner.tuning.searchers.sampling import SeededSearcher, Setting
 from tuner.tuning.searchers.trees import Forest, Matrix, drawn, features, normal_scores, promising, row_of
 
-# Measured on recorded curves with asha-promotion, see benchmarks/README.md.
-NUM_RANDOM = 10  # trials that must report before the first forest is trained
-RANDOM_SHARE = 1 / 3  # share of random settings after that: a forest alone repeats what is good after few epochs
+# Chosen in simulations with asha-promotion, mostly on surrogate curves; see benchmarks/README.md.
+NUM_RANDOM = 10  # trials that must have reported or failed before the first forest is trained
+RANDOM_SHARE = 1 / 3  # share of random settings later, because a forest alone repeats what is good after few epochs
 PAST_TRIALS = 10  # a past search is asked for as many settings as if it had this many trials among the own ones
 MOST_TRIALS = 1000  # maximum number of trials that a forest learns from: half are the best, the others the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
@@ -43,7 +43,7 @@ class ForestSearcher(SeededSearcher):
         self._domains = dict(domains.leaves(space.encoded))
         self._features: dict[str, Matrix] = {}  # trial -> its setting as numbers
         self._values: dict[str, Standing] = {}  # trial -> how it ranks among the trials, the smallest first
-        self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
+        self._epochs: dict[str, int] = {}  # trial -> the highest epoch that it reported, at least 1
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
         self._flat: dict[str, Setting] = {}  # trial -> its setting, if there are constraints or several metrics
@@ -102,7 +102,7 @@ class ForestSearcher(SeededSearcher):
         return super()._use(trial_id, flat)
 
     def _learnt(self, stream: np.random.Generator) -> Forest:
-        """Returns a forest that learns the ranks of the trials' values."""
+        """Returns a forest that learns the trials' ranks, since a diverged value would outweigh all other values."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
         best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]

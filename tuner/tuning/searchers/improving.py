@@ -22,7 +22,8 @@ from tuner.tuning.searchers.trees import LARGEST, NUM_CANDIDATES, TREES, Forest,
 
 Floats = npt.NDArray[np.float64]
 AUGMENTED = 0.05  # share of the sum in the augmented Chebyshev norm, as in ParEGO
-MAY_BREAK = 0.3  # a setting may break a constraint with this probability at most, if there is such a setting
+MAY_BREAK = 0.2  # a setting may break a constraint with this probability at most, if there is such a setting
+SPREAD = 0.2  # of a metric's polynomial; with all of its spread, half of the trials went where nothing was known
 NEAR, PARENTS, CHANGED = 0.5, 8, 0.3  # share of candidates near the best trials, their number, share of changed values
 SCALED, MOST = 0.75, 2.0  # the quantile of the trials that counts as 1, and the most that a worse trial counts as
 RIDGES = (0.01, 0.1, 1.0, 10.0)  # among which the error on left-out trials chooses the polynomial's penalty
@@ -33,10 +34,13 @@ class Surrogate:
     """Predicts a value of settings: a polynomial of second degree, and a forest for what it leaves unexplained.
 
     The polynomial learns smooth trends, such as that of time over size, from few trials; the forest learns the rest.
-    Sample k of a prediction is a draw of the polynomial's coefficients from their posterior, plus tree k.
+    Sample k of a prediction is a draw of the polynomial's coefficients from their posterior, plus tree k. The draws
+    differ from the posterior's mean by `spread` times as much.
     """
 
-    def __init__(self, known: Matrix, values: Floats, weights: Sequence[int], stream: np.random.Generator) -> None:
+    def __init__(
+        self, known: Matrix, values: Floats, weights: Sequence[int], stream: np.random.Generator, spread: float
+    ) -> None:
         root = np.sqrt(np.array(weights) / np.mean(weights))[:, None]
         self._centre = float(np.average(values, weights=weights))
         basis = _basis(known) * root
@@ -52,7 +56,7 @@ class Surrogate:
             fits.append((float((left_out**2).mean()), inverse, coefficients))
         error, inverse, coefficients = min(fits, key=lambda fit: fit[0])
         noise = stream.standard_normal((TREES, len(squares))) @ inverse
-        self._drawn = coefficients + math.sqrt(error) * noise
+        self._drawn = coefficients + spread * math.sqrt(error) * noise
         rest = (values - self._centre - _basis(known) @ coefficients).round(6)  # else rounding would decide on splits
         self._forest = Forest(known, list(rest), int(stream.integers(2**31)), weights)
 
@@ -77,13 +81,14 @@ class Improving:
     ) -> None:
         """`losses` has shape (trials, metrics), and `excesses` (trials, constraints), in which NaN is unknown."""
         self._losses = scaled(losses)
-        self._metrics = [Surrogate(known, column, weights, stream) for column in self._losses.T]
+        self._metrics = [Surrogate(known, column, weights, stream, SPREAD) for column in self._losses.T]
         self._limits = []
         for column in excesses.T:
             told = ~np.isnan(column)
             if told.any():
                 part = column[told].clip(-LARGEST, LARGEST)
-                self._limits.append(Surrogate(known[told], part / (1 + np.abs(part)), [1] * int(told.sum()), stream))
+                bent, once = part / (1 + np.abs(part)), [1] * len(part)
+                self._limits.append(Surrogate(known[told], bent, once, stream, 1.0))
         self._keeps = np.maximum(excesses, 0).sum(axis=1) <= 0  # NaN, which is unknown, is not
         rows = zip(self._keeps, self._losses, strict=True)
         self.order = best_first([Point(0.0 if keeps else 1.0, tuple(row)) for keeps, row in rows])

@@ -35,8 +35,8 @@ class LibrarySearcher(SeededSearcher):
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         super().__init__(experiment, space, first_num_samples, past)
-        # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10
-        # samples, all settings would be random.
+        # By default, HyperOpt tries 20 random settings and Optuna 10 before they use their models. In a search with 10
+        # samples, all settings would then be random.
         num_random = max(3, min(10, first_num_samples // 3))
         first, self._points = self._points + self._from_past(past, num_random), []
         if experiment.searcher == "hyperopt":

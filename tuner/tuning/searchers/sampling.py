@@ -21,6 +21,7 @@ from tuner.record.records import finite
 from tuner.spec import domains, parameters
 from tuner.spec.domains import nested
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import keeps_last
 from tuner.spec.space import Space
 from tuner.tuning.searchers.past import Past
 from tuner.tuning.searchers.prior import Prior
@@ -57,7 +58,7 @@ def first_settings(experiment: Experiment, space: Space, past: Past | None = Non
             raise RequestError(f"--point {error}") from None
     settings += [guess] if guess else []
     drawn = (variants(space.encoded, experiment.seed, number, 6)[0] for number in itertools.count())
-    return [dict(domains.leaves(each)) | setting for setting, each in zip(settings, drawn, strict=False)]
+    return [domains.flattened(space.encoded, each) | setting for setting, each in zip(settings, drawn, strict=False)]
 
 
 def prior_of(experiment: Experiment, space: Space) -> Prior:
@@ -69,9 +70,13 @@ def prior_of(experiment: Experiment, space: Space) -> Prior:
             f"--prior: does not work with tune.sample_from ({computed[0]}); leave it out, or use --point"
         )
     try:
-        return Prior(parameters.place(space.declared, experiment.guess), leaves)
+        guess = parameters.place(space.declared, experiment.guess)
     except ValueError as error:
         raise RequestError(f"--prior {error}") from None
+    if gridded := [name for name in guess if domains.is_grid(leaves[name])]:
+        name = gridded[0]
+        raise RequestError(f"--prior {name}: tune.grid_search runs each of its values; leave {name} out of the prior")
+    return Prior(guess, leaves)
 
 
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
@@ -112,6 +117,8 @@ class SeededSearcher:
         if trial_id in self._completed:
             return
         self._judge(trial_id, result)
+        if self._is_blank(result):
+            return
         known = self._known(result)
         if known or finite(plain(self._last.get(trial_id, {}).get(self._metric))) is None:
             self._last[trial_id] = known or result
@@ -130,8 +137,9 @@ class SeededSearcher:
         reports = [] if error else [report for report in (result, last) if report]
         for report in reversed(reports):
             self._judge(trial_id, report)
-        # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
-        # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
+        reports = [report for report in reports if not self._is_blank(report)]
+        # For a failed trial, the searcher gets the worst value (infinity as a loss). With an error or NaN instead,
+        # TPE proposed 9 of 10 later settings in the failing region; with infinity, 1 of 7 (measured with hyperopt 0.3).
         reports = reports or [{"training_iteration": 0}]
         known = next(filter(None, map(self._known, reports)), None)
         if known is None:
@@ -162,6 +170,11 @@ class SeededSearcher:
         """Learns from a trial's end; `result` is None if no report had the metric though the training went well."""
         if result is not None:
             self._learn(trial_id, result)
+
+    def _is_blank(self, result: Setting) -> bool:
+        """Whether a report has the metric alone, and it is not finite; this says nothing about the training."""
+        is_alone = keeps_last(self._compared, self._aim.goals[0], result)
+        return is_alone and finite(plain(result[self._metric])) is None
 
     def _known(self, result: Setting) -> Setting | None:
         """Returns a report with a finite or infinitely bad metric; None if it has none but is compared by another."""
@@ -197,10 +210,10 @@ class RandomSearcher(SeededSearcher):
     def _next(self, trial_id: str) -> Setting:
         sample, point = divmod(self.num_proposed, self._per_sample)
         if self._prior:
-            flat = dict(domains.leaves(variants(self._space.encoded, self._seed, sample)[point]))
-            return self._use(
-                trial_id, self._prior.moved(trial_id, flat, np.random.default_rng([self._seed, sample, 10]))
-            )
+            drawn = variants(self._space.encoded, self._seed, sample)[point]
+            flat = domains.flattened(self._space.encoded, drawn)
+            stream = np.random.default_rng([self._seed, sample, 10])
+            return self._use(trial_id, self._prior.moved(trial_id, flat, stream))
         # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
         drawn = variants(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
@@ -248,7 +261,8 @@ class RefineSearcher(SeededSearcher):
     def _next(self, trial_id: str) -> Setting:
         flat = next(self._neighbours, None) if self._neighbours else None  # None: all neighbours have been tried
         if flat is None:
-            flat = dict(domains.leaves(variants(self._space.encoded, self._seed, self.num_proposed)[0]))
+            drawn = variants(self._space.encoded, self._seed, self.num_proposed)[0]
+            flat = domains.flattened(self._space.encoded, drawn)
         return self._use(trial_id, flat)
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:

@@ -17,16 +17,16 @@ Columns = Mapping[str, Sequence[Any]]  # flattened, encoded parameter -> its val
 
 TREES, LEAF, FEATURES = 32, 2, 0.8
 NUM_CANDIDATES = 500  # random settings among which a tree chooses
-LARGEST = 1e30  # maximum of a feature: scikit-learn refuses what is infinite as a 32-bit float
+LARGEST = 1e30  # maximum of a feature, because scikit-learn refuses a value that overflows a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
 class Forest:
     """Extremely randomised trees (Geurts et al., "Extremely randomized trees", Machine Learning 2006) on bootstraps.
 
-    A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. Tree k equals tree
-    k of scikit-learn's ExtraTreesRegressor with the same seed. `known` has shape (trials, features). The trees predict
-    `scores`, and each trial counts as often as in `weights`; both have shape (trials,).
+    A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. With all weights 1,
+    tree k is tree k of scikit-learn's unweighted ExtraTreesRegressor (bootstrap=True, same seed). `known` has shape
+    (trials, features). The trees predict `scores`; `weights` says how often a trial counts. Both have shape (trials,).
     """
 
     def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int]) -> None:
@@ -71,8 +71,8 @@ def row_of(leaves: dict[str, Any], columns: Columns, number: int) -> dict[str, A
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
     """Returns settings as numbers, of shape (settings, features); `leaves` has the encoded parameters' domains.
 
-    A range gives one feature from 0 to 1, a log range on a log scale. A choice of numbers gives one feature, the rank
-    of the number; any other choice gives one feature per value.
+    A range gives one feature from 0 to 1, a log range on a log scale. A choice of numbers gives the number's rank, also
+    from 0 to 1; any other choice gives one feature per value. A normal distribution gives the value itself.
     """
     parts = []
     for name, domain in leaves.items():

@@ -129,7 +129,8 @@ def _described(record: ExperimentRecord) -> str:
     if winner:
         trial, report = winner
         value, name = f"{report.metrics[metric]:.5g}", plot.tick(trial.id, 40)
-        lines.append(f"Best {plot.tick(metric, 40)}: {value}, of trial {name} at epoch {report.epoch}.")
+        whose = "The knee's" if record.experiment.aim.several else "Best"
+        lines.append(f"{whose} {plot.tick(metric, 40)}: {value}, of trial {name} at epoch {report.epoch}.")
     stopped = [rung for rung in stats.rungs if rung.stopped]
     if 0 < len(stopped) <= MOST_RUNGS_IN_TEXT:
         each = "; ".join(f"{rung.stopped} of {rung.reached} at {_rung_name(rung)}" for rung in stopped)
@@ -224,7 +225,7 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
 
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:
-    """Draws each curve (of an even sample of many) solid up to where the rules end it, and dotted after that."""
+    """Draws each curve (or an even sample of many curves) solid up to where the rules end it, and dotted after that."""
     metric, step = record.experiment.compared.metric, max(1, len(record.trials) // MOST_CUT)
     pairs = list(zip(record.searched, outcome.fates, strict=True))
     pairs = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]

@@ -6,8 +6,9 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from tuner.record.records import Decision, TrialRecord, finite, kept
+from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
+from tuner.record.search_stats import AtRung
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
@@ -40,33 +41,26 @@ class Rung(NamedTuple):
 
 def rungs_of(record: ExperimentRecord) -> list[Rung]:
     """Collects values and cutoffs at rungs where not all trials wait, at most MOST_RUNGS, by bracket and rung."""
-    decisions: dict[tuple[int, float], list[tuple[TrialRecord, float, Decision]]] = defaultdict(list)
-    for trial in record.trials:
-        for key, (time, decision) in _last_decisions(trial).items():
-            decisions[key].append((trial, time, decision))
-    keys = sorted(key for key, some in decisions.items() if any(d.action != "pause" for *_, d in some))
-    return [_rung(*key, decisions[key]) for key in keys[:: math.ceil(len(keys) / MOST_RUNGS) or 1]]
+    reached: dict[tuple[int, float], list[tuple[TrialRecord, AtRung]]] = defaultdict(list)
+    for trial, at_rungs in zip(record.trials, record.stats.at_rungs, strict=True):
+        for (_, bracket, rung), at in at_rungs.items():
+            reached[bracket or 0, rung].append((trial, at))
+    keys = sorted(key for key, some in reached.items() if any(at.action != "pause" for _, at in some))
+    return [_rung(*key, reached[key]) for key in keys[:: math.ceil(len(keys) / MOST_RUNGS) or 1]]
 
 
-def _rung(bracket: int, epoch: float, decisions: list[tuple[TrialRecord, float, Decision]]) -> Rung:
-    done = [each for each in decisions if each[2].action != "pause"]
+def _rung(bracket: int, epoch: float, reached: list[tuple[TrialRecord, AtRung]]) -> Rung:
+    done = [each for each in reached if each[1].action != "pause"]
     trials: dict[str, list[tuple[float, TrialRecord]]] = {name: [] for name in OUTCOMES}
-    for trial, _, decision in done:
-        if (value := finite(decision.compared_value)) is not None:
-            trials["pruned" if decision.action == "stop" else "continued"].append((value, trial))
-    cutoffs = [(time, cutoff) for _, time, d in done if (cutoff := finite(d.cutoff)) is not None]
+    for trial, at in done:
+        if at.value is not None:
+            trials["pruned" if at.action == "stop" else "continued"].append((at.value, trial))
+    known = ((at.time, finite(at.cutoff)) for _, at in done)
+    cutoffs = [(time, cutoff) for time, cutoff in known if time is not None and cutoff is not None]
     # An even sample, with the first and the last by time; sorting all of 10,000 cutoffs would take 40 ms.
     every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
     thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
-    return Rung(bracket, epoch, trials, thinned, len(decisions) - len(done))
-
-
-@kept
-def _last_decisions(trial: TrialRecord) -> dict[tuple[int, float], tuple[float, Decision]]:
-    """Returns (bracket, rung) -> (time of the report, last decision there); this decision may be a promotion."""
-    times = {report.epoch: report.time for report in trial.reports if trial.decisions}
-    known = (d for d in trial.decisions if d.epoch in times)
-    return {(d.bracket or 0, d.rung): (times[d.epoch], d) for d in known if d.rung is not None}
+    return Rung(bracket, epoch, trials, thinned, len(reached) - len(done))
 
 
 def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
@@ -94,7 +88,7 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
     return plot.figure(
         [*traces, cutoffs, *over_time],
-        _described(rungs, goal.metric) + described(record, MOST_NAMED),
+        f"{_described(rungs, goal.metric)} {described(record, MOST_NAMED)}".strip(),
         clip=(goal.metric, within),
         xaxis=plot.titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
         xaxis2=plot.titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),

@@ -65,7 +65,8 @@ def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
     winner = record.best()
     best = winner[0].id if winner else ""
     looks = plot.GROUPS | {"best": (f"best: trial {plot.escaped(best, 40)}", plot.BEST_COLOR, 1.0)}
-    longest = max(span.end for span in spans)
+    longest, first = max(span.end for span in spans), record.stats.worker_spans[-MOST_SPANS:][0][0]
+    ran_s = record.elapsed(first + longest) - record.elapsed(first)
     unit, per = unit_of(longest)
     traces = []
     for status, (name, color, opacity) in looks.items():
@@ -80,16 +81,17 @@ def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
         })  # fmt: skip
     width = max(4, min(18, 260 // len(lanes)))
     return plot.figure(
-        traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", best),
+        traces, _described(spans, len(lanes), f"{longest / per:.3g} {unit}", ran_s, best),
         barmode="overlay", legend=plot.LEGEND,
         xaxis=plot.titled(f"{unit} since the first run shown started"), height=120 + (width + 10) * max(3, len(lanes)),
         yaxis={"categoryorder": "array", "categoryarray": lanes[::-1]},
     )  # fmt: skip
 
 
-def _described(spans: list[Span], rows: int, took: str, best: str) -> str:
-    used, whole = sum(span.end - span.start for span in spans), max(span.end for span in spans)
-    share = f", busy {100 * used / (whole * rows):.0f} % of the time" if whole > 0 else ""
+def _described(spans: list[Span], rows: int, took: str, ran_s: float, best: str) -> str:
+    used = sum(span.end - span.start for span in spans)
+    of = "time" if round(ran_s) == round(max(span.end for span in spans)) else "sessions' time"
+    share = f", busy {100 * used / (ran_s * rows):.0f} % of the {of}" if ran_s > 0 else ""
     last = "The last " if len(spans) == MOST_SPANS else ""
     number = counted(len({span.trial.id for span in spans}), "trial")
     winner = f" The best trial is {plot.tick(best, 40)}." if best else ""

@@ -14,7 +14,7 @@ BEST, LAST = "best", "last"
 PATTERN = "^(best|last|[1-9][0-9]{0,8})?$"  # what a choice must look like, for the service
 ABOUT = (
     "which value of each trial to compare: best, last, or an epoch's number; empty = the last epoch that nine of ten "
-    "trials reached if trials were pruned, else best"
+    "trials reached if trials were pruned by this metric, else best"
 )
 MISSING = 10  # the default epoch is the last epoch that all but 1 in MISSING trials have reached
 MOST_EPOCHS = 12  # maximum number of rungs' epochs that are offered
@@ -30,8 +30,11 @@ def offered(record: ExperimentRecord) -> list[str]:
 
 @kept
 def default(record: ExperimentRecord) -> str:
-    """Returns the choice if a request names none: `shared_epoch` if trials were pruned, else the best value."""
-    if record.experiment.prune_by or not record.stats.counts["pruned"]:  # reports may lack the metric
+    """Returns the choice for a request that names none: `shared_epoch` if trials were pruned, else the best value.
+
+    With --prune-by, it is the best value, because reports may lack the metric.
+    """
+    if record.experiment.compared != record.experiment.wanted or not record.stats.counts["pruned"]:
         return BEST
     return str(shared_epoch(record) or BEST)
 
@@ -59,7 +62,7 @@ def values_of(record: ExperimentRecord, choice: str) -> list[float | None]:
 
 
 def value_of(trial: TrialRecord, aim: Aim, choice: str) -> float | None:
-    """Returns the chosen value; None if it is missing or not finite. If an epoch has no report, the next one counts."""
+    """Returns the chosen value; None if missing or not finite. If an epoch has no report, the next report counts."""
     metric = aim.goals[0].metric
     if choice == BEST:
         best: float | None = trial.best_value(aim)
