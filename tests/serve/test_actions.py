@@ -190,7 +190,7 @@ def meanwhile_audited(service, monkeypatch, act):
     """What `act` returns while `python -m tuner.audit` trains."""
     returned = []
     monkeypatch.setattr(audit, "code_of", lambda *_, **__: ("quadratic", []))
-    monkeypatch.setattr(audit, "lines", lambda result: [])
+    monkeypatch.setattr(audit, "lines", lambda *_, **__: [])
     monkeypatch.setattr(audit, "audit", lambda *_: returned.append(act()))
     assert audit.main(["demo", "--results", str(service.results)]) == 0
     return returned[0]

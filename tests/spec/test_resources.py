@@ -40,7 +40,7 @@ def test_as_many_trials_as_fit_or_were_asked_for_and_no_fraction_spans_two_gpus(
 def test_a_budget_of_gpu_hours_needs_trials_with_a_gpu():
     assert resources(gpu_hours=1.5).gpus == 1
     for others in ({"gpus": 0}, {"max_concurrent_trials": 2, "address": "auto"}):
-        with pytest.raises(RequestError, match=r"--gpu-hours 1.5: a trial uses no GPU here"):
+        with pytest.raises(RequestError, match=r"--gpu-hours 1.5: a trial uses no GPU here.*\(and with --resume, --g"):
             resources({"CPU": 8}, gpu_hours=1.5, **others)
 
 

@@ -5,6 +5,7 @@ from killing import cut
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 
+from tuner.record.events import RETURNED
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.spec.experiment import Experiment
@@ -108,6 +109,12 @@ def test_a_larger_budget_goes_on_with_the_paused_trials(search, capsys):
     assert reported & (before - ended) and not reported & ended
 
 
+@pytest.mark.parametrize("choices", [{"epoch_budget": 50, "confirm": 2, "confirm_seeds": 2}, {"epoch_budget": 21}])
+def test_a_search_ends_if_no_setting_is_left_and_its_budget_lets_all_promoted_trials_wait(search, choices):
+    _, events = search(num_samples=8, seed=0 if "confirm" in choices else 1, **choices)
+    assert events[-1]["out_of_time"] and sum(event["event"] == "report" for event in events) < choices["epoch_budget"]
+
+
 class Ending(Worker):
     """A worker whose function returns after 5 epochs."""
 
@@ -205,10 +212,11 @@ def test_a_time_budget_finishes_the_best_trial_that_it_can_while_it_can(monkeypa
     clock.paused("poor", [0.9, 0.8])
     everything = ["slow", "good", "poor"]
     assert clock.budget.plan(everything, []) == ("", True)
+    assert clock.budget.plan(everything, [], none_left=True) == ("slow", False)
     clock.now = 1000 + 600 - 91  # 92 s with the slack for a new trial's first epoch and then 7 epochs of `slow`
     assert clock.budget.plan(everything, [])[0] == "slow"
     clock.now = 1000 + 600 - 75
-    assert clock.budget.plan(everything, []) == ("good", False)
+    assert clock.budget.plan(everything, []) == ("good", False) and "too little" not in clock.budget.line()
     clock.budget.finishing.add("good")
     assert clock.budget.plan(everything, ["good"]) == ("poor", False)
     clock.now = 1000 + 600 - 20  # nothing can be finished, but a new trial can train its first epoch
@@ -241,8 +249,37 @@ def test_a_dear_start_is_not_taken_for_a_dear_epoch(monkeypatch):
     clock.event("trial_started", "0")
     clock.report("0", 2, 0.0, after=21.0)
     clock.report("0", 3, 0.0, after=1.0)
+    assert clock.budget.rest("0").seconds == pytest.approx(47)  # it has started
+    clock.now += 0.5
+    assert clock.budget.rest("0").seconds == pytest.approx(46.5)
+    clock.event("decision", "0", action="pause")
     assert clock.budget.rest("0").seconds == pytest.approx(20 + 47)
     assert clock.budget.rest("1").seconds == pytest.approx(20 + 49)
+
+
+def test_no_setting_takes_what_the_best_trial_needs_to_its_end(monkeypatch):
+    clock = Clock(monkeypatch, cpu_hours=2 * 100 / 3600, max_epochs=22)
+    for trial in ("best", "other"):
+        clock.event("trial_started", trial)
+        clock.report(trial, 1, 0.5, after=3.0)
+        clock.report(trial, 2, 0.5, after=1.0)
+        clock.event("decision", trial, action="pause")
+    clock.event("trial_started", "failed")
+    clock.event("trial_failed", "failed", after=92 - 24.5)  # 24.5 s are left
+    assert clock.budget.plan(["best", "other"], []) == ("best", False)
+    clock.budget.finishing.add("best")
+    clock.event("trial_started", "best")
+    clock.report("best", 3, 0.4, after=3.0)
+    assert clock.budget.plan(["other"], ["best"]) == ("", False)
+    assert clock.budget.line().endswith("the best trials train to their last epoch: best")
+
+
+def test_the_default_of_max_epochs_of_a_script_says_nothing_of_its_length(monkeypatch):
+    clock = Clock(monkeypatch, time_budget="600s", epoch_budget=100, max_epochs=1000)
+    clock.paused("a", [0.5, 0.4])
+    assert not clock.budget.too_long() and clock.budget.line().endswith("; an epoch takes 10 s")
+    clock.event("trial_ended", "a", status="completed", reason=RETURNED)
+    assert "all of a trial's 20 s; about" in clock.budget.line()
 
 
 def test_the_trials_to_finish_are_ordered_by_what_the_rungs_compare(monkeypatch):

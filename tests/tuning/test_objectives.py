@@ -16,6 +16,7 @@ from tuner.record import checkpoints
 from tuner.record.reading import read
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord, load
+from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 from tuner.tuning.output.progress import end_line
 from tuner.tuning.resume.trust import code_of
@@ -206,6 +207,15 @@ def test_the_front_of_many_checkpoints_has_also_the_last_trials_and_none_that_is
     assert [(trial.id, report.epoch) for trial, report in record.front()] == [("00009", 2)]
 
 
+def test_the_front_of_many_trials_whose_checkpoints_are_gone_is_found_after_a_few_looks(monkeypatch):
+    reports = [Report(1, {"accuracy": -number, "size": number}, f"c{number}", number) for number in range(100)]
+    trials = tuple(TrialRecord(f"{report.epoch:05}{report.checkpoint}", {}, reports=(report,)) for report in reports)
+    stats, made = SearchStats(Experiment(**TWO), trials, False, False), []
+    monkeypatch.setattr(stats, "_pareto", lambda answers: made.append(1) or SearchStats._pareto(stats, answers))
+    assert stats.front(set()) == [] and len(made) < 30
+    assert [report for _, report in stats.front({"c98", "c97"})] == [reports[97]]
+
+
 @pytest.mark.parametrize(
     ("action", "text"), [("continue", "0 of 2 trials: none had too bad a rank."), ("stop", "1 of 2 ")]
 )
@@ -255,6 +265,9 @@ def test_a_report_without_one_of_the_metrics_is_refused_by_its_name(tmp_path):
     search = Search(tmp_path / "j", max_epochs=4, scheduler="asha", **TWO)
     search.report("00000", 1, accuracy=0.1, sise=2)
     assert str(search.stopper.error).startswith("--metric size: trial 00000 reports no 'size' at epoch 1; it reports a")
+    short = Search(tmp_path / "k", max_epochs=4, scheduler="asha", metric=("e", "size"), mode=("max", "min"))
+    short.report("00000", 1, e=0.1)
+    assert str(short.stopper.error).startswith("--metric size: ")
 
 
 def test_without_a_trial_that_keeps_the_constraints_the_answer_is_marked(here, capsys):

@@ -64,6 +64,14 @@ def test_the_best_value_is_of_a_trial_that_keeps_the_constraints_and_a_name_that
     ]  # fmt: skip
 
 
+def test_a_metric_of_a_constraint_may_come_only_at_the_end():
+    last = report("00000", 3, 0.4) | {"metrics": {"loss": 0.4, "size": 9}}
+    tracker = tracked(report("00000", 1, 0.5), report("00000", 2, 0.3), constraint=("size <= 10",))
+    assert tracker.best() is None
+    tracker.hear(last)
+    assert tracker.best() == (0.3, "00000")
+
+
 def test_a_trial_diverges_with_any_of_its_metrics():
     tracker = tracked(
         report("00000", 1, 0.5) | {"metrics": {"loss": 0.5, "size": float("nan")}}, *ended("00000", "pruned"),

@@ -1,5 +1,6 @@
 """The rungs compare one metric, while the searcher learns and the answer is chosen by another that comes rarely."""
 
+import dataclasses
 import math
 import random
 
@@ -79,8 +80,9 @@ def test_the_searched_metric_may_come_alone_after_the_last_epoch_and_belongs_to_
     assert {status for status, _ in by_hand.ends().values()} == {"completed"}
 
 
-def test_a_report_of_the_searched_metric_alone_adds_no_epoch_to_the_length_of_the_trials(tmp_path):
-    search = Search(tmp_path / "journal.jsonl", max_epochs=100, grace_period=1, scheduler="asha", **TWO)
+@pytest.mark.parametrize("most", [5, 100])
+def test_a_report_of_the_searched_metric_alone_adds_no_epoch_to_the_length_of_the_trials(tmp_path, most):
+    search = Search(tmp_path / "journal.jsonl", max_epochs=most, grace_period=1, scheduler="asha", **TWO)
     for trial_id, losses in {"00000": [1.0, 1.0, 1.0, 1.0], "00001": [0.5, 0.5, 0.5, 2.0]}.items():
         for epoch, loss in enumerate(losses, 1):
             assert search.report(trial_id, epoch, loss=loss) == CONTINUE  # at epoch 4, all epochs have been trained
@@ -235,8 +237,8 @@ def test_a_last_report_of_nan_alone_is_no_divergence_and_is_named():
     tracker.hear({"event": "trial_ended", "trial": "00000", "status": "completed", "reason": ""})
     assert tracker.trials["00000"].value == 0.5
     assert texts == [
-        "trial 00000 completed without a finite 'accuracy', which an answer needs; it was reported, but not as a "
-        "finite number"
+        "trial 00000 completed without a finite 'accuracy', which an answer needs; report it as a finite number, at "
+        "the latest in a trial's last report"
     ]
 
 
@@ -250,6 +252,21 @@ def test_a_task_computes_its_final_metrics_in_the_last_report_and_on_the_test_pa
     assert training.evaluate(splits.test).keys() == {"loss", "accuracy"}
     always = Training(tiny.space.task, splits, spec)  # with the metric in every report
     assert [always.run_epoch()["loss"] for _ in range(2)] == [first["loss"], last["loss"]]
+
+
+def test_a_task_reports_numbers_of_the_model_alone():
+    own = {
+        "weights": lambda model: sum(each.numel() for each in model.parameters()),
+        "mode": lambda model: model.training,
+    }
+    task = dataclasses.replace(tiny.space.task, model_metrics=own)
+    splits, spec = splits_of(task, "", 0), TrialSpec({"width": 4, "lr": 0.01, "batch_size": 16}, seed=0, max_epochs=2)
+    training = Training(task, splits, spec)
+    weights, report = sum(each.numel() for each in training.model.parameters()), training.run_epoch()
+    assert (report["weights"], report["mode"]) == (weights, 0) and list(report)[0] == "loss"
+    assert training.evaluate(splits.test)["weights"] == weights and training.final_metrics() == {}
+    with pytest.raises(ValueError, match="metrics and model_metrics both have 'accuracy'"):
+        dataclasses.replace(task, model_metrics={"accuracy": own["weights"]})
 
 
 def test_a_task_is_searched_by_a_final_metric(here):
@@ -293,5 +310,5 @@ def test_a_search_whose_trials_never_report_the_searched_metric_gives_up(here, c
     result = tuner.search(functions.silent, scheduler="fifo", **QUICK)
     out = capsys.readouterr().out
     assert result.exit_code == 1 and result.state == "failed" and len(result.trials) < 9
-    assert "NOTE: trial 00000 completed without a finite 'acc', which an answer needs; report it at the latest" in out
+    assert "NOTE: trial 00000 completed without a finite 'acc', which an answer needs; report it as a finite" in out
     assert "the search was stopped: 3 trials completed without a finite 'acc'" in out and "failed alike" not in out

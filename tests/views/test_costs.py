@@ -52,6 +52,13 @@ def test_only_trials_that_the_rule_paused_count_as_pruned():
         assert record(other, trial(1, {}, 3, "pruned"), out_of_time=True).epochs_saved() == {"00001": 5}
 
 
+def test_a_report_of_the_searched_metric_alone_is_no_epoch_that_pruning_did_not_save():
+    cut = trial(0, {}, 2, "pruned")
+    one = record(replace(cut, reports=(*cut.reports, Report(3, {"accuracy": 0.5}, None, 3, 3))))
+    two = replace(one.experiment, metric="accuracy", mode="max", prune_by="loss")
+    assert replace(one, experiment=two).epochs_saved() == {"00000": 6}
+
+
 def test_many_numbers_are_put_into_quarters_and_nested_parameters_have_their_own_trials():
     trials = [trial(n, {"lr": 0.5**n, **({"opt": {"beta": n}} if n < 2 else {})}, 1) for n in range(20)]
     rows = cost_rows(record(*trials))

@@ -134,8 +134,8 @@ class ExperimentRecord:
 
     def epochs_saved(self) -> dict[str, int]:
         """Estimates how many epochs pruning saved: for each trial of `cut_short`, those up to `whole_length`."""
-        length, _, _ = self.whole_length()
-        return {trial.id: max(0, length - trial.last_epoch) for trial in self.cut_short}
+        (length, *_), goals = self.whole_length(), (self.experiment.compared, self.experiment.wanted)
+        return {trial.id: max(0, length - trial.length(*goals)) for trial in self.cut_short}
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:

@@ -24,6 +24,7 @@ Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
 Answer = tuple[TrialRecord, Report]
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
+MOST_FRONTS = 20  # after this many fronts of which a checkpoint is gone, all checkpoints are looked up
 MANY = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
 
@@ -193,12 +194,14 @@ class SearchStats:
         Without a trial that keeps all constraints, it has only the trial that breaks them least.
         """
         best = {trial.id: trial.best_saved(self._aim, None) for trial in ([] if self._refused else self.trials)}
-        while True:  # looks up only checkpoints of the front on disk
+        for _ in range(MOST_FRONTS):  # looks up only checkpoints of the front on disk
             front = self._pareto([(trial, report) for trial in self.trials if (report := best.get(trial.id))])
             gone = [trial for trial, report in front if saved is not None and report.checkpoint not in saved]
             if not gone:
                 return front
             best |= {trial.id: trial.best_saved(self._aim, saved) for trial in gone}
+        answers = ((trial, trial.best_saved(self._aim, saved)) for trial in self.trials)
+        return self._pareto([(trial, report) for trial, report in answers if report])
 
     def whole_front(self) -> list[Answer]:
         """Returns the Pareto front of all reports, as `front` does."""

@@ -127,7 +127,7 @@ class Options:
     """Start from what is known: a past experiment (name, folder or latest), a best/config.json, or a table of settings
     (.csv). The best settings run first; forest, hyperopt, optuna, nsga2 and bohb also learn from all trials."""
     prior: tuple[str, ...] = ()
-    """Guess of good values, name=value ...: it runs first, and random and forest draw up to half of their random
+    """Guess of good values, name=value ... It runs after the points; random and forest draw up to half of their random
     settings around it, as long as these win."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (with mode or prune mode min: at or below): metric=value."""

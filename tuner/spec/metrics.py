@@ -102,7 +102,7 @@ def one_value(trials: str, metric: str, value: float) -> str:
 
 
 def without_metric(trials: str, metric: str, known: Collection[str]) -> str:
-    """Returns a warning that these trials completed without a finite value; `known` has the reported metrics."""
-    hint = nearest(metric, known) or "; report it at the latest in a trial's last report"
-    hint = "; it was reported, but not as a finite number" if metric in known else hint
-    return f"{trials} completed without a finite {metric!r}, which an answer needs{hint}"
+    """Returns a warning that these trials completed without a finite value; `known` has the metrics of any trials."""
+    hint = "" if metric in known else nearest(metric, known)
+    needs = "which an answer needs" + (hint or "; report it as a finite number, at the latest in a trial's last report")
+    return f"{trials} completed without a finite {metric!r}, {needs}"

@@ -72,8 +72,9 @@ def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> R
     else:
         gpus = min(1.0 if experiment.strategy == "single" else 2.0, most_gpus)
     if experiment.gpu_hours and not gpus:
-        never = "a trial uses no GPU here, so this never ends the search; give --cpu-hours or --time-budget"
-        raise RequestError(f"--gpu-hours {experiment.gpu_hours:g}: {never}")
+        never = "a trial uses no GPU here, so this never ends the search"
+        other = "give --cpu-hours or --time-budget (and with --resume, --gpu-hours 0)"
+        raise RequestError(f"--gpu-hours {experiment.gpu_hours:g}: {never}; {other}")
     trial = Resources(cpus, gpus, experiment.max_concurrent_trials, workers, ddp)
     if experiment.address and experiment.max_concurrent_trials:
         return trial

@@ -51,8 +51,8 @@ class Space:
         prune_mode: "min" or "max": which values of `prune_by` are better.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
-        prior: parameter -> a guess of a good value. The guess runs first, and random and forest draw a share of their
-            random settings around it.
+        prior: parameter -> a guess of a good value. The guess runs after the points, and random and forest draw a
+            share of their random settings around it.
         stop: metric -> value. A trial ends when a metric is at or above its value. If `mode` is "min", the searched
             metric must be at or below its value; likewise `prune_by`, if `prune_mode` is "min".
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
@@ -174,7 +174,7 @@ class Space:
 
     def reported(self) -> set[str] | None:
         """The metrics of every report of a task; None for `train`, whose metrics are known only when a trial runs."""
-        return {"loss", "train_loss", *self.task.metrics} if self.task else None
+        return {"loss", "train_loss", *self.task.metrics, *self.task.model_metrics} if self.task else None
 
 
 def defines(train: type, method: str) -> bool:

@@ -107,7 +107,11 @@ def _functions(space: Space) -> list[Any]:
     if space.task is None:
         return [space.train]
     values = [getattr(space.task, field.name) for field in fields(space.task)]
-    return [each for each in [*values, *space.task.all_metrics.values()] if callable(each)]
+    return [
+        each
+        for each in [*values, *space.task.all_metrics.values(), *space.task.model_metrics.values()]
+        if callable(each)
+    ]
 
 
 def _sources(space: Space) -> set[str]:

@@ -82,6 +82,7 @@ class Training:
         self.training_loss = self.strategy.measure(minimized)
         measures = {"loss": loss, **{name: as_measure(metric) for name, metric in task.all_metrics.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
+        self.names = {*self.measures, *task.model_metrics}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
@@ -98,7 +99,7 @@ class Training:
         started = time.perf_counter()
         train_loss = self.train_epoch()
         trained = time.perf_counter()
-        names = self.measures if self.epoch >= self.spec.max_epochs else self.measures.keys() - self.task.final_metrics
+        names = self.names if self.epoch >= self.spec.max_epochs else self.names - self.task.final_metrics.keys()
         report = self.evaluate_examples(self.validation_examples, names)
         return report | {
             "train_loss": train_loss,
@@ -172,7 +173,7 @@ class Training:
     def evaluate(self, part: DataSplit) -> dict[str, float]:
         """Returns `loss` and all of the task's metrics as means over the examples of `part`."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
-            return self.evaluate_examples(examples, self.measures)
+            return self.evaluate_examples(examples, self.names)
 
     def final_metrics(self) -> dict[str, float]:
         """Returns the task's final metrics on the validation part, for a trial that completes before its last epoch."""
@@ -185,7 +186,7 @@ class Training:
 
     @torch.inference_mode()
     def evaluate_examples(self, examples: Examples, names: Collection[str]) -> dict[str, float]:
-        """Returns the named measures, in the order of the task, as means over the examples."""
+        """Returns the named measures, in the order of the task, as means over the examples; then those of the model."""
         measures = {name: measure for name, measure in self.measures.items() if name in names}
         self.evaluated.eval()
         totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
@@ -194,7 +195,8 @@ class Training:
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
             totals += self.evaluate_fit(partial(self.sums, list(measures.values()), inputs, targets), len(targets))
         means = self.strategy.total(totals) / len(examples)
-        return dict(zip(measures, means.tolist(), strict=True))
+        of_model = {name: float(each(self.model)) for name, each in self.task.model_metrics.items() if name in names}
+        return dict(zip(measures, means.tolist(), strict=True)) | of_model
 
     def sums(self, measures: list[Measure], inputs: Tensor, targets: Tensor, size: int) -> Tensor:
         """The sum of each measure over the examples, computed `size` examples at a time."""

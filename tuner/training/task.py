@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 Config = Mapping[str, Any]
+METRICS = ("metrics", "final_metrics", "model_metrics")  # fields of a Task that have a function for each name
 
 
 def callable_with(function: Any, *arguments: Any) -> bool:
@@ -49,6 +50,8 @@ class Task:
             of its last epoch, or one that reaches a value of `Space(stop=...)`. They are for metrics that take long. A
             trial that a rule stops early, that fails or is interrupted has none. `Space(metric=...)` may be one of
             them if `Space(prune_by=...)` names a metric of every report. The test part is measured with them, too.
+        model_metrics: name -> `metric(model)`, a number that depends on the model alone, such as its size or the time of
+            a prediction; reported after each epoch, with the model in evaluation mode and without gradients.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
             runs on many inputs on the trial's device, and on single inputs on the CPU. It must be deterministic.
@@ -70,6 +73,7 @@ class Task:
     training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
     final_metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
+    model_metrics: Mapping[str, Callable[[nn.Module], Tensor | float]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
@@ -84,7 +88,8 @@ class Task:
     def __post_init__(self) -> None:
         for name in ("data", "model", "optimizer", "loss", "training_loss", "schedule", "prepare", "augment", "stages"):
             self._check(name, getattr(self, name), optional=name not in ("data", "model", "optimizer"))
-        for each in ("metrics", "final_metrics"):
+        seen: dict[str, str] = {}
+        for each in METRICS:
             metrics = getattr(self, each)
             if not isinstance(metrics, Mapping):
                 raise ValueError(f"Task({each}=...) is a {type(metrics).__name__}: give a dict, name -> function")
@@ -92,8 +97,9 @@ class Task:
                 self._check(f"{each}[{name!r}]", metric)
             for name in [own for own in ("loss", "train_loss") if own in metrics]:
                 raise ValueError(f"Task({each}=...) has {name!r}, which every task reports itself; rename the metric")
-        if both := sorted(self.metrics.keys() & self.final_metrics.keys()):
-            raise ValueError(f"Task: metrics and final_metrics both have {both[0]!r}; leave it out of one of them")
+            for name in [other for other in seen if other in metrics]:
+                raise ValueError(f"Task: {seen[name]} and {each} both have {name!r}; leave it out of one of them")
+            seen |= dict.fromkeys(metrics, each)
 
     @property
     def all_metrics(self) -> dict[str, Callable[[Tensor, Tensor], Tensor | float]]:

@@ -98,7 +98,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
-        may_start=(lambda confirmed: True) if pbt else scheduler.may_start,
+        may_start=(lambda none_left: True) if pbt else scheduler.may_start,
         is_confirming=lambda: budget.confirming,
         is_over=lambda: bool(stopper.reason),
     )

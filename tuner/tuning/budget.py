@@ -8,6 +8,7 @@ is kept back for them, at most half of each budget.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
+from tuner.spec.script_text import MOST_REPORTS
 
 SLACK = 1.1  # factor of all estimates, because an epoch may take longer than earlier ones
 PAUSE = ("asha-promotion", "hyperband", "bohb")  # schedulers whose paused trials can be finished at the end
@@ -159,7 +161,8 @@ class Budget:
         whole = self.cost("", self.rules.max_epochs)
         needs = {"epoch_budget": float(whole.epochs), "time_budget": whole.seconds if self.epoch_s else 0.0}
         needs |= {name: needs["time_budget"] * self._hourly(name) / 3600 for name in HOURS}
-        if not (name := next((name for name, limit in self.limits.items() if needs[name] > limit), "")):
+        name = next((name for name, limit in self.limits.items() if needs[name] > limit), "")
+        if not name or self._is_length_open:
             return ""
         given = self._experiment.time_budget if name == "time_budget" else f"{self.limits[name]:.10g}"
         takes = f", which takes {_amount(name, needs[name])}" if name != "epoch_budget" else ""
@@ -172,11 +175,12 @@ class Budget:
             return ""
         parts = [" and ".join(f"{_amount(name, self.used(name))} of {self.named(name)}" for name in self.limits)]
         if (epoch_s := self.epoch_s) is not None:
-            whole_s = epoch_s * self.rules.max_epochs
-            parts += [f"an epoch takes {_seconds(epoch_s)}, all of a trial's {_seconds(whole_s)}"]
+            parts += [f"an epoch takes {_seconds(epoch_s)}"]
+        if epoch_s is not None and not self._is_length_open:
+            parts[-1] += f", all of a trial's {_seconds(epoch_s * self.rules.max_epochs)}"
             finishing, number = sorted(self.finishing & self._running.keys()), self.num_settings(epoch_s)
             more = f"about {counted(number, 'more setting')}" if number else "no more settings"
-            if self._none_ends(self._running):
+            if self._none_ends(self._trials):
                 more = "too little is left for a whole trial"
             elif self.rules.scheduler in PAUSE:
                 more = f"{more}, then " if number else ""
@@ -184,6 +188,11 @@ class Budget:
             again = "the best settings train again with other seeds"
             parts += [again if self.confirming else f"{more}{f', then {again}' * bool(self._experiment.confirm)}"]
         return f"budget: {'; '.join(parts)}{'; it is used up' if self.spent() else ''}"
+
+    @property
+    def _is_length_open(self) -> bool:
+        """Whether a trial's length is unknown: that of a script with the default of --max-epochs, until one ends."""
+        return self.rules.max_epochs == MOST_REPORTS and not self._any_whole
 
     def num_settings(self, epoch_s: float) -> int:
         """Estimates how many more settings fit into the budgets if an epoch takes `epoch_s` seconds."""
@@ -283,7 +292,8 @@ class Budget:
     def cost(self, trial_id: str, epochs: int) -> Cost:
         """Estimates the cost of a trial's next epochs ('': of a new trial's).
 
-        The first report of a run also pays for its start. Until `epoch_s` is known, all of that counts as start.
+        The first report of a run also pays for its start. Until `epoch_s` is known, all of that counts as start. A
+        running trial that has reported needs no start.
         """
         epoch_s, trial = self.epoch_s or 0.0, self._trials.get(trial_id, Spent())
         start_s = max(0.0, self._firsts_s / self._num_firsts - epoch_s) if self._num_firsts else 0.0
@@ -291,7 +301,8 @@ class Budget:
             epoch_s = trial.between_s / trial.gaps
         elif epoch_s and not math.isnan(trial.first_s):
             epoch_s = max(epoch_s, trial.first_s - start_s)
-        return Cost(start_s + epochs * epoch_s, epochs)
+        is_started = trial_id in self._running and not math.isnan(trial.first_s)
+        return Cost((0.0 if is_started else start_s) + epochs * epoch_s, epochs)
 
     def fits(self, cost: Cost, to_come: Cost) -> bool:
         """Whether each budget pays for a cost beside what is `to_come` of other trials; they use no time of it."""
@@ -309,8 +320,10 @@ class Budget:
         return True
 
     def rest(self, trial_id: str) -> Cost:
-        """Returns the cost of a trial's epochs up to its last one."""
-        return self.cost(trial_id, max(0, self.rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
+        """Returns the cost of a trial's epochs up to its last one, less the seconds since its last start or report."""
+        rest = self.cost(trial_id, max(0, self.rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
+        spent_s = time.time() - self._running[trial_id].since if trial_id in self._running else 0.0
+        return rest._replace(seconds=max(0.0, rest.seconds - spent_s))
 
     def _leg(self, trial_id: str) -> Cost:
         """Returns the cost of a trial up to its next rung with asha-promotion, which may pause it there."""
@@ -321,27 +334,22 @@ class Budget:
 
     def _to_come(self, busy: Iterable[str]) -> Cost:
         """Returns what trials with a worker may still cost."""
-        to_come, now = NOTHING, time.time()
-        for trial_id in busy:
-            rest, running = self.rest(trial_id), self._running.get(trial_id)
-            elapsed = now - running.since if running else 0.0
-            to_come = to_come.and_then(Cost(max(0.0, rest.seconds - elapsed), rest.epochs))
-        return to_come
+        return functools.reduce(Cost.and_then, map(self.rest, busy), NOTHING)
 
     def _none_ends(self, trials: Iterable[str]) -> bool:
         """Whether the search gets no whole trial: none has completed, and the budget pays for the rest of none."""
         return not (self._any_whole or any(self.fits(self.rest(trial_id), NOTHING) for trial_id in ("", *trials)))
 
-    def plan(self, paused: Sequence[str], busy: Sequence[str]) -> tuple[str, bool]:
+    def plan(self, paused: Sequence[str], busy: Sequence[str], none_left: bool = False) -> tuple[str, bool]:
         """Plans for a free worker: returns the paused trial to finish ('' = none), and whether a setting may start.
 
-        `busy` trials have a worker or will get one.
+        `busy` trials have a worker or will get one; `none_left` says that there is no setting to start.
         """
         to_come, leg = self._to_come(busy), self._leg("")
         if self.confirming:
-            return "", self.fits(self.rest(""), to_come)
+            return "", not none_left and self.fits(self.rest(""), to_come)
         best, is_early = self._best(paused, to_come), self.fits(self.rest(""), to_come)
-        if best and not (is_early and self.fits(leg.and_then(self.rest(best)), to_come)):
+        if none_left or (best and not (is_early and self.fits(leg.and_then(self.rest(best)), to_come))):
             return best, False
         # If no trial can be finished any more, a setting still gets its first epochs, as otherwise the worker waits.
         # Without a whole trial, this holds for each scheduler, as the search would end with its budget unused.

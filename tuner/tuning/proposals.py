@@ -43,7 +43,7 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
         to_repeat: Callable[[], list[str]],  # returns the trials to train again, once the searcher's trials have ended
-        may_start: Callable[[bool], bool] = lambda confirmed: True,  # whether a free worker gets a new setting
+        may_start: Callable[[bool], bool] = lambda none_left: True,  # whether a free worker gets a new setting
         is_confirming: Callable[[], bool] = lambda: False,  # whether the budget pays for no more of the search's trials
         is_over: Callable[[], bool] = lambda: False,  # whether something has ended the search
     ) -> None:
@@ -88,8 +88,8 @@ class Proposals(SearchAlgorithm):
                 return self._recorded.pop(place)
             if trial.status == Trial.PAUSED or free > 0:
                 return self._live(self._recorded.pop(place))
-        confirmed = self._is_confirming() and self._left == []
-        if free <= self._num_promoted() or not self._may_start(confirmed) or self._is_over():
+        none_left = self._left == [] if self._is_confirming() else self.is_exhausted()
+        if free <= self._num_promoted() or not self._may_start(none_left) or self._is_over():
             return None
         trial_id = f"{self.searcher.num_proposed + len(self._repeats):05d}"
         if self.is_exhausted() or self._is_confirming():

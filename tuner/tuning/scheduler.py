@@ -75,6 +75,7 @@ class SearchScheduler(TrialScheduler):
         self.any_usable = resumed  # whether a report had the compared metric and, in this session, --stop's metrics
         self._answered: set[str] = set()  # trials with a finite value of the wanted metric
         self._alone = Counter[str]()  # trial -> its reports that have only the wanted metric, which end no epoch
+        self._none_left = False  # whether no setting is left to start, of the search or of --confirm
         self._broken: set[str] = set()  # trials that broke a constraint which must hold from the start
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
@@ -103,26 +104,25 @@ class SearchScheduler(TrialScheduler):
         finishing = self._budget.finishing
         return [t for t in paused if t in finishing] or [t for t in paused if t not in finishing and not self._held(t)]
 
-    def may_start(self, confirmed: bool = False) -> bool:
-        """Whether a free worker gets a new setting; ends the search if its budget pays for nothing more.
-
-        With --confirm, first only the search's own trials end; the search ends once the best settings are `confirmed`.
-        """
+    def may_start(self, none_left: bool = False) -> bool:
+        """Whether a free worker gets a setting; if the budget pays for none, begins --confirm or ends the search."""
         if not self._budget.limits:
             return True
+        self._none_left = none_left
         finish, may_start = self._plan()
-        if finish or (may_start and not confirmed) or self._ready():
+        if finish or may_start or self._ready():
             return may_start
-        groups = self._active, self._promoted, self._waiting
-        running = [trial for group in groups for trial in group.values() if trial.status != Trial.PAUSED]
+        running = [trial for trial in self._queue.values() if trial.status != Trial.PAUSED]
         if self._experiment.confirm and not self._budget.confirming:
             self._budget.confirming = all(map(confirms, running))
         elif not running:
-            self._stopper.use_up(self._budget.used_up(confirmed))
+            self._stopper.use_up(self._budget.used_up(self._budget.confirming and none_left))
         return False
 
     def _plan(self) -> tuple[str, bool]:
-        return self._budget.plan(*self._paused_and_busy())
+        paused, busy = self._paused_and_busy()
+        is_held = self._promoted and not busy and not self._ready()  # only the budget lets these trials wait
+        return self._budget.plan(paused, busy, self._none_left and bool(is_held or self._budget.confirming))
 
     def _paused_and_busy(self, without: str = "") -> tuple[list[str], list[str]]:
         """Returns the paused trials, and those that have a worker or will get one, both without one trial."""
@@ -200,18 +200,18 @@ class SearchScheduler(TrialScheduler):
             value = self.value_of(result)
             if value is None and epochs:  # the last report has only the wanted metric
                 _, value = self._last.get(trial.trial_id, (0, None))
-            if trial.trial_id in self._broken:
-                value = None
             if not confirms(trial):
                 value = finite_all(tuple(map(plain, value)) if isinstance(value, tuple) else plain(value))
+                value = None if trial.trial_id in self._broken else value
                 self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped also ends trials early, so their length tells nothing.
-        elif end.reason == RETURNED and 0 < epochs < self.max_epochs and not (self._stopper.reason or confirms(trial)):
-            self.learn_length(tune_controller, trial.trial_id, self.trained(trial.trial_id, epochs))
+        elif end.reason == RETURNED and not (self._stopper.reason or confirms(trial)):
+            if 0 < (length := self.trained(trial.trial_id, epochs)) < self.max_epochs:
+                self.learn_length(tune_controller, trial.trial_id, length)
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -262,7 +262,7 @@ class SearchScheduler(TrialScheduler):
         if self._budget.limits and self._concurrent and self._num_busy() + self.num_promoted() < self._concurrent():
             if best := self._plan()[0]:
                 self.finish(tune_controller, self._waiting.get(best) or self._promoted[best])
-        others = self._active or self._promoted or self._stopper.reason
+        others = self._active or self._promoted or self._stopper.reason or self._budget.confirming
         all_wait = self._waiting and not others and tune_controller.search_alg.is_exhausted()
         if all_wait and all(trial.status == Trial.PAUSED for trial in self._waiting.values()):  # none is still saving
             self._apply(tune_controller, self._rule.idle())
@@ -361,7 +361,8 @@ class SearchScheduler(TrialScheduler):
             return ""
         compared, found = self._aim.first_not(is_number, self._compared, metrics)
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        option, name = self._compared_option.replace(self.metric, compared, 1), compared
+        start, word, own = self._compared_option.partition("metric")  # the name may be a part of this word
+        option, name = start + word + own.replace(self.metric, compared, 1), compared
         if compared in metrics and missing:
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:

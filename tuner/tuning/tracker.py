@@ -28,6 +28,7 @@ class Tracked:
     epoch: int = 0
     value: float | None = None  # the last value of what the scheduler compares; None if it is not finite
     best: float | None = None  # of the searched metric
+    losses: dict[bool, float] = field(default_factory=dict)  # saved a checkpoint? -> best value of it, as a loss
     limited: dict[str, Any] = field(default_factory=dict)  # the last values of the constraints' metrics
     failure: Event = field(default_factory=dict)
     stopped: bool = False  # whether the search ended the trial at its last report
@@ -130,14 +131,15 @@ class Tracker:
             trial.value = None
         if len(self._first) < FIRST and len(self._values) < 2:
             self._values.add(trial.value)
-        if value is None:
-            return
-        if trial.best is None or self._sign * value < self._sign * trial.best:
+        if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
             trial.best = value
+        if value is not None and not self._aim.broken_by(metrics):
+            trial.losses[saved] = min(self._sign * value, trial.losses.get(saved, math.inf))
         if trial.confirms or self._aim.violation(trial.limited, unknown=math.inf):
             return
-        if saved not in self._best or self._sign * value < self._best[saved][0]:
-            self._best[saved] = self._sign * value, trial_id
+        for has_saved, loss in trial.losses.items():  # a last report may be the first that has the constraints' metrics
+            if has_saved not in self._best or loss < self._best[has_saved][0]:
+                self._best[has_saved] = loss, trial_id
 
     def best(self) -> tuple[float, str] | None:
         """Returns the best finite value of all sessions and its trial, by `BEST_RULE`, without --confirm; or None."""

@@ -207,6 +207,12 @@ def test_tables_of_ray_wandb_optuna_and_our_own_are_ranked(tmp_path, prefix, col
     assert past["note"].endswith("1 of 4 left out, such as one without the metric")
 
 
+def test_a_parameter_named_as_the_metric_does_not_rank_a_table(tmp_path):
+    space = Space(params={"loss": tune.choice(["l1", "mse"])}, train=print)
+    past = from_(table(tmp_path / "t.csv", ["loss"], ["mse"], ["l1"]), space=space)
+    assert (past["first"], past["note"]) == ([[1], [0]], f"{tmp_path / 't.csv'}: 2 settings first")
+
+
 @pytest.mark.parametrize(
     "text", [" lr , width, loss\n0.01 , 8 ,1\n", "lr;width;loss\n0.01;8;1", "lr\twidth\r\n0.01\t8\r\n"]
 )

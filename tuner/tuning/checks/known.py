@@ -206,7 +206,7 @@ def _rows(text: str, experiment: Experiment, declared: Described) -> Iterator[Kn
     head = [each if each in declared else PREFIX.sub("", each) for each in head]
     for row in rows:
         cells = {name: text for name, each in zip(head, row, strict=False) if (text := each.strip().removeprefix("'"))}
-        value = _cell(cells, f"best_{metric}", metric, *(["value"] if "value" not in declared else []))
+        value = _cell(cells, *(name for name in (f"best_{metric}", metric, "value") if name not in declared))
         breaks = aim.violation({n: _cell(cells, f"last_{n}", n) for n, *_ in aim.constraints}) > 0
         number = None if breaks else finite(value)
         rank = WORST if number is None else Standing(0, 0, experiment.wanted.sign * number)

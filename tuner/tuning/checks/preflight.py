@@ -28,6 +28,7 @@ from tuner.spec.script_text import check_reports
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
+from tuner.training.task import METRICS
 from tuner.tuning.checks.request import CheckFailed, Config, Request, load_data
 from tuner.tuning.searchers.sampling import variants
 
@@ -62,7 +63,7 @@ def _check_sendable(request: Request) -> None:
     space, parts = request.loaded_space.space, request.splits.parts if request.splits else {}
     probe.by_value(request.loaded_space)
     sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
-    for each in ("metrics", "final_metrics"):
+    for each in METRICS:
         sent |= {f"{each}[{name!r}]": metric for name, metric in sent.pop(each, {}).items()}
     own = {name: part for name, part in parts.items() if type(part) is not Arrays}
     sent |= {f"the {name} data": getattr(part, "dataset", part) for name, part in own.items()}

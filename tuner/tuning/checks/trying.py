@@ -72,6 +72,7 @@ FUNCTIONS = {
     "augment": Wanted("augment", INPUTS, torch.is_tensor, "the augmented inputs, a tensor"),
 }
 METRIC = Wanted("", OUTPUTS, lambda it: float(it) is not None, "its mean over the batch, a tensor or a number")
+OF_MODEL = Wanted("", "model", METRIC.fits, "a number")
 FORWARD = Wanted("the model", INPUTS, lambda outputs: True, "")
 
 
@@ -105,9 +106,12 @@ class TracedTask:
             field: {n: self._traced(f, METRIC._replace(name=f"{field}[{n!r}]")) for n, f in each.items()}
             for field, each in (("metrics", task.metrics), ("final_metrics", task.final_metrics))
         }
+        own = {
+            n: self._traced(f, OF_MODEL._replace(name=f"model_metrics[{n!r}]")) for n, f in task.model_metrics.items()
+        }
         functions = {field: getattr(task, field) for field in FUNCTIONS}
         traced = {field: self._traced(each, FUNCTIONS[field]) for field, each in functions.items() if each is not None}
-        self.task = replace(task, **traced, **metrics, compile=False, stages=None)
+        self.task = replace(task, **traced, **metrics, model_metrics=own, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
         weights = dict(model.named_parameters())

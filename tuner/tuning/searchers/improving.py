@@ -23,7 +23,7 @@ from tuner.tuning.searchers.trees import LARGEST, NUM_CANDIDATES, TREES, Forest,
 Floats = npt.NDArray[np.float64]
 AUGMENTED = 0.05  # share of the sum in the augmented Chebyshev norm, as in ParEGO
 MAY_BREAK = 0.2  # a setting may break a constraint with this probability at most, if there is such a setting
-SPREAD = 0.2  # of a metric's polynomial; with all of its spread, half of the trials went where nothing was known
+SPREAD = 0.2  # scales a metric's draws around their mean; with 1, half of the trials went where nothing was known
 NEAR, PARENTS, CHANGED = 0.5, 8, 0.3  # share of candidates near the best trials, their number, share of changed values
 SCALED, MOST = 0.75, 2.0  # the quantile of the trials that counts as 1, and the most that a worse trial counts as
 RIDGES = (0.01, 0.1, 1.0, 10.0)  # among which the error on left-out trials chooses the polynomial's penalty
