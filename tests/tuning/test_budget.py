@@ -155,6 +155,14 @@ def test_a_part_of_the_budget_is_kept_for_the_trials_of_confirm(search, tmp_path
     assert again.confirmation.done and len(again.searched) > len(expected[1]) and again.stats.epochs <= 240
 
 
+def test_a_cut_confirm_ends_though_its_budget_lets_a_promoted_trial_wait(search, tmp_path):
+    choices = CHOICES | {"num_samples": 8, "epoch_budget": 50, "confirm": 2, "confirm_seeds": 2}
+    folder, events = search(**choices)
+    cut(folder, tmp_path / "cut", next(at for at, event in enumerate(events) if event.get("confirms")) + 12)
+    run(tmp_path / "cut", **choices)
+    assert outcome_of(tmp_path / "cut") == outcome_of(folder)
+
+
 def test_confirm_leaves_half_of_each_budget_for_the_search(monkeypatch):
     clock = Clock(monkeypatch, time_budget="600s", max_epochs=8, confirm=3)
     clock.paused("a", [0.5, 0.4])

@@ -50,8 +50,8 @@ class Task:
             of its last epoch, or one that reaches a value of `Space(stop=...)`. They are for metrics that take long. A
             trial that a rule stops early, that fails or is interrupted has none. `Space(metric=...)` may be one of
             them if `Space(prune_by=...)` names a metric of every report. The test part is measured with them, too.
-        model_metrics: name -> `metric(model)`, a number that depends on the model alone, such as its size or the time of
-            a prediction; reported after each epoch, with the model in evaluation mode and without gradients.
+        model_metrics: name -> `metric(model)`, a number that depends on the model alone, such as its size or the time
+            of a prediction; reported after each epoch, with the model in evaluation mode and without gradients.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes. It
             runs on many inputs on the trial's device, and on single inputs on the CPU. It must be deterministic.

@@ -168,7 +168,7 @@ class SearchScheduler(TrialScheduler):
         return ""  # Ray would show this text in its own table, which tuner does not print
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        if not isinstance(tune_controller, ReplayController):
+        if not (isinstance(tune_controller, ReplayController) or trial.is_finished()):
             self._queue.pop(trial.trial_id, None)
             self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
         if not (self._is_known(trial) or trial.is_finished()):
