@@ -72,7 +72,8 @@ def test_a_rung_has_a_row_that_says_how_well_it_predicts(searched):
     assert prediction(record(*searched.trials)) == []
     text = draw_rung_values(searched)["layout"]["meta"]["text"]
     assert "Values of loss at each rung" in text
-    what = f"Rank correlation of loss with accuracy (95 % interval): at rung 1, {row.at_rung} there and {row.at_end}"
+    about = "Rank correlation of loss with accuracy (1 = the same order, best first; 95 % interval)"
+    what = f"{about}: at rung 1, {row.at_rung} there and {row.at_end}"
     assert what in text and f"prediction  {what}" in "\n".join(ending_lines(searched))
     html = page(searched)
     assert "<h2>How well loss predicts accuracy</h2>" in html and str(row.at_end) in html

@@ -243,6 +243,14 @@ def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_pat
     assert load(folder).state == "running" and not load(folder).refused
 
 
+def test_the_trials_that_break_a_constraint_are_counted():
+    trials = [trial(n, [0.5 + n / 10]) for n in range(4)]
+    said = verdict_of(record(*trials, constraint=("loss <= 0.65",))).about("constraints")
+    assert said == "2 of 4 trials break loss <= 0.65; the rungs do not look at it, only 'at start' ends such a trial."
+    for limit in ("loss <= 0.65 at start", "loss <= 9"):
+        assert verdict_of(record(*trials, constraint=(limit,))).about("constraints") == ""
+
+
 def test_a_refused_search_names_no_best_trial_anywhere_and_is_not_resumed():
     options = {"state": "failed", "refused": True, "reason": "--scheduler hyperband pauses trials"}
     facts = {**TASK, "space": {"params": {}}}

@@ -367,7 +367,7 @@ class SearchScheduler(TrialScheduler):
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:
             what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
-            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
+            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, report it, or add --prune-by for them"
         else:
             what = f"reports {compared!r} as {found!r} at epoch {epoch}, which is not a number"
             hint = "; report a number"

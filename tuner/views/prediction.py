@@ -115,4 +115,5 @@ def described(record: ExperimentRecord, most: int) -> str:
         known = " and ".join(f"{each} {which}" for which, each in both.items() if each.value is not None)
         rungs += [f"at rung {where}, {known}"] if known else []
     names = (printable(goal.metric)[:40] for goal in (record.experiment.compared, record.experiment.wanted))
-    return f"Rank correlation of {' with '.join(names)} (95 % interval): {'; '.join(rungs[:most])}." if rungs else ""
+    about = f"Rank correlation of {' with '.join(names)} (1 = the same order, best first; 95 % interval)"
+    return f"{about}: {'; '.join(rungs[:most])}." if rungs else ""

@@ -92,6 +92,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("warning", warning, "notice"),
         Point("values", _values(record), "notice"),
         Point("rule", _rule(record), "notice"),
+        Point("constraints", _broken(record), "notice"),
         Point("waiting", _waiting(record, outcome)),
         Point("pruned", pruned(record)),
         Point("saved", saved),
@@ -156,6 +157,17 @@ def _rule(record: ExperimentRecord) -> str:
     return f"{changed}{moved[:1].upper()}{moved[1:]}{'.' if moved else ''}".strip()
 
 
+def _broken(record: ExperimentRecord) -> str:
+    limits = [each for each in record.experiment.aim.constraints if each.at == "end"]
+    judged = [trial for trial in record.searched if trial.reports and trial.status in ENDED]
+    number = sum(any(each.broken_by(trial.reports[-1].metrics) for each in limits) for trial in judged)
+    if not number:
+        return ""
+    named, do = " and ".join(map(str, limits)), "breaks" if number == 1 else "break"
+    pruned = "" if record.experiment.aim.several else "; the rungs do not look at it, only 'at start' ends such a trial"
+    return f"{number} of {counted(len(judged), 'trial')} {do} {named}{pruned}."
+
+
 def _waiting(record: ExperimentRecord, outcome: str) -> str:
     number = sum(rung.waiting for rung in record.stats.rungs)
     ended = outcome not in ("running", "interrupted", "killed", OUT_OF_TIME)
@@ -163,6 +175,8 @@ def _waiting(record: ExperimentRecord, outcome: str) -> str:
         return ""
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
     resumes = "" if record.state == "running" else "; --resume continues the search"
+    if outcome == OUT_OF_TIME:
+        resumes = "; --resume with a larger budget continues the search"
     return f"{wait} among the best 1/{record.experiment.reduction_factor:g} there{resumes}."
 
 

@@ -81,7 +81,8 @@ class ProgressTable(CLIReporter):
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
         goals = (goal.metric for goal in experiment.aim.goals)
-        others = dict.fromkeys((*goals, experiment.compared.metric, "loss", "accuracy"))
+        limited = (limit.metric for limit in experiment.aim.constraints)
+        others = dict.fromkeys((*goals, *limited, experiment.compared.metric, "loss", "accuracy"))
         self._others = [name for name in others if name != experiment.wanted.metric]
         values = [f"best_{experiment.wanted.metric}", f"last_{experiment.wanted.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
