@@ -138,7 +138,7 @@ def test_a_budget_below_one_trial_is_used_as_the_rule_decides(search, scheduler)
     assert sum(event["event"] == "report" for event in events) >= MOST and epochs[best] > 8
 
 
-@pytest.mark.parametrize("scheduler", ["asha-promotion", "hyperband"])
+@pytest.mark.parametrize("scheduler", ["asha-promotion", pytest.param("hyperband", marks=pytest.mark.slow)])
 def test_a_part_of_the_budget_is_kept_for_the_trials_of_confirm(search, tmp_path, scheduler):
     choices = CHOICES | {"scheduler": scheduler, "epoch_budget": 120, "confirm": 2, "confirm_seeds": 2}
     folder, events = search(**choices)

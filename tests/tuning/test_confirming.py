@@ -74,6 +74,7 @@ def test_a_function_gets_its_seed_if_it_asks_for_one(search_here):
     assert load(ran.folder).best.config == winner["config"]
 
 
+@pytest.mark.slow  # 11 s
 def test_a_function_without_a_seed_is_repeated_and_that_its_values_are_equal_is_said(search_here):
     ran = search_here("functions.py:unseeded", "--confirm", "2")
     assert "NOTE: --confirm 2: the function gets no seed, so --confirm repeats it unseeded" in ran.out

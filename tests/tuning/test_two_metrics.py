@@ -294,6 +294,7 @@ def test_a_trial_that_reaches_a_value_of_stop_computes_the_final_metrics_too(her
     assert result.best.epoch == 1 and result.best.metrics["accuracy"] > 0
 
 
+@pytest.mark.slow  # 30 s
 @pytest.mark.parametrize(("most", "length"), [(4, 0), (100, 4)])
 def test_a_function_may_return_the_searched_metric_after_its_last_epoch(here, most, length):
     result = tuner.search(functions.accurate, scheduler="asha", max_epochs=most, grace_period=1, **QUICK)

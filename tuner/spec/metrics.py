@@ -101,6 +101,11 @@ def one_value(trials: str, metric: str, value: float) -> str:
     )
 
 
+def advice_without(prune_by: str) -> str:
+    """Returns what to do if reports lack the compared metric, which --prune-by may have named."""
+    return f"; give one of these, or report it{'' if prune_by else ', or add --prune-by with one of these'}"
+
+
 def without_metric(trials: str, metric: str, known: Collection[str]) -> str:
     """Returns a warning that these trials completed without a finite value; `known` has the metrics of any trials."""
     hint = "" if metric in known else nearest(metric, known)

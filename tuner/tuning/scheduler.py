@@ -22,7 +22,7 @@ from tuner.rules.own_length import of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment
-from tuner.spec.metrics import finite_all, is_number, keeps_last, reached
+from tuner.spec.metrics import advice_without, finite_all, is_number, keeps_last, reached
 from tuner.spec.resources import Resources
 from tuner.tuning.budget import Budget
 
@@ -367,7 +367,7 @@ class SearchScheduler(TrialScheduler):
             option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:
             what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
-            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, report it, or add --prune-by for them"
+            hint = nearest(name, metrics.keys() - USAGE) or advice_without(self._experiment.prune_by)
         else:
             what = f"reports {compared!r} as {found!r} at epoch {epoch}, which is not a number"
             hint = "; report a number"
