@@ -61,6 +61,7 @@ def test_a_finished_search_is_confirmed_and_its_best_mean_is_tested(search_here)
     assert more.record.confirmation.done
 
 
+@pytest.mark.slow  # 13 s
 def test_a_function_gets_its_seed_if_it_asks_for_one(search_here):
     ran = search_here("functions.py:noisy", "--confirm", "2", "--confirm-seeds", "2")
     assert ran.code == 0, ran.err

@@ -307,6 +307,7 @@ def test_a_function_may_return_the_searched_metric_after_its_last_epoch(here, mo
     assert replayed.reproduced == replayed.stopped.least == replayed.stopped_recorded and record.length == length
 
 
+@pytest.mark.slow  # 10 s
 def test_a_search_whose_trials_never_report_the_searched_metric_gives_up(here, capsys):
     result = tuner.search(functions.silent, scheduler="fifo", **QUICK)
     out = capsys.readouterr().out
