@@ -17,6 +17,7 @@ from tuner.errors import RequestError
 from tuner.spec.script import Script
 from tuner.spec.space import Space, defines
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
+from tuner.training.task import METRICS
 
 SHIPPED = "search_spaces."
 
@@ -107,11 +108,8 @@ def _functions(space: Space) -> list[Any]:
     if space.task is None:
         return [space.train]
     values = [getattr(space.task, field.name) for field in fields(space.task)]
-    return [
-        each
-        for each in [*values, *space.task.all_metrics.values(), *space.task.model_metrics.values()]
-        if callable(each)
-    ]
+    metrics = (metric for name in METRICS for metric in getattr(space.task, name).values())
+    return [each for each in [*values, *metrics] if callable(each)]
 
 
 def _sources(space: Space) -> set[str]:

@@ -158,9 +158,10 @@ def _rule(record: ExperimentRecord) -> str:
 
 
 def _broken(record: ExperimentRecord) -> str:
-    limits = [each for each in record.experiment.aim.constraints if each.at == "end"]
+    limits = tuple(each for each in record.experiment.aim.constraints if each.at == "end")
     judged = [trial for trial in record.searched if trial.reports and trial.status in ENDED]
-    number = sum(any(each.broken_by(trial.reports[-1].metrics) for each in limits) for trial in judged)
+    aim = record.experiment.aim._replace(constraints=limits)
+    number = sum(trial.violation(aim) > 0 for trial in judged)
     if not number:
         return ""
     named, do = " and ".join(map(str, limits)), "breaks" if number == 1 else "break"

@@ -29,7 +29,7 @@ from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
 from tuner.training.sources import predicts_classes
-from tuner.training.task import Task, TrialSpec, whole_number
+from tuner.training.task import METRICS, Task, TrialSpec, whole_number
 from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 
 logger = logging.getLogger(__name__)
@@ -103,15 +103,15 @@ class TracedTask:
         self._own = task = replace(task, loss=task.loss or nn.functional.cross_entropy)
         self._minimized = "training_loss" if task.training_loss else "the loss"
         metrics: dict[str, Any] = {
-            field: {n: self._traced(f, METRIC._replace(name=f"{field}[{n!r}]")) for n, f in each.items()}
-            for field, each in (("metrics", task.metrics), ("final_metrics", task.final_metrics))
-        }
-        own = {
-            n: self._traced(f, OF_MODEL._replace(name=f"model_metrics[{n!r}]")) for n, f in task.model_metrics.items()
+            field: {
+                name: self._traced(metric, wanted._replace(name=f"{field}[{name!r}]"))
+                for name, metric in getattr(task, field).items()
+            }
+            for field, wanted in zip(METRICS, (METRIC, METRIC, OF_MODEL), strict=True)
         }
         functions = {field: getattr(task, field) for field in FUNCTIONS}
         traced = {field: self._traced(each, FUNCTIONS[field]) for field, each in functions.items() if each is not None}
-        self.task = replace(task, **traced, **metrics, model_metrics=own, compile=False, stages=None)
+        self.task = replace(task, **traced, **metrics, compile=False, stages=None)
 
     def trace_forward(self, model: nn.Module) -> None:
         weights = dict(model.named_parameters())
