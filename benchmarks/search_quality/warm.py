@@ -45,6 +45,7 @@ def search_of(curves: Curves, seed: int, searcher: str, num_samples: int, told: 
             seed=seed,
             num_samples=num_samples,
             prior=words(guess),
+            start_from=("past",) if told else (),
         ),  # fmt: skip
         SpaceTraits(saves_checkpoints=True, searchers=("random", "forest")),
     )

@@ -56,6 +56,7 @@ def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus(
     assert printed == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
 
 
+@pytest.mark.slow  # 5 s, to start a Ray
 def test_a_raylet_that_does_not_answer_is_told_and_not_waited_for(one_ray, monkeypatch, caplog):
     monkeypatch.setattr(one_ray, "nodes", lambda: [{"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}])
     start_ahead(1)

@@ -139,6 +139,7 @@ def test_a_lost_worker_costs_an_epoch_at_most(lossy):  # by asha; `test_recovery
     assert len(rungs) == len(set(rungs))
 
 
+@pytest.mark.slow  # takes 10 s
 def test_a_poisoned_worker_is_replaced(lossy):
     ran = lossy("poisoned once", "none", options=["--scheduler", "fifo", "--max-concurrent-trials", "1"])
     (failed,) = ran.failed
@@ -159,6 +160,7 @@ def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(l
     assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [2, 2, 2, 1, 1]
 
 
+@pytest.mark.slow  # takes 9 s
 def test_what_a_trial_does_itself_is_not_tried_again(lossy):
     ends = {"raises": "failed", "exits": "failed", "exits well": "completed"}
     with in_this_process():

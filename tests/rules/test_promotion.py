@@ -39,6 +39,8 @@ class Algorithm2:
     def promotable(self, at):
         """The trials among the best 1/eta of a rung that were not promoted, the best first."""
         values = self.at[at]
+        if self.rules.start_from and at[1] == self.rungs(at[0])[0] and len(values) < 6:
+            return []
         best = sorted(values, key=lambda trial: values[trial])[: math.floor(len(values) / self.rules.reduction_factor)]
         return [t for t in best if (*at, t) not in self.promoted]
 
@@ -54,7 +56,7 @@ class Algorithm2:
         at = bracket, max(new)
         self.at.setdefault(at, {})[trial] = value
         self.waiting[trial] = at
-        return [self.promote(t) for t in self.promotable(at) if t in self.waiting]
+        return [self.promote(t) for t in [t for t in self.promotable(at) if t in self.waiting][:1]]
 
     def promote(self, trial):
         self.promoted.add((*self.waiting.pop(trial), trial))
@@ -83,6 +85,7 @@ def test_the_rule_decides_as_algorithm_2(data):
     most = data.draw(st.integers(max(grace, 2), 12))
     rules = Experiment(scheduler="asha-promotion", max_epochs=most, grace_period=grace, reduction_factor=eta)
     rules = replace(rules, brackets=data.draw(st.integers(1, len(rules.rungs()))))
+    rules = replace(rules, start_from=data.draw(st.sampled_from([(), ("past",)])))
     rule, paper = Promotion(rules, rules.brackets), Algorithm2(rules)
     running, epochs, num = {}, {}, data.draw(st.integers(1, 25))
     slots, stopped, suggested = data.draw(st.integers(1, 4)), set(), 0

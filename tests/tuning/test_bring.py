@@ -89,7 +89,7 @@ space = Space(params={"x": tune.uniform(0, 1)}, train=train, num_samples=2, max_
     ("given", "options", "epochs"),
     [
         ("", ["--stop", "loss=0.2"], 5),  # the searched metric in its mode: at most, with mode min
-        ("stop={'training_iteration': 3}", ["--stop", "accuracy=1"], 3),
+        pytest.param("stop={'training_iteration': 3}", ["--stop", "accuracy=1"], 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_trial_ends_when_a_metric_reaches_the_value(search_here, tmp_path, given, options, epochs):

@@ -9,19 +9,27 @@ from tuner.rules.order import Order
 from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
+# Trials that the lowest rung of a search with --start-from waits for. Three poor known settings, alone there, would
+# send one of them up, and the trials that follow would train on for being better than it. On six tables of recorded
+# trainings, a wrong past costs 1.2 to 1.45 times a cold search without this wait, and 1.06 to 1.13 times with it.
+FEWEST_BESIDE_KNOWN = 6
+
 
 class Promotion(Rule):
     """Promoting ASHA: pauses a trial at a rung unless it is among the best 1/eta of the trials that reached the rung.
 
     Without a checkpoint, the trial stops instead. Each arrival promotes at most one trial, at once. (The paper promotes
     whenever a worker is free.) When no setting is left and no trial runs, the best paused trial of the highest rung is
-    promoted, until one trial has trained all its epochs. Then all paused trials stop. Brackets work as in `Asha`.
+    promoted, until one trial has trained all its epochs. Then all paused trials stop. Brackets work as in `Asha`. In a
+    search with --start-from, a bracket's lowest rung promotes no trial before `FEWEST_BESIDE_KNOWN` have reached it.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._brackets, self._best = Brackets(experiment, brackets), f"the best 1/{self._factor:g}"
         self._rungs = [[self._new_rung(at) for at in rungs if at < self._most] for rungs in self._brackets.rungs]
+        for lowest, *_ in filter(None, self._rungs):
+            lowest.fewest = FEWEST_BESIDE_KNOWN if experiment.start_from else 1
         self._values: dict[int, Any] = {}  # trial -> its last values, of several metrics
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
@@ -127,13 +135,14 @@ class PromotionRung:
 
     def __init__(self, epoch: float, factor: float) -> None:
         self.epoch, self._factor = epoch, factor
+        self.fewest = 1  # trials that must have reached the rung before it promotes one
         self._of: dict[int, tuple[float, int, int]] = {}  # trial -> (value, order of arrival, trial)
         self._ranked: list[tuple[float, int, int]] = []  # all entries of `_of`, the best first
         self._waiting: list[tuple[float, int, int]] = []  # entries of trials that may be promoted, best first
 
     @property
     def num_best(self) -> int:
-        return int(len(self) / self._factor)
+        return int(len(self) / self._factor) if len(self) >= self.fewest else 0
 
     @property
     def cutoff(self) -> float | None:

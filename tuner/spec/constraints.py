@@ -63,8 +63,8 @@ def constraint_of(text: str) -> Constraint:
         if math.isfinite(limit):
             return Constraint(name, bound, limit, at or "end")  # type: ignore[arg-type]
     raise RequestError(
-        f"--constraint {text[:50]!r}: write it as 'size_mb <= 10' or 'accuracy >= 0.9'; add 'at start' to end a trial "
-        f"at its first report that breaks it"
+        f"--constraint {text[:50]!r}: write it as 'size_mb <= 10' or 'accuracy >= 0.9', with <= or >= and a "
+        f"number; add 'at start' to end a trial at its first report that breaks it"
     )
 
 

@@ -106,6 +106,8 @@ REQUESTS = [
     (["--space", TINY, "--start-from"], "--start-from: needs a value"),
     (["--space", TINY, "--start-from", "gone"], "--start-from gone: cannot be read (no experiment 'gone'"),
     (["--space", TINY, "--num-samples", "4", "--num-samples", "5"], "--num-samples is given twice, with 4 and with 5"),
+    (["--space", TINY, "--confirm-seeds", "5"], "--confirm-seeds 5: does nothing without --confirm; add --confirm 3"),
+    (["--space", TINY, "--constraint", "loss < 1"], "'loss < 1': write it as 'size_mb <= 10' or 'accuracy >= 0.9'"),
     (["--space", TINY, "--stop", "accuracy"], "--stop 'accuracy': write it as name=value"),
     (["--space", TINY, "--address", "ray://127.0.0.1:10001"], "start the search on a node: ray job submit"),
     (["--space", TINY, "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing answers there"),
