@@ -18,7 +18,7 @@ def main(words: list[str] | None = None) -> None:
     for name in THREADS:  # one search a core; set before numpy is imported, here and in the processes
         os.environ[name] = "1"
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations within other libraries
-    from benchmarks.search_quality.methods import OPPONENTS, OWN_DEFAULT
+    from benchmarks.search_quality.methods import OPPONENTS, OWN_DEFAULT, POOLED
     from tuner.errors import RequestError
 
     parser = argparse.ArgumentParser(
@@ -33,6 +33,12 @@ def main(words: list[str] | None = None) -> None:
         default=[OWN_DEFAULT, *OPPONENTS],
         help="ours:SEARCHER+SCHEDULER[,eta=3,grace=1,samples=100], or opponents (default: "
         f"{OWN_DEFAULT} and all opponents):\n" + "\n".join(OPPONENTS),
+    )
+    parser.add_argument(
+        "--pool",
+        action="store_true",
+        help="also compare the methods as they choose among the rows not tried yet; those that can are\n"
+        f"{', '.join(POOLED)}",
     )
     parser.add_argument("--out", type=Path, required=True, help="file of results; a cut run continues from it")
     parser.add_argument("--plot", type=Path, help="file to draw regret over budget to, such as plot.svg")
@@ -60,12 +66,15 @@ def execute(options: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from benchmarks.search_quality import runs, summary
+    from benchmarks.search_quality.methods import POOL, POOLED
     from benchmarks.search_quality.simulate import Curves
     from benchmarks.search_quality.tables import tables_of
 
     paths = tables_of(options.tables)
     curves = {table: Curves.load(path) for table, path in paths.items()}
-    names = list(dict.fromkeys(options.methods))
+    free = list(dict.fromkeys(options.methods))
+    pooled = [name + POOL for name in free if options.pool and name.startswith(POOLED)]
+    names = free + pooled
     for table, each in curves.items():
         runs.check(paths[table], each, names)
     at = {
@@ -84,24 +93,34 @@ def execute(options: argparse.Namespace) -> int:
         for workers in at
         for table in at[workers]
         for name in names
-        if runs.Key(table, name, workers, repeat) not in results.regrets
+        if runs.Key(table, name, workers, repeat) not in results.outcomes
     ]
     failures: Counter[str] = Counter()
     with Progress() as progress:
         bar = progress.add_task("", total=len(searches))
-        for key, regrets in runs.run_all(searches, options.processes):
-            if isinstance(regrets, Exception):
-                failures[f"{key.method}: {type(regrets).__name__}: {regrets}"] += 1
+        for key, outcome in runs.run_all(searches, options.processes):
+            if isinstance(outcome, Exception):
+                failures[f"{key.method}: {type(outcome).__name__}: {outcome}"] += 1
             else:
-                results.add(key, regrets)
+                results.add(key, outcome)
             progress.update(bar, advance=1, description=f"{key.method} on {key.table}")
     for error, number in failures.items():
         print(f"{number} searches failed: {error}", file=sys.stderr)
     compared = []
     for workers, budgets_of in at.items():
         relative = {table: seconds / curves[table].full_training_s for table, seconds in budgets_of.items()}
-        compared.append(summary.compared(results.regrets, names, workers, options.repeats, relative))
+        compared.append(summary.compared(results.outcomes, free, workers, options.repeats, relative))
         print("\n".join(summary.lines(compared[-1])))
+        if pooled:
+            print("\nThe same, where a search chooses among the rows of the table that it has not tried:")
+            of_pool = {
+                key._replace(method=key.method.removesuffix(POOL)): outcome
+                for key, outcome in results.outcomes.items()
+                if key.method in pooled
+            }
+            names_there = [name.removesuffix(POOL) for name in pooled]
+            there = summary.compared(of_pool, names_there, workers, options.repeats, relative)
+            print("\n".join(summary.lines(there)))
     if options.plot:
         summary.draw(compared, options.plot)
     return failures.total()

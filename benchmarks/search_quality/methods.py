@@ -27,6 +27,8 @@ OPPONENTS: dict[str, Callable[..., Method]] = {
     "syne:bohb": partial(Remote, "bohb"),
 }
 SHORT = {"eta": "reduction_factor", "grace": "grace_period", "samples": "num_samples"}
+POOL = "@pool"  # ends the name of a method that chooses among the table's rows
+POOLED = ("random", "one-epoch", "ray:asha+random", "ours:auto+", "ours:forest+")  # beginnings of names that can
 UNLIMITED = 100_000  # settings that a search may propose; more than any table's last budget pays for
 
 
@@ -36,7 +38,9 @@ def build(name: str, problem: Problem) -> Method:
     Raises:
         RequestError: there is no such method, it has no such option, or it does not work with the space.
     """
-    head, *texts = name.split(",")
+    if problem.pool and not name.startswith(POOLED):
+        raise RequestError(f"--methods {name}: cannot choose among a table's rows; leave out {POOL}")
+    head, *texts = name.removesuffix(POOL).split(",")
     is_ours = head.startswith("ours:")
     if not is_ours and head not in OPPONENTS:
         known = ", ".join(OPPONENTS)
@@ -78,4 +82,4 @@ def _ours(problem: Problem, pair: str, options: dict[str, float]) -> Method:
     )
     # Both can propose all that a table has.
     experiment, _ = choose(requested, SpaceTraits(saves_checkpoints=True, searchers=("random", "forest")))
-    return Search(experiment, problem.curves.domains())
+    return Search(experiment, problem.curves.domains(), problem.pool)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.search_quality import methods
-from benchmarks.search_quality.simulate import Curves, Floats, Observation, Problem, seed_of, simulate
+from benchmarks.search_quality.simulate import Curves, Floats, Observation, Problem, Rows, seed_of, simulate
 from tuner.errors import RequestError
 
 NUM_BUDGETS = 10
@@ -79,8 +79,15 @@ class Key(NamedTuple):
     repeat: int
 
 
+class Outcome(NamedTuple):
+    """A search's regrets at the recorded budgets, and the mean distance of its settings from the rows that answered."""
+
+    regrets: Floats
+    distance: float
+
+
 class Results:
-    """The results file: a JSON line for each finished search, its key and its regret at each recorded budget.
+    """The results file: a JSON line for each finished search, its key and its outcome.
 
     Reads what the file has, drops its torn last line, and appends to it.
 
@@ -90,15 +97,16 @@ class Results:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.regrets: dict[Key, Floats] = {}
+        self.outcomes: dict[Key, Outcome] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
             file.seek(0)
             whole, newline, _ = file.read().rpartition(b"\n")
             for number, line in enumerate(whole.splitlines(), 1):
                 try:
-                    key, regrets = json.loads(line)
-                    self.regrets[Key(*key)] = values = np.array(regrets, dtype=np.float64)
+                    key, regrets, distance = json.loads(line)
+                    values = np.array(regrets, dtype=np.float64)
+                    self.outcomes[Key(*key)] = Outcome(values, float(distance))
                     if values.shape != (NUM_REGRETS,) or not np.isfinite(values).all():
                         raise ValueError(f"must have {NUM_REGRETS} finite regrets")
                 except (ValueError, TypeError) as error:
@@ -106,11 +114,11 @@ class Results:
                     raise RequestError(f"{what}; name another file by --out") from None
             file.truncate(len(whole) + len(newline))
 
-    def add(self, key: Key, regrets: Floats) -> None:
+    def add(self, key: Key, outcome: Outcome) -> None:
         """Appends a finished search."""
-        self.regrets[key] = regrets
+        self.outcomes[key] = outcome
         with self._path.open("a") as file:
-            file.write(json.dumps([key, regrets.tolist()]) + "\n")
+            file.write(json.dumps([key, outcome.regrets.tolist(), outcome.distance]) + "\n")
 
 
 def check(path: Path, curves: Curves, names: list[str]) -> None:
@@ -125,12 +133,12 @@ def check(path: Path, curves: Curves, names: list[str]) -> None:
         raise RequestError(f"{path}: {error}") from None
     for name in names:
         try:
-            following = methods.build(name, Problem(curves, workers=1, seed=0)).next()
+            following = methods.build(name, problem_of(curves, name, 1, 0)).next()
         except (RequestError, ImportError, AssertionError, OSError, ValueError, TypeError) as error:
             raise RequestError(f"{name} on {path}: {error}") from None
         if following is None:
             raise RequestError(f"{name} on {path} proposes no setting; leave the method or the table out")
-        curves.row(following[1])
+        curves.distances(following[1])
 
 
 @lru_cache(maxsize=2)
@@ -140,17 +148,23 @@ def loaded(path: Path) -> tuple[Curves, Regret]:
     return curves, Regret(curves)
 
 
-def run(path: Path, method: str, workers: int, repeat: int) -> Floats:
-    """Simulates one search up to the table's last budget; returns its regrets."""
+def problem_of(curves: Curves, method: str, workers: int, seed: int) -> Problem:
+    return Problem(curves, workers, seed, Rows(curves) if method.endswith(methods.POOL) else None)
+
+
+def run(path: Path, method: str, workers: int, repeat: int) -> Outcome:
+    """Simulates one search up to the table's last budget."""
     curves, regret = loaded(path)
     at = budgets(curves, workers)
     assert at is not None  # the caller leaves out tables that are too small
-    built = methods.build(method, Problem(curves, workers, seed_of(path.stem, workers, repeat)))
-    return regret.at(at, simulate(built, curves, workers, float(at[-1])))
+    problem = problem_of(curves, method, workers, seed_of(path.stem, workers, repeat))
+    seen = list(simulate(methods.build(method, problem), curves, workers, float(at[-1]), problem.pool))
+    distances = {observed.trial: observed.distance for observed in seen}
+    return Outcome(regret.at(at, seen), sum(distances.values()) / max(1, len(distances)))
 
 
-def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Iterator[tuple[Key, Floats | Exception]]:
-    """Runs all searches; yields each one's regrets, or its error, as soon as it has ended."""
+def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Iterator[tuple[Key, Outcome | Exception]]:
+    """Runs all searches; yields each one's outcome, or its error, as soon as it has ended."""
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         running = {pool.submit(run, *search): search for search in searches}
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from unittest import mock
 from zipfile import is_zipfile
 
 import numpy as np
@@ -27,6 +28,7 @@ from tuner.rules import rule_of
 from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
+from tuner.tuning.searchers import forest, trees
 from tuner.tuning.searchers.named import build_searcher
 
 Floats = npt.NDArray[np.float64]
@@ -108,8 +110,8 @@ class Curves:
             for name, each in self.space.items()
         }
 
-    def row(self, setting: dict[str, Any]) -> int:
-        """Returns the index of the setting that is nearest to this one; the first of several.
+    def distances(self, setting: dict[str, Any]) -> Floats:
+        """Returns how far a setting is from each row, squared; shape (n,).
 
         Each parameter is scaled to 0..1, a log range by its logarithm. A choice counts 0 (same value) or 1.
         """
@@ -119,7 +121,14 @@ class Curves:
                 distance += self._scaled[:, column] != described["values"].index(setting[name])
             else:
                 distance += (self._scaled[:, column] - scaled(setting[name], described)) ** 2
-        return int(distance.argmin())
+        return distance
+
+    def column(self, name: str, rows: npt.NDArray[np.int64]) -> list[Any]:
+        """Returns a parameter's values in some rows."""
+        described, cells = self.space[name], self.settings[rows, list(self.space).index(name)]
+        if described["type"] == "choice":
+            return [described["values"][int(cell)] for cell in cells]
+        return [(round if "int" in described["type"] else float)(cell) for cell in cells]
 
     @cached_property
     def _scaled(self) -> Floats:
@@ -137,13 +146,43 @@ def scaled(value: Any, described: dict[str, Any]) -> Any:
     return (value - low) / (high - low)
 
 
+class Rows:
+    """The rows of a table that a search has not tried; once it has tried all, all count again.
+
+    A proposal is answered with the nearest of them. With the nearest of all rows, a model that returns to a good region
+    of a sparse table would get the same row again, and learn nothing.
+    """
+
+    def __init__(self, curves: Curves) -> None:
+        self._curves, self._tried = curves, np.zeros(len(curves.settings), dtype=bool)
+
+    def take(self, setting: dict[str, Any]) -> tuple[int, float]:
+        """Returns the row that answers a proposal, the first of several, and its Euclidean distance."""
+        distance = np.where(self._tried, np.inf, self._curves.distances(setting))
+        row = int(distance.argmin())
+        self._tried[row] = True
+        if self._tried.all():
+            self._tried[:] = False
+        return row, math.sqrt(distance[row])
+
+    def drawn(self, leaves: Any, stream: Any, number: int) -> dict[str, list[Any]]:
+        """Draws settings of untried rows, each once as long as there are so many; in place of `trees.drawn`."""
+        left = np.flatnonzero(~self._tried)
+        rows = stream.permutation(left)[:number] if number <= len(left) else stream.choice(left, number)
+        return {name: self._curves.column(name, rows) for name in self._curves.space}
+
+
 @dataclass(frozen=True)
 class Problem:
-    """A table of curves, the number of workers and the seed of one search."""
+    """A table of curves, the number of workers and the seed of one search.
+
+    With a `pool`, the search chooses among the pool's rows. Without one, it proposes any setting of the space.
+    """
 
     curves: Curves
     workers: int
     seed: int
+    pool: Rows | None = None
 
     @property
     def mode(self) -> str:
@@ -155,14 +194,16 @@ class Problem:
 
 
 class Draws:
-    """Draws random settings of a space with Ray's own distributions."""
+    """Draws random settings of a space with Ray's own distributions, or of the pool."""
 
     def __init__(self, problem: Problem) -> None:
-        self._domains = problem.curves.domains()
+        self._domains, self._pool = problem.curves.domains(), problem.pool
         self._random = np.random.RandomState(problem.seed)
 
     def draw(self) -> dict[str, Any]:
         """Returns the next setting."""
+        if self._pool:
+            return {name: value for name, (value,) in self._pool.drawn(self._domains, self._random, 1).items()}
         return {name: domain.sample(random_state=self._random) for name, domain in self._domains.items()}
 
 
@@ -186,23 +227,32 @@ class Method(Protocol):
 
 
 class Observation(NamedTuple):
-    """A trained epoch: when it ended, in seconds since the start, and the value that the trial reported."""
+    """A trained epoch: when it ended, in seconds since the start, and the value that the trial reported.
+
+    The row answers the trial's setting, which lies at a `distance` from it.
+    """
 
     seconds: float
     trial: int
     epoch: int
     row: int
     value: float
+    distance: float = 0.0
 
 
-def simulate(method: Method, curves: Curves, workers: int, until_s: float) -> Iterator[Observation]:
+def simulate(
+    method: Method, curves: Curves, workers: int, until_s: float, pool: Rows | None = None
+) -> Iterator[Observation]:
     """Yields the epochs that a search trains, in the order in which they end; a pause and a new trial cost no time.
 
     Args:
         workers: how many trials train at once.
         until_s: simulated seconds after which the search is cut off.
+        pool: the pool of the method's problem.
     """
+    untried = pool or Rows(curves)
     rows: list[int] = []
+    distances: list[float] = []
     epochs: list[int] = []
     ends: list[tuple[float, int, int]] = []  # (time at which an epoch ends, order of its start, trial)
     now, free, begun = 0.0, workers, 0
@@ -216,7 +266,9 @@ def simulate(method: Method, curves: Curves, workers: int, until_s: float) -> It
         while free and (following := method.next()) is not None:
             trial, setting = following
             if trial == len(rows):
-                rows.append(curves.row(setting))
+                row, distance = untried.take(setting)
+                rows.append(row)
+                distances.append(distance)
                 epochs.append(0)
             train(trial)
             free -= 1
@@ -225,7 +277,7 @@ def simulate(method: Method, curves: Curves, workers: int, until_s: float) -> It
         now, _, trial = heapq.heappop(ends)
         epochs[trial] += 1
         value = float(curves.values[rows[trial], epochs[trial] - 1])
-        yield Observation(now, trial, epochs[trial], rows[trial], value)
+        yield Observation(now, trial, epochs[trial], rows[trial], value, distances[trial])
         action = method.report(trial, epochs[trial], value)
         if action == "continue" and epochs[trial] < curves.max_epochs:
             train(trial)
@@ -237,10 +289,14 @@ class Search:
     """The searcher and the stopping rule of an experiment, driven as Ray's controller drives them in a search.
 
     Raises:
-        RequestError: the searcher does not work with the space, or the scheduler is pbt, which changes settings.
+        RequestError: the searcher does not work with the space, the scheduler is pbt, which changes settings, or there
+            is a pool and the searcher is not forest.
     """
 
-    def __init__(self, experiment: Experiment, params: dict[str, Any]) -> None:
+    def __init__(self, experiment: Experiment, params: dict[str, Any], pool: Rows | None = None) -> None:
+        if pool and experiment.searcher != "forest":
+            raise RequestError(f"--searcher {experiment.searcher} chooses among no rows; leave out --pool")
+        self._pool = pool
         space = Space(params=params, train=_untrained, metric=experiment.wanted.metric, mode=experiment.wanted.mode)
         self._asked = build_searcher(experiment, space)
         self._rule = rule_of(experiment, getattr(experiment, "brackets", 1))
@@ -256,7 +312,7 @@ class Search:
             self._apply(self._rule.idle())
         if self._promoted:
             trial = self._promoted.popleft()
-        elif exhausted or (setting := self._asked.suggest(str(len(self._settings)))) is None:
+        elif exhausted or (setting := self._suggested(str(len(self._settings)))) is None:
             return None
         else:
             trial = len(self._settings)
@@ -265,6 +321,12 @@ class Search:
             self._rule.added(trial)
         self._running += 1
         return trial, self._settings[trial]
+
+    def _suggested(self, trial_id: str) -> dict[str, Any] | None:
+        if not self._pool:
+            return self._asked.suggest(trial_id)
+        with mock.patch.object(forest, "drawn", self._pool.drawn), mock.patch.object(trees, "drawn", self._pool.drawn):
+            return self._asked.suggest(trial_id)
 
     def report(self, trial: int, epoch: int, value: float) -> Action:
         result = self._last[trial] = {"training_iteration": epoch, self._experiment.wanted.metric: value}

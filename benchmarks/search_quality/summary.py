@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benchmarks.search_quality.runs import BETWEEN, Key
+from benchmarks.search_quality.runs import BETWEEN, Key, Outcome
 from benchmarks.search_quality.simulate import Floats
 
 REFERENCE = "ray:asha+random"  # the method whose last regret the shares of the budget are of
@@ -20,6 +20,7 @@ NUM_BOOTSTRAPS = 1000
 LEVEL = 0.95
 RANDOM_SEED = 0  # of the bootstrap: the same results print the same intervals
 PRINTED = [0, 2, 4, 6, 9]  # of the ten budgets
+LAST = 3  # budgets whose mean regret is compared in pairs
 OURS_WIDTH, WIDTH = 2.5, 1.2  # of the plot's lines
 
 
@@ -30,6 +31,7 @@ class Compared:
     Args:
         budgets: for each table, the recorded budgets in full trainings a worker.
         regrets: for each table and method, the repeats' regrets at the recorded budgets, shape (repeats, budgets).
+        distances: for each method, the mean distance of a setting from the row that answered it.
     """
 
     workers: int
@@ -37,6 +39,7 @@ class Compared:
     methods: list[str]
     budgets: Mapping[str, Floats]
     regrets: Mapping[tuple[str, str], Floats]
+    distances: Mapping[str, float]
 
     def means(self) -> Floats:
         """The mean regret over repeats, shape (tables, methods, budgets)."""
@@ -48,18 +51,27 @@ class Compared:
 
 
 def compared(
-    rows: Mapping[Key, Floats], methods: list[str], workers: int, repeats: int, budgets: Mapping[str, Floats]
+    rows: Mapping[Key, Outcome], methods: list[str], workers: int, repeats: int, budgets: Mapping[str, Floats]
 ) -> Compared:
     """Gathers the rows of some methods; leaves out methods without any row, then tables that a method lacks."""
-    gathered: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    gathered: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for key in sorted(rows):  # the bootstrap draws by place; the file's order is by chance
         if key.workers == workers and key.method in methods and key.repeat < repeats and key.table in budgets:
             gathered[key.table, key.method].append(rows[key])
     present = [name for name in methods if any(method == name for _, method in gathered)]
     tables = sorted({table for table, _ in gathered})
     tables = [table for table in tables if all((table, name) in gathered for name in present)]
-    regrets = {(table, name): np.array(gathered[table, name]) for table in tables for name in present}
-    return Compared(workers, tables, present, budgets, regrets)
+    regrets = {
+        (table, name): np.array([each.regrets for each in gathered[table, name]])
+        for table in tables
+        for name in present
+    }
+    distances = {
+        name: statistics.fmean(each.distance for table in tables for each in gathered[table, name])
+        for name in present
+        if tables
+    }
+    return Compared(workers, tables, present, budgets, regrets, distances)
 
 
 def ranks(each: Compared) -> tuple[Floats, Floats]:
@@ -126,14 +138,15 @@ def lines(each: Compared) -> Iterator[str]:
     means = each.means()
     regret = means.mean(axis=0)[:, ::BETWEEN]
     heads = each.mean_budgets()[::BETWEEN][PRINTED]
-    yield f"| method | {' | '.join(f'{budget:.3g}' for budget in heads)} |"
-    yield f"| --- |{' ---: |' * len(heads)}"
+    yield f"| method | {' | '.join(f'{budget:.3g}' for budget in heads)} | distance to the row |"
+    yield f"| --- |{' ---: |' * (len(heads) + 1)}"
     for place, name in enumerate(each.methods):
         cells = []
         for at in PRINTED:
             mark = "**" if place == best[at] else "*" if tied[place, at] else ""
             cells.append(f"{mark}{rank[place, at]:.1f}{mark} ({regret[place, at]:.3f})")
-        yield f"| `{name}` | {' | '.join(cells)} |"
+        yield f"| `{name}` | {' | '.join(cells)} | {each.distances[name]:.3f} |"
+    yield from _pairs(each)
     own = each.methods[0]
     yield f"\n* `{own}` best, or within the best one's interval: at {tied[0].sum()} of {len(best)} budgets"
     if REFERENCE in each.methods:
@@ -148,6 +161,32 @@ def lines(each: Compared) -> Iterator[str]:
         if values[0] > values.min()
     ]
     yield f"* `{own}` not the best at the end: {', '.join(worse) or 'nowhere'}"
+
+
+def _pairs(each: Compared) -> Iterator[str]:
+    """Yields a table of the mean regret at the last budgets by family of tables, and how likely a difference is luck.
+
+    A table's family is its name up to the first `_`. The test is Wilcoxon's for the pairs of searches with the first
+    method and another, of the same table and repeat.
+    """
+    own, *others = each.methods
+    yield f"\nMean regret at the last {LAST} budgets; in brackets, that of `{own}` less it, and Wilcoxon's p.\n"
+    yield f"| tables | `{own}` | {' | '.join(f'`{name}`' for name in others)} |"
+    yield f"| --- |{' ---: |' * len(each.methods)}"
+    families = sorted({table.partition("_")[0] for table in each.tables})
+    for family in [*families, "all"][: len(families) + (len(families) > 1)]:
+        tables = [table for table in each.tables if family in ("all", table.partition("_")[0])]
+        last = {
+            name: np.concatenate([each.regrets[table, name][:, ::BETWEEN][:, -LAST:].mean(axis=1) for table in tables])
+            for name in each.methods
+        }
+        cells = [f"{last[own].mean():.3f}"]
+        for name in others:
+            less = last[own] - last[name] if len(last[own]) == len(last[name]) else np.zeros(0)
+            p = f"{stats.wilcoxon(less).pvalue:.2g}" if less.any() else "-"
+            cells.append(f"{last[name].mean():.3f} ({last[own].mean() - last[name].mean():+.3f}, {p})")
+        yield f"| {family} ({len(tables)}) | {' | '.join(cells)} |"
+    yield ""
 
 
 def draw(all_compared: list[Compared], path: Path) -> None:

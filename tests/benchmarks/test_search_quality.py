@@ -9,7 +9,7 @@ import pytest
 from benchmarks.search_quality import methods, tables
 from benchmarks.search_quality.__main__ import main
 from benchmarks.search_quality.runs import Regret, run
-from benchmarks.search_quality.simulate import Curves, Observation, Problem, simulate
+from benchmarks.search_quality.simulate import Curves, Observation, Problem, Rows, simulate
 from tuner.errors import RequestError
 
 NUM, EPOCHS = 60, 9
@@ -47,10 +47,36 @@ def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_t
 @pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:random+asha,eta=3,grace=1", "ours:hyperopt+asha"])
 def test_a_method_searches_the_same_for_the_same_seed_and_survives_divergence(path, curves, name):
     first, again = (run(path, name, 2, 0) for _ in range(2))
-    assert (first == again).all() and first[-1] < 1
+    assert (first.regrets == again.regrets).all() and first.regrets[-1] < 1 and 0 < first.distance == again.distance
     assert len({methods.build(name, Problem(curves, 1, seed)).next()[1]["lr"] for seed in range(3)}) == 3
     diverging = Curves("loss", "max", SPACE, curves.settings, np.full_like(curves.values, np.nan), curves.seconds)
     assert len(list(simulate(methods.build(name, Problem(diverging, 2, 0)), diverging, 2, 30.0))) >= 50
+
+
+def test_a_proposal_is_answered_by_the_nearest_row_that_the_search_has_not_tried(curves):
+    setting = {"lr": 0.01, "width": 2}
+    rows, squared = Rows(curves), curves.distances(setting)
+    answers = [rows.take(setting) for _ in range(NUM)]
+    assert [row for row, _ in answers] == list(np.argsort(squared, kind="stable"))
+    assert [distance for _, distance in answers] == pytest.approx(np.sqrt(np.sort(squared)))
+    assert rows.take(setting) == answers[0]  # all were tried, so all count again
+
+
+@pytest.mark.parametrize("name", ["random", "one-epoch", "ray:asha+random", "ours:auto+auto"])
+def test_a_method_chooses_among_the_rows_that_are_left(path, curves, name):
+    outcome = run(path, f"{name}@pool", 2, 0)
+    assert outcome.distance == pytest.approx(0, abs=1e-6) and outcome.regrets[-1] < 1
+    pool = Rows(curves)
+    seen = simulate(methods.build(f"{name}@pool", Problem(curves, 2, 0, pool)), curves, 2, 60.0, pool)
+    first = {observed.trial: observed.row for observed in seen}
+    assert len(set(list(first.values())[:NUM])) == min(NUM, len(first)) >= 10
+
+
+@pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:auto+auto"])
+def test_parameters_may_be_called_as_what_a_library_calls_its_epochs(curves, name):
+    space = dict(zip(("epochs", "training_iteration"), SPACE.values(), strict=True))
+    named = Curves("loss", "min", space, curves.settings, curves.values, curves.seconds)
+    assert len(list(simulate(methods.build(name, Problem(named, 2, 0)), named, 2, 30.0))) >= 50
 
 
 @pytest.mark.parametrize("name, expected", [("unknown", "must be ours:"), ("ours:random+asha,speed=9", "speed")])
@@ -80,5 +106,6 @@ def test_the_command_prints_ranks_and_continues_a_cut_run(path, tmp_path, capsys
     with pytest.raises(SystemExit):
         main(words)
     assert sorted(out.read_bytes().splitlines(keepends=True)) == sorted(lines)
+    assert "| tiny (1) |" in printed.out
     table = "1 worker, "
     assert capsys.readouterr().out.partition(table)[2] == printed.out.partition(table)[2]
