@@ -193,6 +193,18 @@ def kinds(folder):
     return [event["event"] for event in read(folder / "journal.jsonl")]
 
 
+def test_poor_known_settings_send_no_trial_up():
+    rule = Promotion(Experiment(scheduler="asha-promotion", max_epochs=8, start_from=("past",)), 1)
+    *waiting, (last, promoted) = [
+        rule.judge(trial, 1, loss) for trial, loss in enumerate([9.0, 8.0, 7.0, 1.0, 2.0, 3.0])
+    ]
+    assert {(judged.action, judged.cutoff, len(others)) for judged, others in waiting} == {("pause", None, 0)}
+    assert waiting[2][0].reason.endswith(
+        "loss 7, only 3 trials have reached it, and the first promotion waits for 6, as the known settings may be poor"
+    )
+    assert (last.action, last.cutoff, [trial for trial, _ in promoted]) == ("pause", 3, [3])
+
+
 @pytest.mark.parametrize("more", [{"num_samples": 14}, {"max_epochs": 7}], ids=str)
 def test_an_extended_search_repeats_how_it_closed_before(whole, more):
     """The first session ends with promotions and stops that a longer search would not have made."""

@@ -127,6 +127,8 @@ class Promotion(Rule):
             why = f"the cutoff is {self._sign * rung.cutoff:.6g}, from {trials(len(rung))}"
         else:
             why = f"only {'this trial has' if len(rung) == 1 else f'{len(rung)} trials have'} reached it"
+            if rung.fewest > 1:
+                why += f", and the first promotion waits for {rung.fewest}, as the known settings may be poor"
         return f"{self._own(trial, rung)}, {why}"
 
 
