@@ -37,8 +37,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--pool",
         action="store_true",
-        help="also compare the methods as they choose among the rows not tried yet; those that can are\n"
-        f"{', '.join(POOLED)}",
+        help=f"also run these methods as they choose among the rows not tried yet:\n{', '.join(POOLED)}",
     )
     parser.add_argument("--out", type=Path, required=True, help="file of results; a cut run continues from it")
     parser.add_argument("--plot", type=Path, help="file to draw regret over budget to, such as plot.svg")
@@ -48,6 +47,8 @@ def main(words: list[str] | None = None) -> None:
     for name, value in numbers.items():
         if value < 1:
             parser.error(f"--{name} {value}: must be at least 1")
+    if options.pool and not any(name.startswith(POOLED) for name in options.methods):
+        parser.error(f"--pool: no method of --methods can choose among rows; add one of {', '.join(POOLED)}")
     try:
         num_failed = execute(options)
     except RequestError as error:

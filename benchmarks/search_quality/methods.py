@@ -28,7 +28,7 @@ OPPONENTS: dict[str, Callable[..., Method]] = {
 }
 SHORT = {"eta": "reduction_factor", "grace": "grace_period", "samples": "num_samples"}
 POOL = "@pool"  # ends the name of a method that chooses among the table's rows
-POOLED = ("random", "one-epoch", "ray:asha+random", "ours:auto+", "ours:forest+")  # beginnings of names that can
+POOLED = ("random", "one-epoch", "ray:asha+random", "ours:auto+", "ours:forest+")  # names of methods that can begin so
 UNLIMITED = 100_000  # settings that a search may propose; more than any table's last budget pays for
 
 

@@ -1,4 +1,4 @@
-"""Runs the searches that the results still lack, in as many processes as asked for, and keeps their regrets.
+"""Runs the searches that the results still lack, in as many processes as asked for, and keeps their outcomes.
 
 A search is measured at ten budgets, and at others between them, by the regret that it has there.
 """
@@ -158,9 +158,9 @@ def run(path: Path, method: str, workers: int, repeat: int) -> Outcome:
     at = budgets(curves, workers)
     assert at is not None  # the caller leaves out tables that are too small
     problem = problem_of(curves, method, workers, seed_of(path.stem, workers, repeat))
-    seen = list(simulate(methods.build(method, problem), curves, workers, float(at[-1]), problem.pool))
-    distances = {observed.trial: observed.distance for observed in seen}
-    return Outcome(regret.at(at, seen), sum(distances.values()) / max(1, len(distances)))
+    rows = problem.pool or Rows(curves)
+    regrets = regret.at(at, simulate(methods.build(method, problem), curves, workers, float(at[-1]), rows))
+    return Outcome(regrets, sum(rows.distances) / max(1, len(rows.distances)))
 
 
 def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Iterator[tuple[Key, Outcome | Exception]]:

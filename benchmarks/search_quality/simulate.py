@@ -123,12 +123,13 @@ class Curves:
                 distance += (self._scaled[:, column] - scaled(setting[name], described)) ** 2
         return distance
 
-    def column(self, name: str, rows: npt.NDArray[np.int64]) -> list[Any]:
+    def column(self, name: str, rows: Any) -> list[Any]:
         """Returns a parameter's values in some rows."""
         described, cells = self.space[name], self.settings[rows, list(self.space).index(name)]
         if described["type"] == "choice":
             return [described["values"][int(cell)] for cell in cells]
-        return [(round if "int" in described["type"] else float)(cell) for cell in cells]
+        number = round if "int" in described["type"] else float
+        return [number(cell) for cell in cells.clip(described["low"], described["high"])]  # the cells are rounded
 
     @cached_property
     def _scaled(self) -> Floats:
@@ -155,20 +156,21 @@ class Rows:
 
     def __init__(self, curves: Curves) -> None:
         self._curves, self._tried = curves, np.zeros(len(curves.settings), dtype=bool)
+        self.distances: list[float] = []  # Euclidean, of each proposal from its row
 
-    def take(self, setting: dict[str, Any]) -> tuple[int, float]:
-        """Returns the row that answers a proposal, the first of several, and its Euclidean distance."""
+    def take(self, setting: dict[str, Any]) -> int:
+        """Returns the row that answers a proposal, the first of several."""
         distance = np.where(self._tried, np.inf, self._curves.distances(setting))
         row = int(distance.argmin())
         self._tried[row] = True
         if self._tried.all():
             self._tried[:] = False
-        return row, math.sqrt(distance[row])
+        self.distances.append(math.sqrt(distance[row]))
+        return row
 
     def drawn(self, leaves: Any, stream: Any, number: int) -> dict[str, list[Any]]:
-        """Draws settings of untried rows, each once as long as there are so many; in place of `trees.drawn`."""
-        left = np.flatnonzero(~self._tried)
-        rows = stream.permutation(left)[:number] if number <= len(left) else stream.choice(left, number)
+        """Draws settings of untried rows, fewer if not so many are left; in place of `trees.drawn`."""
+        rows = stream.permutation(np.flatnonzero(~self._tried))[:number]
         return {name: self._curves.column(name, rows) for name in self._curves.space}
 
 
@@ -227,32 +229,27 @@ class Method(Protocol):
 
 
 class Observation(NamedTuple):
-    """A trained epoch: when it ended, in seconds since the start, and the value that the trial reported.
-
-    The row answers the trial's setting, which lies at a `distance` from it.
-    """
+    """A trained epoch: when it ended, in seconds since the start, and the value that the trial reported."""
 
     seconds: float
     trial: int
     epoch: int
     row: int
     value: float
-    distance: float = 0.0
 
 
 def simulate(
-    method: Method, curves: Curves, workers: int, until_s: float, pool: Rows | None = None
+    method: Method, curves: Curves, workers: int, until_s: float, untried: Rows | None = None
 ) -> Iterator[Observation]:
     """Yields the epochs that a search trains, in the order in which they end; a pause and a new trial cost no time.
 
     Args:
         workers: how many trials train at once.
         until_s: simulated seconds after which the search is cut off.
-        pool: the pool of the method's problem.
+        untried: the pool of the method's problem, or new rows.
     """
-    untried = pool or Rows(curves)
+    untried = untried or Rows(curves)
     rows: list[int] = []
-    distances: list[float] = []
     epochs: list[int] = []
     ends: list[tuple[float, int, int]] = []  # (time at which an epoch ends, order of its start, trial)
     now, free, begun = 0.0, workers, 0
@@ -266,9 +263,7 @@ def simulate(
         while free and (following := method.next()) is not None:
             trial, setting = following
             if trial == len(rows):
-                row, distance = untried.take(setting)
-                rows.append(row)
-                distances.append(distance)
+                rows.append(untried.take(setting))
                 epochs.append(0)
             train(trial)
             free -= 1
@@ -277,7 +272,7 @@ def simulate(
         now, _, trial = heapq.heappop(ends)
         epochs[trial] += 1
         value = float(curves.values[rows[trial], epochs[trial] - 1])
-        yield Observation(now, trial, epochs[trial], rows[trial], value, distances[trial])
+        yield Observation(now, trial, epochs[trial], rows[trial], value)
         action = method.report(trial, epochs[trial], value)
         if action == "continue" and epochs[trial] < curves.max_epochs:
             train(trial)
@@ -295,7 +290,7 @@ class Search:
 
     def __init__(self, experiment: Experiment, params: dict[str, Any], pool: Rows | None = None) -> None:
         if pool and experiment.searcher != "forest":
-            raise RequestError(f"--searcher {experiment.searcher} chooses among no rows; leave out --pool")
+            raise RequestError(f"--pool: works with searcher forest, not {experiment.searcher}; leave one of them out")
         self._pool = pool
         space = Space(params=params, train=_untrained, metric=experiment.wanted.metric, mode=experiment.wanted.mode)
         self._asked = build_searcher(experiment, space)

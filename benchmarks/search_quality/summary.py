@@ -53,25 +53,28 @@ class Compared:
 def compared(
     rows: Mapping[Key, Outcome], methods: list[str], workers: int, repeats: int, budgets: Mapping[str, Floats]
 ) -> Compared:
-    """Gathers the rows of some methods; leaves out methods without any row, then tables that a method lacks."""
-    gathered: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    """Gathers the searches of some methods: of the methods that have any, those that all of them have finished."""
+    gathered: dict[tuple[str, str], dict[int, Outcome]] = defaultdict(dict)
     for key in sorted(rows):  # the bootstrap draws by place; the file's order is by chance
         if key.workers == workers and key.method in methods and key.repeat < repeats and key.table in budgets:
-            gathered[key.table, key.method].append(rows[key])
+            gathered[key.table, key.method][key.repeat] = rows[key]
     present = [name for name in methods if any(method == name for _, method in gathered)]
-    tables = sorted({table for table, _ in gathered})
-    tables = [table for table in tables if all((table, name) in gathered for name in present)]
-    regrets = {
-        (table, name): np.array([each.regrets for each in gathered[table, name]])
-        for table in tables
+    finished: dict[str, list[int]] = {}
+    for table in sorted({table for table, _ in gathered}):
+        if common := set.intersection(*(set(gathered[table, name]) for name in present)):
+            finished[table] = sorted(common)
+    searches = {
+        (table, name): [gathered[table, name][repeat] for repeat in common]
+        for table, common in finished.items()
         for name in present
     }
+    regrets = {each: np.array([outcome.regrets for outcome in outcomes]) for each, outcomes in searches.items()}
     distances = {
-        name: statistics.fmean(each.distance for table in tables for each in gathered[table, name])
+        name: statistics.fmean(outcome.distance for table in finished for outcome in searches[table, name])
         for name in present
-        if tables
+        if finished
     }
-    return Compared(workers, tables, present, budgets, regrets, distances)
+    return Compared(workers, list(finished), present, budgets, regrets, distances)
 
 
 def ranks(each: Compared) -> tuple[Floats, Floats]:
@@ -164,17 +167,19 @@ def lines(each: Compared) -> Iterator[str]:
 
 
 def _pairs(each: Compared) -> Iterator[str]:
-    """Yields a table of the mean regret at the last budgets by family of tables, and how likely a difference is luck.
+    """Yields a table of the mean regret at the last budgets by family of tables, with Wilcoxon's test of differences.
 
-    A table's family is its name up to the first `_`. The test is Wilcoxon's for the pairs of searches with the first
-    method and another, of the same table and repeat.
+    A table's family is its name up to the first `_`. A pair is a search with the first method and one with another, of
+    the same table and repeat. Searches of a table are more alike than the test assumes, so p is a little too small.
     """
     own, *others = each.methods
-    yield f"\nMean regret at the last {LAST} budgets; in brackets, that of `{own}` less it, and Wilcoxon's p.\n"
+    if not others:
+        return
+    yield f"\nMean regret at the last {LAST} budgets; in brackets, that of `{own}` minus this one, and Wilcoxon's p.\n"
     yield f"| tables | `{own}` | {' | '.join(f'`{name}`' for name in others)} |"
     yield f"| --- |{' ---: |' * len(each.methods)}"
     families = sorted({table.partition("_")[0] for table in each.tables})
-    for family in [*families, "all"][: len(families) + (len(families) > 1)]:
+    for family in families + ["all"] * (len(families) > 1):
         tables = [table for table in each.tables if family in ("all", table.partition("_")[0])]
         last = {
             name: np.concatenate([each.regrets[table, name][:, ::BETWEEN][:, -LAST:].mean(axis=1) for table in tables])
@@ -182,11 +187,10 @@ def _pairs(each: Compared) -> Iterator[str]:
         }
         cells = [f"{last[own].mean():.3f}"]
         for name in others:
-            less = last[own] - last[name] if len(last[own]) == len(last[name]) else np.zeros(0)
-            p = f"{stats.wilcoxon(less).pvalue:.2g}" if less.any() else "-"
-            cells.append(f"{last[name].mean():.3f} ({last[own].mean() - last[name].mean():+.3f}, {p})")
+            more = last[own] - last[name]
+            p = f"{stats.wilcoxon(more).pvalue:.2g}" if more.any() else "-"
+            cells.append(f"{last[name].mean():.3f} ({more.mean():+.3f}, {p})")
         yield f"| {family} ({len(tables)}) | {' | '.join(cells)} |"
-    yield ""
 
 
 def draw(all_compared: list[Compared], path: Path) -> None:

@@ -29,6 +29,7 @@ from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.past import Past, cells_of, columns_of
 
 WORKERS, PAST_SETTINGS, UNLIMITED = 4, 60, 100_000
+NUM_BUDGETS = 361  # each is 1 % above the one before
 STARTS = ("past", "wrong past", "prior", "wrong prior")
 SHARES = (0.1, 0.25, 0.5, 0.75, 1)  # of the budget: where the cold search's regret is looked up
 Told = list[tuple[dict[str, Any], int]]  # settings of a past search, the best first, with their epochs
@@ -80,13 +81,8 @@ def past_on(path: Path, seed: int) -> Told:
 
 def worst_of(curves: Curves) -> dict[str, Any]:
     losses = np.where(np.isfinite(curves.values), curves.values * (1 if curves.mode == "min" else -1), np.inf)
-    row = curves.settings[int(losses.min(axis=1).argmax())]
-    return {
-        name: each["values"][int(cell)]
-        if each["type"] == "choice"
-        else (round if "int" in each["type"] else float)(np.clip(cell, each["low"], each["high"]))
-        for cell, (name, each) in zip(row, curves.space.items(), strict=True)
-    }
+    worst = [int(losses.min(axis=1).argmax())]
+    return {name: curves.column(name, worst)[0] for name in curves.space}
 
 
 def regrets(paths: list[Path], searcher: str, at: Floats, job: tuple[int, int, str]) -> Floats:
@@ -118,7 +114,7 @@ def main() -> None:
     parser.add_argument("--trainings", type=float, default=20, help="the budget, in full trainings")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    paths, at = list(tables_of(options.tables).values()), np.geomspace(0.5, options.trainings, 61)
+    paths, at = list(tables_of(options.tables).values()), np.geomspace(0.5, options.trainings, NUM_BUDGETS)
     repeats = range(options.first_seed, options.first_seed + options.repeats)
     print(f"{len(paths)} tables, {options.repeats} searches of each, {options.searcher}")
     print("start        cost to the cold search's regret at " + ", ".join(f"{each:.0%}" for each in SHARES))

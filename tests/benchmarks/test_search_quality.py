@@ -57,8 +57,8 @@ def test_a_proposal_is_answered_by_the_nearest_row_that_the_search_has_not_tried
     setting = {"lr": 0.01, "width": 2}
     rows, squared = Rows(curves), curves.distances(setting)
     answers = [rows.take(setting) for _ in range(NUM)]
-    assert [row for row, _ in answers] == list(np.argsort(squared, kind="stable"))
-    assert [distance for _, distance in answers] == pytest.approx(np.sqrt(np.sort(squared)))
+    assert answers == list(np.argsort(squared, kind="stable"))
+    assert rows.distances == pytest.approx(np.sqrt(np.sort(squared)))
     assert rows.take(setting) == answers[0]  # all were tried, so all count again
 
 
@@ -83,6 +83,12 @@ def test_parameters_may_be_called_as_what_a_library_calls_its_epochs(curves, nam
 def test_a_wrong_method_is_refused(curves, name, expected):
     with pytest.raises(RequestError, match=expected):
         methods.build(name, Problem(curves, 1, 0))
+
+
+def test_a_pool_without_a_method_that_can_use_it_is_refused(path, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["--tables", str(path), "--out", str(tmp_path / "out"), "--pool", "--methods", "ray:bohb"])
+    assert "--pool: no method of --methods can choose among rows" in capsys.readouterr().err
 
 
 def test_the_command_prints_ranks_and_continues_a_cut_run(path, tmp_path, capsys):

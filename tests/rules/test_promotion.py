@@ -39,7 +39,7 @@ class Algorithm2:
     def promotable(self, at):
         """The trials among the best 1/eta of a rung that were not promoted, the best first."""
         values = self.at[at]
-        if self.rules.start_from and at[1] == self.rungs(at[0])[0] and len(values) < 6:
+        if self.rules.start_from and at == (0, self.rules.grace_period) and len(values) < 6:
             return []
         best = sorted(values, key=lambda trial: values[trial])[: math.floor(len(values) / self.rules.reduction_factor)]
         return [t for t in best if (*at, t) not in self.promoted]
@@ -56,7 +56,7 @@ class Algorithm2:
         at = bracket, max(new)
         self.at.setdefault(at, {})[trial] = value
         self.waiting[trial] = at
-        return [self.promote(t) for t in [t for t in self.promotable(at) if t in self.waiting][:1]]
+        return [self.promote(t) for t in self.promotable(at) if t in self.waiting]
 
     def promote(self, trial):
         self.promoted.add((*self.waiting.pop(trial), trial))
@@ -195,14 +195,13 @@ def kinds(folder):
 
 def test_poor_known_settings_send_no_trial_up():
     rule = Promotion(Experiment(scheduler="asha-promotion", max_epochs=8, start_from=("past",)), 1)
-    *waiting, (last, promoted) = [
-        rule.judge(trial, 1, loss) for trial, loss in enumerate([9.0, 8.0, 7.0, 1.0, 2.0, 3.0])
-    ]
+    losses = [9.0, 8.0, 7.0, 1.0, 2.0, 3.0]
+    *waiting, (last, promoted) = [rule.judge(trial, 1, loss) for trial, loss in enumerate(losses)]
     assert {(judged.action, judged.cutoff, len(others)) for judged, others in waiting} == {("pause", None, 0)}
     assert waiting[2][0].reason.endswith(
         "loss 7, only 3 trials have reached it, and the first promotion waits for 6, as the known settings may be poor"
     )
-    assert (last.action, last.cutoff, [trial for trial, _ in promoted]) == ("pause", 3, [3])
+    assert (last.action, last.cutoff, [trial for trial, _ in promoted]) == ("continue", 3, [3, 4])
 
 
 @pytest.mark.parametrize("more", [{"num_samples": 14}, {"max_epochs": 7}], ids=str)

@@ -9,9 +9,8 @@ from tuner.rules.order import Order
 from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
-# Trials that the lowest rung of a search with --start-from waits for. Three poor known settings, alone there, would
-# send one of them up, and the trials that follow would train on for being better than it. On six tables of recorded
-# trainings, a wrong past costs 1.2 to 1.45 times a cold search without this wait, and 1.06 to 1.13 times with it.
+# Trials that the lowest rung waits for in a search with --start-from. Of three poor known settings alone there, one
+# would go up, and later trials would then continue because they beat it; docs/searchers.md has the figures.
 FEWEST_BESIDE_KNOWN = 6
 
 
@@ -21,15 +20,16 @@ class Promotion(Rule):
     Without a checkpoint, the trial stops instead. Each arrival promotes at most one trial, at once. (The paper promotes
     whenever a worker is free.) When no setting is left and no trial runs, the best paused trial of the highest rung is
     promoted, until one trial has trained all its epochs. Then all paused trials stop. Brackets work as in `Asha`. In a
-    search with --start-from, a bracket's lowest rung promotes no trial before `FEWEST_BESIDE_KNOWN` have reached it.
+    search with --start-from, no arrival at the lowest rung promotes a trial until `FEWEST_BESIDE_KNOWN` have come; that
+    one promotes all that are among the best.
     """
 
     def __init__(self, experiment: Experiment, brackets: int) -> None:
         super().__init__(experiment)
         self._brackets, self._best = Brackets(experiment, brackets), f"the best 1/{self._factor:g}"
         self._rungs = [[self._new_rung(at) for at in rungs if at < self._most] for rungs in self._brackets.rungs]
-        for lowest, *_ in filter(None, self._rungs):
-            lowest.fewest = FEWEST_BESIDE_KNOWN if experiment.start_from else 1
+        if experiment.start_from and self._rungs[0]:
+            self._rungs[0][0].fewest = FEWEST_BESIDE_KNOWN
         self._values: dict[int, Any] = {}  # trial -> its last values, of several metrics
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
@@ -54,12 +54,13 @@ class Promotion(Rule):
         self._values[trial] = value
         arrived = self._losses(value) if self._goals else self._sign * value
         promoted, others = rung.arrive(trial, arrived), Decisions()
-        if promoted == trial:
-            return self._decision("continue", trial, rung, self._among_best(trial, rung)), []
-        if promoted is not None:
-            del self._waiting[promoted]
-            reason = f"promoted: {self._among_best(promoted, rung)}"
-            others = [(promoted, self._decision("continue", promoted, rung, reason))]
+        for other in promoted:
+            if other != trial:
+                del self._waiting[other]
+                reason = f"promoted: {self._among_best(other, rung)}"
+                others.append((other, self._decision("continue", other, rung, reason)))
+        if trial in promoted:
+            return self._decision("continue", trial, rung, self._among_best(trial, rung)), others
         if saved:
             self._waiting[trial] = rung
             why = f"waits at rung {rung.epoch:g} until it is among {self._best} of the trials there"
@@ -94,7 +95,9 @@ class Promotion(Rule):
 
     def _closing(self, trial: int, rung: PromotionRung) -> RuleDecision:
         why = f"not among {self._best} of the trials there"
-        if not rung.num_best:
+        if len(rung) < rung.fewest:
+            why = f"before {rung.fewest} trials had come there"
+        elif not rung.num_best:
             why = f"with too few trials there to promote {self._best} of them"
         end = f"waited at rung {rung.epoch:g} to the end of the search"
         return self._decision("stop", trial, rung, f"{end}, {why}: {self._missed(trial, rung)}")
@@ -127,7 +130,7 @@ class Promotion(Rule):
             why = f"the cutoff is {self._sign * rung.cutoff:.6g}, from {trials(len(rung))}"
         else:
             why = f"only {'this trial has' if len(rung) == 1 else f'{len(rung)} trials have'} reached it"
-            if rung.fewest > 1:
+            if len(rung) < rung.fewest:
                 why += f", and the first promotion waits for {rung.fewest}, as the known settings may be poor"
         return f"{self._own(trial, rung)}, {why}"
 
@@ -157,13 +160,15 @@ class PromotionRung:
     def value(self, trial: int) -> float:
         return self._of[trial][0]
 
-    def arrive(self, trial: int, value: Any) -> int | None:
-        """Records a value; promotes and returns the best waiting trial, maybe this one, if in the best 1/factor."""
+    def arrive(self, trial: int, value: Any) -> list[int]:
+        """Records a value; promotes and returns the waiting trials, maybe this one, that are in the best 1/factor."""
         entry = self._of[trial] = value, len(self._of), trial
         insort(self._ranked, entry)
         insort(self._waiting, entry)
-        is_promoted = bisect_left(self._ranked, self._waiting[0]) < self.num_best
-        return self._waiting.pop(0)[2] if is_promoted else None
+        promoted = []
+        while self._waiting and bisect_left(self._ranked, self._waiting[0]) < self.num_best:
+            promoted.append(self._waiting.pop(0)[2])
+        return promoted
 
     def leave(self, trial: int) -> None:
         """Removes a trial from those that may be promoted; its value still counts."""
@@ -189,11 +194,11 @@ class OrderedRung(PromotionRung):
     def value(self, trial: int) -> float:
         return self._order.place(self._numbers[trial])
 
-    def arrive(self, trial: int, value: Any) -> int | None:
+    def arrive(self, trial: int, value: Any) -> list[int]:
         self._numbers[trial] = number = self._order.add(value)
         self._trials[number] = trial
         best, before = self._order.first(self._trials)
-        return self._trials.pop(best) if before < self.num_best else None
+        return [self._trials.pop(best)] if before < self.num_best else []
 
     def leave(self, trial: int) -> None:
         del self._trials[self._numbers[trial]]

@@ -185,9 +185,6 @@ class Options:
                 f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
                 f"give --scheduler asha-promotion"
             )
-        if self.confirm_seeds != Options.confirm_seeds and not self.confirm:
-            given = f"--confirm-seeds {self.confirm_seeds}"
-            raise RequestError(f"{given}: does nothing without --confirm; add --confirm 3, or leave it out")
         self._check_resources()
         self._check_pair()
         self._check_names()

@@ -79,6 +79,9 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
         experiment, why = _new(call.options_over(loaded_space.options), loaded_space)
         facts = facts_of(loaded_space, call.command) | ({"auto": why} if why else {})
     space = loaded_space.space
+    if "confirm_seeds" in call.given and not experiment.confirm:
+        given = f"--confirm-seeds {experiment.confirm_seeds}"
+        raise RequestError(f"{given}: does nothing without --confirm; add --confirm 3, or leave it out")
     _check_names(experiment, loaded_space)
     if space.task is None and experiment.strategy != "single":
         what = f"needs a Space(task=...), but {loaded_space.name} is a Space(train=...); leave it out"
