@@ -199,7 +199,8 @@ def test_poor_known_settings_send_no_trial_up():
     *waiting, (last, promoted) = [rule.judge(trial, 1, loss) for trial, loss in enumerate(losses)]
     assert {(judged.action, judged.cutoff, len(others)) for judged, others in waiting} == {("pause", None, 0)}
     assert waiting[2][0].reason.endswith(
-        "loss 7, only 3 trials have reached it, and the first promotion waits for 6, as the known settings may be poor"
+        "loss 7, only 3 trials have reached it; the first promotion waits for 6 trials there, as those of --start-from "
+        "may be poor"
     )
     assert (last.action, last.cutoff, [trial for trial, _ in promoted]) == ("continue", 3, [3, 4])
 

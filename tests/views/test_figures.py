@@ -210,7 +210,7 @@ def test_a_few_trials_are_dots_with_their_ids_and_many_are_boxes_in_a_small_figu
     assert places == {"continued": [0] * 4, "pruned": [0] * 4 + [1] * 4}
     over_time = [trace for trace in figure["data"] if trace.get("xaxis") == "x2"]
     assert over_time[0]["y"] == [6.0 - n / 8 for n in range(8)] and over_time[0]["x"] == sorted(over_time[0]["x"])
-    assert "Rung 1: 4 of 8 trials pruned, cutoff from 6 at first to 5.125 at last." in figure["layout"]["meta"]["text"]
+    assert "Rung 1: 4 of 8 trials pruned, last cutoff used 5.125." in figure["layout"]["meta"]["text"]
     figure = draw_rung_values(at_two_rungs(4000))
     boxes = {trace["name"]: trace for trace in figure["data"] if trace["type"] == "box"}
     assert boxes["pruned"]["median"] == [6.0, 4.0] and boxes["continued"]["median"] == [5.0]

@@ -131,7 +131,9 @@ class Promotion(Rule):
         else:
             why = f"only {'this trial has' if len(rung) == 1 else f'{len(rung)} trials have'} reached it"
             if len(rung) < rung.fewest:
-                why += f", and the first promotion waits for {rung.fewest}, as the known settings may be poor"
+                why += (
+                    f"; the first promotion waits for {rung.fewest} trials there, as those of --start-from may be poor"
+                )
         return f"{self._own(trial, rung)}, {why}"
 
 

@@ -140,10 +140,9 @@ def _described(rungs: list[Rung], metric: str) -> str:
         pruned, total = len(rung.trials["pruned"]), len(rung.values) + rung.num_waiting
         bracket = f" of bracket {rung.bracket}" if rung.bracket else ""
         waiting = f", {counted(rung.num_waiting, 'trial')} waiting" if rung.num_waiting else ""
-        first, last = (f"{rung.cutoffs[at][1]:.4g}" if rung.cutoffs else "" for at in (0, -1))
-        cutoff = f", cutoff from {first} at first to {last} at last" if first != last else f", cutoff {last}"
+        cutoff = f", last cutoff used {rung.cutoffs[-1][1]:.4g}" if rung.cutoffs else ""
         text = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
-        lines.append(f"{text}{cutoff if last else ''}.")
+        lines.append(f"{text}{cutoff}.")
     more = len(rungs) - MOST_NAMED
     lines += [f"{counted(more, 'more rung')}."] if more > 0 else []
     return f"Values of {plot.tick(metric, 40)} at each rung. {' '.join(lines)}"
