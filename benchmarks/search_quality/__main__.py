@@ -74,8 +74,8 @@ def execute(options: argparse.Namespace) -> int:
     paths = tables_of(options.tables)
     curves = {table: Curves.load(path) for table, path in paths.items()}
     free = list(dict.fromkeys(options.methods))
-    pooled = [name + POOL for name in free if options.pool and name.startswith(POOLED)]
-    names = free + pooled
+    pooled = [name for name in free if options.pool and name.startswith(POOLED)]
+    names = free + [name + POOL for name in pooled]
     for table, each in curves.items():
         runs.check(paths[table], each, names)
     at = {
@@ -114,14 +114,8 @@ def execute(options: argparse.Namespace) -> int:
         print("\n".join(summary.lines(compared[-1])))
         if pooled:
             print("\nThe same, where a search chooses among the rows of the table that it has not tried:")
-            of_pool = {
-                key._replace(method=key.method.removesuffix(POOL)): outcome
-                for key, outcome in results.outcomes.items()
-                if key.method in pooled
-            }
-            names_there = [name.removesuffix(POOL) for name in pooled]
-            there = summary.compared(of_pool, names_there, workers, options.repeats, relative)
-            print("\n".join(summary.lines(there)))
+            of_pool = summary.compared(results.outcomes, pooled, workers, options.repeats, relative, POOL)
+            print("\n".join(summary.lines(of_pool)))
     if options.plot:
         summary.draw(compared, options.plot)
     return failures.total()

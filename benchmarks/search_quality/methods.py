@@ -38,7 +38,7 @@ def build(name: str, problem: Problem) -> Method:
     Raises:
         RequestError: there is no such method, it has no such option, or it does not work with the space.
     """
-    if problem.pool and not name.startswith(POOLED):
+    if problem.pooled and not name.startswith(POOLED):
         raise RequestError(f"--methods {name}: cannot choose among a table's rows; leave out {POOL}")
     head, *texts = name.removesuffix(POOL).split(",")
     is_ours = head.startswith("ours:")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.search_quality import methods
-from benchmarks.search_quality.simulate import Curves, Floats, Observation, Problem, Rows, seed_of, simulate
+from benchmarks.search_quality.simulate import Curves, Floats, Observation, Problem, seed_of, simulate
 from tuner.errors import RequestError
 
 NUM_BUDGETS = 10
@@ -149,7 +149,7 @@ def loaded(path: Path) -> tuple[Curves, Regret]:
 
 
 def problem_of(curves: Curves, method: str, workers: int, seed: int) -> Problem:
-    return Problem(curves, workers, seed, Rows(curves) if method.endswith(methods.POOL) else None)
+    return Problem(curves, workers, seed, pooled=method.endswith(methods.POOL))
 
 
 def run(path: Path, method: str, workers: int, repeat: int) -> Outcome:
@@ -158,9 +158,9 @@ def run(path: Path, method: str, workers: int, repeat: int) -> Outcome:
     at = budgets(curves, workers)
     assert at is not None  # the caller leaves out tables that are too small
     problem = problem_of(curves, method, workers, seed_of(path.stem, workers, repeat))
-    rows = problem.pool or Rows(curves)
-    regrets = regret.at(at, simulate(methods.build(method, problem), curves, workers, float(at[-1]), rows))
-    return Outcome(regrets, sum(rows.distances) / max(1, len(rows.distances)))
+    regrets = regret.at(at, simulate(methods.build(method, problem), problem, float(at[-1])))
+    distances = problem.rows.distances
+    return Outcome(regrets, sum(distances) / max(1, len(distances)))
 
 
 def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Iterator[tuple[Key, Outcome | Exception]]:

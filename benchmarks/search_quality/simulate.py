@@ -176,15 +176,23 @@ class Rows:
 
 @dataclass(frozen=True)
 class Problem:
-    """A table of curves, the number of workers and the seed of one search.
+    """A table of curves, the number of workers and the seed of one search, and the rows that the search has not tried.
 
-    With a `pool`, the search chooses among the pool's rows. Without one, it proposes any setting of the space.
+    A search that is `pooled` chooses among these rows. Another one proposes any setting of the space.
     """
 
     curves: Curves
     workers: int
     seed: int
-    pool: Rows | None = None
+    pooled: bool = False
+
+    @cached_property
+    def rows(self) -> Rows:
+        return Rows(self.curves)
+
+    @property
+    def pool(self) -> Rows | None:
+        return self.rows if self.pooled else None
 
     @property
     def mode(self) -> str:
@@ -238,21 +246,18 @@ class Observation(NamedTuple):
     value: float
 
 
-def simulate(
-    method: Method, curves: Curves, workers: int, until_s: float, untried: Rows | None = None
-) -> Iterator[Observation]:
+def simulate(method: Method, problem: Problem, until_s: float) -> Iterator[Observation]:
     """Yields the epochs that a search trains, in the order in which they end; a pause and a new trial cost no time.
 
     Args:
-        workers: how many trials train at once.
+        problem: the one that the method was built for.
         until_s: simulated seconds after which the search is cut off.
-        untried: the pool of the method's problem, or new rows.
     """
-    untried = untried or Rows(curves)
+    curves = problem.curves
     rows: list[int] = []
     epochs: list[int] = []
     ends: list[tuple[float, int, int]] = []  # (time at which an epoch ends, order of its start, trial)
-    now, free, begun = 0.0, workers, 0
+    now, free, begun = 0.0, problem.workers, 0
 
     def train(trial: int) -> None:
         nonlocal begun
@@ -263,7 +268,7 @@ def simulate(
         while free and (following := method.next()) is not None:
             trial, setting = following
             if trial == len(rows):
-                rows.append(untried.take(setting))
+                rows.append(problem.rows.take(setting))
                 epochs.append(0)
             train(trial)
             free -= 1

@@ -51,24 +51,33 @@ class Compared:
 
 
 def compared(
-    rows: Mapping[Key, Outcome], methods: list[str], workers: int, repeats: int, budgets: Mapping[str, Floats]
+    outcomes: Mapping[Key, Outcome],
+    methods: list[str],
+    workers: int,
+    repeats: int,
+    budgets: Mapping[str, Floats],
+    suffix: str = "",
 ) -> Compared:
-    """Gathers the searches of some methods: of the methods that have any, those that all of them have finished."""
+    """Gathers the searches of some methods: of the methods that have any, those that all of them have finished.
+
+    The searches are those whose method's name ends with the suffix, without which the method is named here.
+    """
     gathered: dict[tuple[str, str], dict[int, Outcome]] = defaultdict(dict)
-    for key in sorted(rows):  # the bootstrap draws by place; the file's order is by chance
-        if key.workers == workers and key.method in methods and key.repeat < repeats and key.table in budgets:
-            gathered[key.table, key.method][key.repeat] = rows[key]
+    named = {name + suffix: name for name in methods}
+    for key, outcome in outcomes.items():
+        if key.workers == workers and key.method in named and key.repeat < repeats and key.table in budgets:
+            gathered[key.table, named[key.method]][key.repeat] = outcome
     present = [name for name in methods if any(method == name for _, method in gathered)]
     finished: dict[str, list[int]] = {}
     for table in sorted({table for table, _ in gathered}):
         if common := set.intersection(*(set(gathered[table, name]) for name in present)):
-            finished[table] = sorted(common)
+            finished[table] = sorted(common)  # the bootstrap draws by place; the file's order is by chance
     searches = {
         (table, name): [gathered[table, name][repeat] for repeat in common]
         for table, common in finished.items()
         for name in present
     }
-    regrets = {each: np.array([outcome.regrets for outcome in outcomes]) for each, outcomes in searches.items()}
+    regrets = {each: np.array([outcome.regrets for outcome in found]) for each, found in searches.items()}
     distances = {
         name: statistics.fmean(outcome.distance for table in finished for outcome in searches[table, name])
         for name in present

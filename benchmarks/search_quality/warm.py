@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.search_quality import simulate as simulation
 from benchmarks.search_quality.runs import Regret
-from benchmarks.search_quality.simulate import Curves, Floats, Search, seed_of, simulate
+from benchmarks.search_quality.simulate import Curves, Floats, Problem, Search, seed_of, simulate
 from benchmarks.search_quality.tables import tables_of
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.domains import words
@@ -73,7 +73,7 @@ def past_on(path: Path, seed: int) -> Told:
     """Returns the trials of a search on a table, the best first; those that diverged are last."""
     curves, _ = loaded(path)
     search, values = search_of(curves, seed, "forest", PAST_SETTINGS, [], {}), dict[int, list[float]]()
-    for seen in simulate(search, curves, WORKERS, float("inf")):
+    for seen in simulate(search, Problem(curves, WORKERS, seed), float("inf")):
         values.setdefault(seen.trial, []).append(seen.value * (1 if curves.mode == "min" else -1))
     ranked = sorted(values, key=lambda trial: min(values[trial]) if np.isfinite(values[trial][-1]) else np.inf)
     return [(search._settings[trial], len(values[trial])) for trial in ranked]
@@ -95,7 +95,7 @@ def regrets(paths: list[Path], searcher: str, at: Floats, job: tuple[int, int, s
     guess = {"prior": other[0][0] if other else {}, "wrong prior": worst_of(curves)}.get(start, {})
     times = at * curves.full_training_s / WORKERS
     search = search_of(curves, seed, searcher, UNLIMITED, told, guess)
-    return regret.at(times, simulate(search, curves, WORKERS, float(times[-1])))
+    return regret.at(times, simulate(search, Problem(curves, WORKERS, seed), float(times[-1])))
 
 
 def cost(cold: Floats, warm: Floats, at: Floats, share: float) -> float:

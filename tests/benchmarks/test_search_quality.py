@@ -50,7 +50,8 @@ def test_a_method_searches_the_same_for_the_same_seed_and_survives_divergence(pa
     assert (first.regrets == again.regrets).all() and first.regrets[-1] < 1 and 0 < first.distance == again.distance
     assert len({methods.build(name, Problem(curves, 1, seed)).next()[1]["lr"] for seed in range(3)}) == 3
     diverging = Curves("loss", "max", SPACE, curves.settings, np.full_like(curves.values, np.nan), curves.seconds)
-    assert len(list(simulate(methods.build(name, Problem(diverging, 2, 0)), diverging, 2, 30.0))) >= 50
+    problem = Problem(diverging, 2, 0)
+    assert len(list(simulate(methods.build(name, problem), problem, 30.0))) >= 50
 
 
 def test_a_proposal_is_answered_by_the_nearest_row_that_the_search_has_not_tried(curves):
@@ -66,8 +67,8 @@ def test_a_proposal_is_answered_by_the_nearest_row_that_the_search_has_not_tried
 def test_a_method_chooses_among_the_rows_that_are_left(path, curves, name):
     outcome = run(path, f"{name}@pool", 2, 0)
     assert outcome.distance == pytest.approx(0, abs=1e-6) and outcome.regrets[-1] < 1
-    pool = Rows(curves)
-    seen = simulate(methods.build(f"{name}@pool", Problem(curves, 2, 0, pool)), curves, 2, 60.0, pool)
+    problem = Problem(curves, 2, 0, pooled=True)
+    seen = simulate(methods.build(f"{name}@pool", problem), problem, 60.0)
     first = {observed.trial: observed.row for observed in seen}
     assert len(set(list(first.values())[:NUM])) == min(NUM, len(first)) >= 10
 
@@ -75,8 +76,8 @@ def test_a_method_chooses_among_the_rows_that_are_left(path, curves, name):
 @pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:auto+auto"])
 def test_parameters_may_be_called_as_what_a_library_calls_its_epochs(curves, name):
     space = dict(zip(("epochs", "training_iteration"), SPACE.values(), strict=True))
-    named = Curves("loss", "min", space, curves.settings, curves.values, curves.seconds)
-    assert len(list(simulate(methods.build(name, Problem(named, 2, 0)), named, 2, 30.0))) >= 50
+    problem = Problem(Curves("loss", "min", space, curves.settings, curves.values, curves.seconds), 2, 0)
+    assert len(list(simulate(methods.build(name, problem), problem, 30.0))) >= 50
 
 
 @pytest.mark.parametrize("name, expected", [("unknown", "must be ours:"), ("ours:random+asha,speed=9", "speed")])

@@ -200,6 +200,7 @@ class OrderedRung(PromotionRung):
         self._numbers[trial] = number = self._order.add(value)
         self._trials[number] = trial
         best, before = self._order.first(self._trials)
+        # At most one: `fewest` is 1, as --start-from is refused with several metrics.
         return [self._trials.pop(best)] if before < self.num_best else []
 
     def leave(self, trial: int) -> None:
