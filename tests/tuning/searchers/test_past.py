@@ -14,7 +14,7 @@ from tuner.space import Space
 from tuner.spec import domains
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.past import Past, PastModel, cells_of, columns_of, misordered
-from tuner.tuning.searchers.trees import features
+from tuner.tuning.searchers.trees import features, no_risk
 
 LEARNING = ("forest", "hyperopt", "optuna", "bohb")
 SEARCHERS = ("random", "grid", "refine", *LEARNING)
@@ -80,11 +80,11 @@ def test_the_forest_believes_a_past_only_as_far_as_it_orders_the_own_results():
     shuffled = np.random.default_rng(0).permutation(right)
     shares = []
     for values in (right, shuffled, right[::-1]):
-        answers = [model.proposed(np.random.default_rng(seed), known, values) for seed in range(60)]
+        answers = [model.proposed(np.random.default_rng(seed), known, values, no_risk()) for seed in range(60)]
         shares.append(np.mean([answer is not None for answer in answers]))
         assert not any(answers) or np.mean([loss(answer) for answer in answers if answer]) < 0.6
     assert shares[0] > 0.6 and shares[1] < 0.4 and shares[2] == 0
-    assert model.proposed(np.random.default_rng(0), known[:0], right[:0]) is None
+    assert model.proposed(np.random.default_rng(0), known[:0], right[:0], no_risk()) is None
 
 
 def test_a_setting_that_lacks_a_parameter_has_it_at_random():

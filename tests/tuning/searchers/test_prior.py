@@ -31,7 +31,7 @@ def test_the_guess_runs_first_and_the_other_parameters_are_random(searcher):
 def test_a_right_guess_draws_half_of_the_random_settings_to_it_and_a_wrong_one_fewer(searcher_name):
     for score, low, high in ((1, 0.4, 0.5), (-1, 0, 0.35)):
         shares = []
-        for seed in range(4):
+        for seed in range(8):
             searcher = built(searcher_name, seed=seed)
             drive(searcher, 40, score=lambda flat, sign=score: sign * abs(math.log10(flat["lr"]) + 3))
             shares.append(searcher._prior.share)

@@ -14,9 +14,10 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES
-from tuner.tuning.searchers.forest import NUM_RANDOM, Forest, ForestSearcher, features
+from tuner.tuning.searchers.forest import NUM_RANDOM, ForestSearcher
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.sampling import shuffled
+from tuner.tuning.searchers.trees import RISK_TREES, Forest, Risk, features, no_risk
 
 SEARCHERS = CHOICES["searcher"]
 
@@ -146,6 +147,100 @@ def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed
     assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
 
 
+def drive_failing(space, fails, seed=0, num=150):
+    """Returns a search's settings, of which some fail and the others are better, the nearer they lie to these."""
+    built, settings = build_searcher(experiment_of("forest", seed, num_samples=num), space), []
+    for number in range(num):
+        settings.append(setting := built.suggest(trial := f"{number:05d}"))
+        if fails(setting):
+            built.complete(trial, error=True)
+        else:
+            built.report(trial, {"training_iteration": 1, "loss": -sum(setting.values())})
+    return settings
+
+
+def test_few_settings_fail_though_the_best_ones_lie_beside_those_that_fail():
+    space, fails = space_of(x=tune.uniform(0, 1), y=tune.uniform(0, 1)), lambda setting: sum(setting.values()) > 1.2
+    for seed in range(2):
+        late = drive_failing(space, fails, seed)[50:]
+        assert np.mean([fails(setting) for setting in late]) < 0.15  # by chance 0.32
+        assert np.mean([1 < sum(setting.values()) <= 1.2 for setting in late]) > 0.4  # by chance 0.18
+
+
+def test_a_setting_that_has_failed_is_not_started_again_while_others_are_left():
+    space = space_of(x=tune.choice(list(range(6))), y=tune.choice(list(range(6))))
+    settings = drive_failing(space, lambda setting: sum(setting.values()) > 6)
+    failed = [(s["x"], s["y"]) for s in settings if sum(s.values()) > 6]
+    assert len(failed) == len(set(failed))
+
+
+def test_where_everything_fails_the_settings_stay_random():
+    settings = drive_failing(space_of(x=tune.uniform(0, 1)), lambda setting: True, num=60)
+    assert len({setting["x"] for setting in settings}) == 60
+    assert np.ptp([setting["x"] for setting in settings[20:]]) > 0.8
+
+
+def test_a_guess_that_failed_is_not_tried_again():
+    grid = tune.choice(list(range(6)))
+    built = build_searcher(experiment_of("forest", num_samples=60, prior=("x=5", "y=5")), space_of(x=grid, y=grid))
+    failed = []
+    for number in range(40):
+        setting = built.suggest(trial := f"{number:05d}")
+        failed.append(setting == {"x": 5, "y": 5})
+        if failed[-1]:
+            built.complete(trial, error=True)
+        else:
+            built.report(trial, {"training_iteration": 1, "loss": -sum(setting.values())})
+    assert failed[0] and not any(failed[1:])
+
+
+def test_failures_are_remembered_beyond_the_trials_that_a_forest_learns_from(monkeypatch):
+    monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 20)
+    grid = tune.choice(list(range(12)))
+    settings = drive_failing(space_of(x=grid, y=grid), lambda setting: sum(setting.values()) > 18)
+    failed = [(s["x"], s["y"]) for s in settings if sum(s.values()) > 18]
+    assert len(failed) == len(set(failed)) > 2
+
+
+@pytest.mark.parametrize("sound", [3, 12])
+def test_with_constraints_failed_trials_do_not_bring_a_model_without_them(sound):
+    space = space_of(x=tune.uniform(0, 1))
+    built = build_searcher(experiment_of("forest", num_samples=60, constraint=("size <= 0.5",)), space)
+    for number in range(20):
+        x = built.suggest(trial := f"{number:05d}")["x"]
+        if number >= sound:
+            built.complete(trial, error=True)
+        else:
+            built.complete(trial, {"training_iteration": 1, "loss": -x, "size": x})
+    built.suggest("00020")
+    assert built._forest is None and (built._improving is not None) == (sound >= NUM_RANDOM)
+
+
+def test_a_setting_that_failed_has_the_risk_1_and_one_that_trained_0():
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    stream = np.random.default_rng(0)
+    known, others = stream.random((40, 3), dtype=np.float32), stream.random((9, 3), dtype=np.float32)
+    failed = list(stream.random(40) < 0.3)
+    risk = Risk(known, failed, 5, {others[0].tobytes()})
+    assert (risk.at(known) == failed).all()
+    whole = ExtraTreesRegressor(32, max_features=0.8, random_state=5).fit(known, np.array(failed, dtype=float))
+    first = np.mean([tree.predict(others[1:]) for tree in whole.estimators_[:RISK_TREES]], axis=0)
+    assert risk.at(others) == pytest.approx([1, *first])
+    assert (no_risk().at(known) == 0).all() and no_risk().allows(known, 0).all()
+    assert Risk(known, [True] * 40, 5, set()).allows(known, 0.2).all()  # all have the least risk
+
+
+def test_the_best_report_of_a_trial_counts_not_the_last():
+    """Settings below 0.5 are the best in epoch 1 and the worst in epoch 2."""
+    built, proposed = build_searcher(experiment_of("forest", num_samples=100), space_of(x=tune.uniform(0, 1))), []
+    for number in range(100):
+        proposed.append(x := built.suggest(trial := f"{number:05d}")["x"])
+        for epoch, loss in ((1, 1.0 if x < 0.5 else 2.0), (2, 3.0 if x < 0.5 else 1.9)):
+            built.report(trial, {"training_iteration": epoch, "loss": loss + x / 1000})
+    assert np.mean([x < 0.5 for x in proposed[20:]]) > 0.7
+
+
 def test_the_trees_are_those_of_scikit_learns_forest():
     from sklearn.ensemble import ExtraTreesRegressor
 
@@ -187,7 +282,8 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
         return np.mean([x < 0.5 for x in proposed[40:]])
 
     weighed = np.mean([share_below(seed) for seed in range(4)])
-    monkeypatch.setattr(ForestSearcher, "_weight", lambda self, trial: 1)
+    once = lambda known, scores, seed, weights: Forest(known, scores, seed, [1] * len(scores))  # noqa: E731
+    monkeypatch.setattr("tuner.tuning.searchers.forest.Forest", once)
     assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
 
 

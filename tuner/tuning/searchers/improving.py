@@ -18,11 +18,21 @@ from scipy.special import ndtr  # the distribution function of the normal distri
 
 from tuner.rules.order import best_first
 from tuner.spec.constraints import Point
-from tuner.tuning.searchers.trees import LARGEST, NUM_CANDIDATES, TREES, Forest, Matrix, drawn, features, row_of
+from tuner.tuning.searchers.trees import (
+    LARGEST,
+    MAY_FAIL,
+    NUM_CANDIDATES,
+    TREES,
+    Forest,
+    Matrix,
+    Risk,
+    drawn,
+    features,
+    row_of,
+)
 
 Floats = npt.NDArray[np.float64]
 AUGMENTED = 0.05  # share of the sum in the augmented Chebyshev norm, as in ParEGO
-MAY_BREAK = 0.2  # a setting may break a constraint with this probability at most, if there is such a setting
 SPREAD = 0.2  # scales a metric's draws around their mean; with 1, half of the trials went where nothing was known
 NEAR, PARENTS, CHANGED = 0.5, 8, 0.3  # share of candidates near the best trials, their number, share of changed values
 SCALED, MOST = 0.75, 2.0  # the quantile of the trials that counts as 1, and the most that a worse trial counts as
@@ -94,15 +104,23 @@ class Improving:
         self.order = best_first([Point(0.0 if keeps else 1.0, tuple(row)) for keeps, row in rows])
 
     def proposed(
-        self, leaves: dict[str, Any], parents: Sequence[dict[str, Any]], tried: set[bytes], stream: np.random.Generator
+        self,
+        leaves: dict[str, Any],
+        parents: Sequence[dict[str, Any]],
+        tried: set[bytes],
+        risk: Risk,
+        stream: np.random.Generator,
     ) -> dict[str, Any]:
-        """Returns the best of 500 settings, of which half are random and half near the `parents`; none in `tried`."""
+        """Returns the best of 500 settings, of which half are random and half near the `parents`; none in `tried`.
+
+        To fail counts as one more broken constraint.
+        """
         columns = _with_near(dict(drawn(leaves, stream, NUM_CANDIDATES)), parents, stream)
         at = features(leaves, columns)
-        keeps = np.ones(len(at))
+        keeps = 1 - risk.at(at)
         for limit in self._limits:
             keeps *= (limit.samples(at) <= 0).mean(axis=0)
-        merit = np.where(keeps >= 1 - MAY_BREAK, 1 + self._improvement(at, stream) * keeps, keeps)
+        merit = np.where(keeps >= 1 - MAY_FAIL, 1 + self._improvement(at, stream) * keeps, keeps)
         merit[[row.tobytes() in tried for row in at]] = -1
         return row_of(leaves, columns, int(merit.argmax()))
 
@@ -133,11 +151,9 @@ def _with_near(
 
 def scaled(losses: Floats) -> Floats:
     """Returns losses from 0, the best trial, to 1, the trial at the quantile SCALED, and to MOST for all worse ones."""
-    told = np.where(np.isfinite(losses), losses.clip(-LARGEST, LARGEST), np.nan)  # a failed trial has infinity
-    if np.isnan(told).all(axis=0).any():
-        return np.full(losses.shape, MOST)
-    low, high = np.nanmin(told, axis=0), np.nanquantile(told, SCALED, axis=0)
-    found: Floats = np.nan_to_num(np.minimum((told - low) / np.where(high > low, high - low, 1.0), MOST), nan=MOST)
+    told = losses.clip(-LARGEST, LARGEST)
+    low, high = told.min(axis=0), np.quantile(told, SCALED, axis=0)
+    found: Floats = np.minimum((told - low) / np.where(high > low, high - low, 1.0), MOST)
     return found
 
 

@@ -17,7 +17,7 @@ from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.option_values import MOST_EPOCHS
 from tuner.spec.space import Space
-from tuner.tuning.searchers.trees import TREES, Forest, drawn, features, normal_scores, promising
+from tuner.tuning.searchers.trees import TREES, Forest, Risk, drawn, features, no_risk, normal_scores, promising
 
 Setting = dict[str, Any]
 Cells = list[Any]  # a setting as JSON: a number per parameter, of a choice the index; None where the setting has none
@@ -33,6 +33,10 @@ class Standing(NamedTuple):
     group: int
     shortness: int  # minus the number of epochs in group 1, else 0
     loss: float  # what is compared, with a sign such that smaller is better; infinite in group 2
+
+    @property
+    def failed(self) -> bool:
+        return self.group == 2
 
 
 class Past:
@@ -78,10 +82,11 @@ class PastModel:
     def __bool__(self) -> bool:
         return bool(self._forests)
 
-    def proposed(self, stream: np.random.Generator, known: Any, values: Any) -> Setting | None:
+    def proposed(self, stream: np.random.Generator, known: Any, values: Any, risk: Risk) -> Setting | None:
         """Returns a setting that a past search predicts to be good, or None.
 
-        `known` has the features of the own trials, `values` their results, of which smaller ones are better.
+        `known` has the features of the own trials, `values` their results, of which smaller ones are better, and `risk`
+        says which settings fail.
         """
         if not len(values):
             return None
@@ -89,11 +94,11 @@ class PastModel:
         predicted = [forest.tree(number).predict(known[sample]).ravel() for forest in self._forests]
         losses = [misordered(each, values[sample]) for each in predicted]
         best = int(np.argmin(losses))
-        return self.drawn(stream, best) if stream.random() < 1 - 2 * losses[best] else None
+        return self.drawn(stream, best, risk) if stream.random() < 1 - 2 * losses[best] else None
 
-    def drawn(self, stream: np.random.Generator, number: int) -> Setting:
+    def drawn(self, stream: np.random.Generator, number: int, risk: Risk | None = None) -> Setting:
         """Returns a setting that the past search with this number predicts to be good."""
-        return promising(self._leaves, self._forests[number % len(self._forests)], stream)
+        return promising(self._leaves, self._forests[number % len(self._forests)], risk or no_risk(), stream)
 
 
 def misordered(predicted: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from statistics import NormalDist
 from typing import Any
 
@@ -17,6 +17,8 @@ Columns = Mapping[str, Sequence[Any]]  # flattened, encoded parameter -> its val
 
 TREES, LEAF, FEATURES = 32, 2, 0.8
 NUM_CANDIDATES = 500  # random settings among which a tree chooses
+RISK_TREES = 16  # to train these on 1,000 trials takes 30 ms
+MAY_FAIL = 0.2  # a setting that a model proposes may fail with this probability at most, if there is such a setting
 LARGEST = 1e30  # maximum of a feature, because scikit-learn refuses a value that overflows a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
@@ -27,10 +29,12 @@ class Forest:
     A tree is trained at its first use: with 1,000 trials, this takes 2 ms, and 60 ms for all trees. With all weights 1,
     tree k is tree k of scikit-learn's unweighted ExtraTreesRegressor (bootstrap=True, same seed). `known` has shape
     (trials, features). The trees predict `scores`; `weights` says how often a trial counts. Both have shape (trials,).
+    Without weights, each tree learns all trials exactly, as those of an ExtraTreesRegressor without bootstrap do.
     """
 
-    def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int]) -> None:
-        self._known, self._scores, self._weights = known, np.array(scores), np.array(weights)
+    def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int] | None) -> None:
+        self._known, self._scores = known, np.array(scores, dtype=np.float64)
+        self._weights = None if weights is None else np.array(weights)
         self._seeds = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=TREES)
         self._trees: dict[int, Any] = {}
 
@@ -39,11 +43,42 @@ class Forest:
         if number not in self._trees:
             from sklearn.tree import ExtraTreeRegressor
 
-            seed, size = int(self._seeds[number]), len(self._known)
-            counts = np.bincount(np.random.RandomState(seed).randint(0, size, size), minlength=size)
-            tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=FEATURES, random_state=seed)
-            self._trees[number] = tree.fit(self._known, self._scores, sample_weight=counts * self._weights).tree_
+            seed, size, counted, leaf = int(self._seeds[number]), len(self._known), None, 1
+            if self._weights is not None:
+                counts = np.bincount(np.random.RandomState(seed).randint(0, size, size), minlength=size)
+                counted, leaf = counts * self._weights, LEAF
+            tree = ExtraTreeRegressor(min_samples_leaf=leaf, max_features=FEATURES, random_state=seed)
+            self._trees[number] = tree.fit(self._known, self._scores, sample_weight=counted).tree_
         return self._trees[number]
+
+
+class Risk:
+    """The probability that a setting fails, as a model of its own: where it fails says nothing about how good it is.
+
+    A trial failed if it ran out of memory, raised an error, or diverged. `known` has shape (trials, features) and
+    `failed` (trials,). The trees learn all trials exactly. A setting in `certain`, given as the bytes of its features,
+    has the probability 1; the caller may add others to this set.
+    """
+
+    def __init__(self, known: Matrix, failed: Sequence[bool], seed: int, certain: Set[bytes]) -> None:
+        self._forest = Forest(known, failed, seed, None) if any(failed) else None
+        self._certain = certain
+
+    def at(self, settings: Matrix) -> npt.NDArray[np.float64]:
+        """Returns the probabilities of settings, given as features; shape (settings,)."""
+        trees = [self._forest.tree(number) for number in range(RISK_TREES)] if self._forest else []
+        found = np.mean([tree.predict(settings).ravel() for tree in trees] or [np.zeros(len(settings))], axis=0)
+        return np.where([row.tobytes() in self._certain for row in settings], 1.0, found)
+
+    def allows(self, settings: Matrix, most: float) -> npt.NDArray[np.bool_]:
+        """Whether settings fail with a probability of at most `most`; if none does, which ones have the least."""
+        risks = self.at(settings)
+        return np.asarray(risks <= max(most, risks.min()))
+
+
+def no_risk(certain: Set[bytes] = frozenset()) -> Risk:
+    """Returns the risk before a model knows any trial."""
+    return Risk(np.empty((0, 0), dtype=np.float32), [], 0, certain)
 
 
 def normal_scores(number: int) -> list[float]:
@@ -56,11 +91,12 @@ def drawn(leaves: dict[str, Any], stream: np.random.Generator, number: int) -> C
     return {name: domain.sample(size=number, random_state=stream) for name, domain in leaves.items()}
 
 
-def promising(leaves: dict[str, Any], forest: Forest, stream: np.random.Generator) -> dict[str, Any]:
-    """Returns the one of 500 random settings for which one random tree of the forest predicts the best result."""
+def promising(leaves: dict[str, Any], forest: Forest, risk: Risk, stream: np.random.Generator) -> dict[str, Any]:
+    """Returns the one of 500 random settings for which one random tree predicts the best result, if it may be tried."""
     columns = drawn(leaves, stream, NUM_CANDIDATES)
-    tree = forest.tree(int(stream.integers(TREES)))
-    return row_of(leaves, columns, int(tree.predict(features(leaves, columns)).argmin()))
+    at, tree = features(leaves, columns), forest.tree(int(stream.integers(TREES)))
+    scores = np.where(risk.allows(at, MAY_FAIL), tree.predict(at).ravel(), math.inf)
+    return row_of(leaves, columns, int(scores.argmin()))
 
 
 def row_of(leaves: dict[str, Any], columns: Columns, number: int) -> dict[str, Any]:
