@@ -12,7 +12,7 @@ from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
-from tuner.rules.own_length import OwnLength, at_length
+from tuner.rules.own_length import NUM_COMPARED, OwnLength, agreement, at_length
 from tuner.spec.experiment import Experiment, milestones
 from tuner.views.figures.curves import draw_curves
 from tuner.views.verdict import verdict_of
@@ -38,6 +38,15 @@ class Ending(Worker):
 class Unequal(Ending):
     def length(self):
         return LENGTHS[self.setting["width"]]
+
+
+class Steady(Worker):
+    """A worker whose trials keep their order from the first epoch on."""
+
+    def train(self):
+        result = super().train()
+        self.report["loss"] = result["loss"] = int(self.trial) * 7 % 31 + 1 / self.epoch
+        return result
 
 
 def workers(monkeypatch, kind):
@@ -139,6 +148,70 @@ def test_trials_that_stop_ends_teach_nothing(one_ray, tmp_path, monkeypatch):
     workers(monkeypatch, Ending)
     _, learned = searched(tmp_path / "e", num_samples=4, stop=(f"training_iteration={3}",), **UNKNOWN)
     assert learned == []
+
+
+# early epochs
+
+
+EARLY = {"max_epochs": 50, "grace_period": 2, "auto_grace": True}
+
+
+def learned_from(at_first, rules, brackets=1, num=NUM_COMPARED):
+    """Trains `num` trials to the rung of epoch 2; trial n has the value `at_first(n)` in epoch 1, and n in epoch 2."""
+    own = OwnLength(rules, brackets)
+    for trial in range(num):
+        own.judge(trial, 1, float(at_first(trial)))
+        own.judge(trial, 2, float(trial))
+    return own
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_first_rung_moves_to_an_early_epoch_that_orders_the_trials_as_the_grace_period_does(scheduler, mode):
+    rules = Experiment(scheduler=scheduler, mode=mode, **EARLY)
+    own = learned_from(lambda n: n ^ 1, rules)  # 8 of 120 pairs are swapped
+    assert own.in_force == at_length(rules, 0, 1) == replace(rules, grace_period=1, auto_grace=False)
+    judged, _ = own.judge(99, 1, 99.0 if mode == "min" else -99.0)
+    assert judged.rung == 1 and judged.action in ("stop", "pause") and judged.recorded == NUM_COMPARED
+    assert own.judge(100, 1, -99.0 if mode == "min" else 99.0)[0].action == "continue"
+    assert learned_from(lambda n: n ^ 1, rules, num=NUM_COMPARED - 1).in_force == rules
+
+
+def test_the_first_rung_stays_if_early_epochs_mislead_or_a_user_gave_the_grace_period():
+    rules = Experiment(scheduler="asha-promotion", **EARLY)
+    for misleads in (lambda n: -n, lambda n: 0, lambda n: n * 7 % 16):
+        assert learned_from(misleads, rules, num=40).in_force == rules
+    fixed = replace(rules, auto_grace=False)
+    assert learned_from(float, fixed, num=40).in_force == fixed
+    bracketed = replace(rules, brackets=2)
+    assert learned_from(float, bracketed, 2, num=40).in_force == bracketed
+
+
+def test_the_agreement_counts_ordered_pairs():
+    assert agreement([1, 2, 3], [1, 2, 3]) == 1 and agreement([3, 2, 1], [1, 2, 3]) == 0
+    assert agreement([1, 1, 1], [1, 2, 3]) == 0.5 and agreement([1, 2, 3], [1, 1, 1]) == 0
+    assert agreement([1, 3, 2], [1, 2, 3]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
+def test_a_search_says_that_its_first_rung_has_moved_and_goes_on_with_it(one_ray, tmp_path, monkeypatch, scheduler):
+    workers(monkeypatch, Steady)
+    monkeypatch.setattr(*KEPT)
+    choices = {"scheduler": scheduler, "num_samples": 30, **EARLY}
+    record, _ = searched(tmp_path / "e", **choices)
+    events = read(tmp_path / "e" / "journal.jsonl")
+    (learned,) = (event for event in events if event["event"] == "grace_learned")
+    assert (learned["grace_period"], learned["rungs"]) == (1, [1, 2, 4, 8, 16, 32]) and record.grace == 1
+    assert "epoch 1 orders the first 16 trials nearly as epoch 2 does" in learned["reason"]
+    assert verdict_of(record).about("rule").startswith("Epoch 1 orders the first 16 trials nearly as epoch 2 does")
+    assert [line["x0"] for line in draw_curves(record)["layout"]["shapes"]] == [1, 2, 4, 8, 16, 32]
+    check_rungs(record)
+    assert reproduced(record) == sum(rung.stopped for rung in record.stats.rungs) > 0
+    assert what_if(record, scheduler, 1, 2).same
+    assert not what_if(record, scheduler, 2, 2).same  # a replay with a given grace period keeps it
+    place = events.index(learned)
+    for at in (place - 3, place, place + 1, place + 9):
+        assert outcome_of(resumed(tmp_path / "e", at, **choices)) == outcome_of(tmp_path / "e"), at
 
 
 def test_earlier_reports_count_at_the_new_rungs():

@@ -142,6 +142,7 @@ _REQUIRED = {  # kind of event -> the fields that it must have
     "trial_failed": ("trial", "error"),
     "trial_ended": ("trial", "status", "reason"),
     "length_learned": ("trial", "epochs", "rungs"),
+    "grace_learned": ("trial", "grace_period", "rungs"),
     "experiment_finished": ("state",),
 }
 _MAY_BE_NULL: dict[str, Callable[[Any], bool]] = {  # field of any event -> the check of its value, if it is not null

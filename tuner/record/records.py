@@ -96,6 +96,7 @@ class TrialRecord:
         cpu_hours, gpu_hours: its CPUs and GPUs times its hours on workers.
         epoch_seconds: mean seconds from a report to the next of the same attempt, without pauses; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
+        failure: the kind of its last failure: oom, cuda, user or worker_lost; empty if it never failed.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
         repeated: earlier reports of epochs that the trial trained again, after a restart or from a copied state.
         confirms, seed: the trial whose setting this one trains again, and its own seed; empty and 0 in the search.
@@ -121,6 +122,7 @@ class TrialRecord:
     seed: int = 0
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
+    failure: str = ""
 
     @property
     def last_epoch(self) -> int:
@@ -233,6 +235,8 @@ class Folding:
             self.search["changed"] = event.get("reason", "")[:MOST_CHANGED]
         elif kind == "length_learned":
             self.search["length"] = event["epochs"]
+        elif kind == "grace_learned":
+            self.search["grace"] = event["grace_period"]
         elif kind == "experiment_finished":
             refused = event.get("refused", False)
             self.search |= {"state": "failed" if refused else event["state"], "reason": event.get("reason", "")}
@@ -290,7 +294,7 @@ class _Building:
             self.fields["pid"] = pid if type(pid := event.get("pid")) is int else None
         elif kind == "trial_failed":
             self.errors.append(event["error"])
-            self.fields["pid"] = None
+            self.fields.update(failure=event.get("kind", ""), pid=None)
         elif kind == "trial_ended":
             self.fields.update(status=event["status"], reason=event["reason"], pid=None)
         if "config" in event:
@@ -325,7 +329,7 @@ class _Building:
         )
 
 
-_OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned"})
+_OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned", "grace_learned"})
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
 _WHERE_THEY_APPLY = ("band", "compared", "copied", "budget")  # last fields of a decision, which most events lack
 _decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

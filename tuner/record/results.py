@@ -40,6 +40,7 @@ class ExperimentRecord:
         out_of_time: whether a budget ended it; `state` is then finished.
         changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
         length: epochs of the longest trial that ended by itself, if the rungs were moved to this length; else 0.
+        grace: the grace period that the search has learned from early epochs; 0 if it learned none.
         took_s: the seconds of all sessions together.
         updated: the time of the last event, in unix seconds; None without events.
         lines: how many lines of the journal the record was built from.
@@ -54,6 +55,7 @@ class ExperimentRecord:
     out_of_time: bool = False
     changed: str = ""
     length: int = 0
+    grace: int = 0
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
     took_s: float = field(default=0.0, compare=False)
     updated: float | None = field(default=None, compare=False)
@@ -61,7 +63,7 @@ class ExperimentRecord:
 
     @cached_property
     def stats(self) -> SearchStats:
-        return SearchStats(self.rules, self.trials, self.refused, self.length > 0)
+        return SearchStats(self.rules, self.trials, self.refused, self.length + self.grace > 0)
 
     @cached_property
     def searched(self) -> tuple[TrialRecord, ...]:
@@ -79,12 +81,12 @@ class ExperimentRecord:
             return self.stats
         winner = self.confirmation.winner
         chosen = tuple(trial for trial in self.trials if winner and trial.id in winner.trials) or self.searched
-        return SearchStats(self.rules, chosen, self.refused, self.length > 0)
+        return SearchStats(self.rules, chosen, self.refused, self.length + self.grace > 0)
 
     @property
     def rules(self) -> Experiment:
-        """The experiment with its rule's present rungs: they move if trials end by themselves before max_epochs."""
-        return at_length(self.experiment, self.length)
+        """The experiment with its rule's present rungs: `tuner.rules.own_length` moves them."""
+        return at_length(self.experiment, self.length, self.grace)
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Set
 from typing import Any
 
 from tuner.rules.order import Order
@@ -35,6 +36,10 @@ class Promotion(Rule):
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._completed: set[int] = set()
         self._stopped: set[int] = set()  # trials without a checkpoint that this rule stopped at a rung
+
+    @property
+    def waiting(self) -> Set[int]:
+        return self._waiting.keys()
 
     def _new_rung(self, epoch: float) -> PromotionRung:
         goals, factor = self._goals, self._factor

@@ -41,6 +41,11 @@ class Rule:
         self._goals = experiment.aim.goals if experiment.aim.several else ()
         self._factor, self._most = experiment.reduction_factor, experiment.max_epochs
 
+    @property
+    def waiting(self) -> Set[int]:
+        """The trials that the rule has paused."""
+        return set()
+
     def added(self, trial: int) -> None:
         """Adds a trial that the searcher has just suggested, or an ended trial that a resume continues."""
 

@@ -351,6 +351,10 @@ class Experiment(Options):
         epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
         return list(dict.fromkeys(map(math.ceil, epochs)))
 
+    def rungs_before_end(self) -> list[int]:
+        """Returns the epochs of ASHA's rungs before --max-epochs."""
+        return [rung for rung in self.rungs() if rung < self.max_epochs]
+
 
 def values_of(options: Options) -> dict[str, Any]:
     """Returns option -> value, from which `Options` or `Experiment` can be built."""

@@ -78,6 +78,7 @@ class Budget:
         self._experiment, self._begun, self._compared = experiment, time.monotonic(), experiment.compared
         self._aim, self._num_settings = experiment.aim, num_settings or experiment.most_samples
         self._length, self._any_whole = 0, False  # epochs of the longest trial that returned; whether one has completed
+        self._grace = 0  # the grace period that the search has learned
         self._per_trial, self._concurrent = (resources.cpus, resources.gpus), resources.concurrent
         self._num_epochs, self._cpu_s, self._gpu_s = 0, 0.0, 0.0
         self._trials: dict[str, Spent] = {}
@@ -99,7 +100,9 @@ class Budget:
             self._running.clear()  # a killed session has not ended its trials
         if kind == "scheduler_changed":
             self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
-            self.rules = at_length(self._experiment, self._length)
+        self._grace = event["grace_period"] if kind == "grace_learned" else self._grace
+        if kind in ("scheduler_changed", "grace_learned"):
+            self.rules = at_length(self._experiment, self._length, self._grace)
         if trial_id is None or not self.limits:
             return
         if kind == "report" or trial_id not in self._trials:
@@ -138,7 +141,7 @@ class Budget:
                 self._any_whole = True
                 if event["reason"] == RETURNED and trial.epoch > self._length:
                     self._length = trial.epoch
-                    self.rules = at_length(self._experiment, self._length)
+                    self.rules = at_length(self._experiment, self._length, self._grace)
 
     def used(self, name: str) -> float:
         """Returns how much of a budget is spent; trials that run now count up to now."""

@@ -18,7 +18,7 @@ from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import EPOCH, FINAL, RAY_KEYS, USAGE
 from tuner.rules import rule_of
-from tuner.rules.own_length import of_length
+from tuner.rules.own_length import of_grace, of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment
@@ -160,7 +160,7 @@ class SearchScheduler(TrialScheduler):
         before = self._rule.in_force
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
-            rungs = [rung for rung in now.rungs() if rung < now.max_epochs]
+            rungs = now.rungs_before_end()
             self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
         self._apply(tune_controller, decided)
 
@@ -284,15 +284,18 @@ class SearchScheduler(TrialScheduler):
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Decides on a report with a finite value, and on trials that waited for this report; returns Ray's action."""
-        trial_id, scheduler, saved = trial.trial_id, self._rule.in_force.scheduler, trial.trial_id in self._saved
+        trial_id, before, saved = trial.trial_id, self._rule.in_force, trial.trial_id in self._saved
         if trial_id in self._budget.finishing:
             decision, others = RuleDecision(), Decisions()
         else:
             decision, others = self._rule.judge(int(trial_id), result[EPOCH], self._last[trial_id][1], saved=saved)
         if decision.rung is not None:
             self._at[trial_id] = decision
-        if self._rule.in_force.scheduler != scheduler:
-            self._journal.write("scheduler_changed", scheduler=self._rule.in_force.scheduler, reason=STOPS)
+        if (now := self._rule.in_force).scheduler != before.scheduler:
+            self._journal.write("scheduler_changed", scheduler=now.scheduler, reason=STOPS)
+        if (grace := now.grace_period) != before.grace_period:
+            why = of_grace(before.grace_period, grace, rungs := now.rungs_before_end())
+            self._journal.write("grace_learned", trial_id, grace_period=grace, rungs=rungs, reason=why)
         self._move(trial, self._waiting if decision.action == "pause" else self._active)
         if decision.action == "pause" and not saved:
             return self._refuse_pause(trial_id, decision)

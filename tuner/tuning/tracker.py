@@ -71,7 +71,7 @@ class Tracker:
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._begin()
-        if kind in ("scheduler_changed", "length_learned"):
+        if kind in ("scheduler_changed", "length_learned", "grace_learned"):
             self.on_notice(event.get("reason", ""))
         if trial_id is None:
             return

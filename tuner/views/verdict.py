@@ -9,7 +9,7 @@ from tuner.errors import RequestError
 from tuner.record.records import ENDED, finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted
-from tuner.rules.own_length import of_length
+from tuner.rules.own_length import at_length, of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
 from tuner.views import commands
@@ -153,8 +153,10 @@ def _failed(record: ExperimentRecord) -> str:
 
 def _rule(record: ExperimentRecord) -> str:
     changed = f"{record.changed[:1].upper()}{_sentence(record.changed[1:])} " if record.changed else ""
-    moved = of_length(record.length, [at for at in record.rules.rungs() if at < record.length]) if record.length else ""
-    return f"{changed}{moved[:1].upper()}{moved[1:]}{'.' if moved else ''}".strip()
+    rungs, before = record.rules.rungs_before_end(), at_length(record.experiment, record.length).grace_period
+    moved = [of_length(record.length, rungs)] if record.length else []
+    moved += [of_grace(before, record.grace, rungs)] if record.grace else []
+    return f"{changed}{' '.join(f'{each[:1].upper()}{each[1:]}.' for each in moved)}".strip()
 
 
 def _broken(record: ExperimentRecord) -> str:

@@ -119,7 +119,7 @@ def _checked_rules(
         raise RequestError(f"grace period {grace_period}: must be 1..{own.max_epochs}, the epochs per trial; change it")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     try:
-        rules = replace(own, searcher="random", brackets=1, **changed)  # type: ignore[arg-type]  # any searcher
+        rules = replace(own, searcher="random", brackets=1, auto_grace=False, **changed)  # type: ignore[arg-type]  # any searcher
     except RequestError as error:  # the page has form fields, so its error text names no --options
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None

@@ -210,8 +210,11 @@ def schedule(request: Request) -> str:
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        rules = at_length(e, max((event.get("epochs", 0) for event in request.history), default=0))  # as learned so far
-        rungs = [rung for rung in rules.rungs() if rung < rules.max_epochs]
+        learnt = [
+            max((event.get(name, 0) for event in request.history), default=0) for name in ("epochs", "grace_period")
+        ]
+        rules = at_length(e, *learnt)  # as learned so far
+        rungs = rules.rungs_before_end()
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")

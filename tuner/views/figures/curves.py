@@ -90,7 +90,7 @@ def _rungs(record: ExperimentRecord) -> list[int]:
         return []  # the median rule compares at every epoch
     rungs = {math.ceil(at.rung) for at in record.stats.rungs}
     if record.experiment.scheduler in ("asha", "asha-promotion"):  # at the last epoch, asha compares nothing
-        rungs |= {rung for rung in record.rules.rungs() if rung < record.rules.max_epochs}
+        rungs |= set(record.rules.rungs_before_end())
     return sorted(rungs)
 
 
