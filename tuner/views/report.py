@@ -28,7 +28,7 @@ FILE = "report.html"
 TITLES = {  # the same titles as on the page
     "curves": "Learning curves", "rung_values": "Values at each rung", "lineage": "Lineage",
     "history": "Best value so far", "parallel": "Parallel coordinates", "slices": "Slice plots",
-    "timeline": "Timeline", "usage": "Resource usage",
+    "failing": "Where trials fail", "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
 HEADINGS = {  # column -> its heading, for the columns whose name is not the heading
     "stopped": "pruned", "waiting": "paused", "best": "best value",
@@ -151,7 +151,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         parts["history"], parts["parallel"], parts["slices"],
         _contour(pairs),
-        parts["timeline"], parts["usage"],
+        parts["failing"], parts["timeline"], parts["usage"],
         _table("Cost of each value of a parameter", "parameter value trials epochs seconds epoch_s cpu_hours gpu_hours "
                "saved share", cost_rows(record)),
         _table("Trials", "trial status best best_epoch last epochs seconds cpu_hours gpu_hours config reason",

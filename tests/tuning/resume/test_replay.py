@@ -57,6 +57,24 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "status"),
+    [("user", "b", "PENDING"), ("oom", "b", "PENDING"), ("oom", "a", "ERROR"), ("worker_lost", "b", "ERROR")],
+)
+def test_after_the_code_has_changed_what_failed_by_it_is_tried_again(tmp_path, kind, code, status):
+    failed = event("trial_failed", 0, error="broken", kind=kind, will_retry=False)
+    history = [
+        begun() | {"space_sha256": "a"},
+        *started(0),
+        *started(1),
+        report(1, 1),
+        failed,
+        ended(0, "failed", "broken"),
+    ]
+    search = again(tmp_path, [*history, resumed() | {"space_sha256": code}])
+    assert statuses(search)[0] == status
+
+
 def test_a_trial_whose_function_had_returned_is_completed_though_the_crash_cut_off_its_end(tmp_path):
     search = again(tmp_path, [begun(), *started(0), *started(1), report(1, 2), report(0, 2) | {"final": True}])
     assert statuses(search) == {0: "TERMINATED", 1: "PENDING"}

@@ -12,7 +12,8 @@ import { ALL_ROWS } from "./tables.js";
 /** @typedef {import("./api.js").Summary} Summary */
 
 export { BUSY };
-export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "timeline", "usage"];
+export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "failing", "timeline",
+  "usage"];
 const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one value of each trial
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
 const JOB_POLL_MS = 1500; // while a job starts or ends

@@ -373,7 +373,7 @@ function paint(node, brush = null) {
   pen.setLineDash([]);
 }
 
-const OF_ALL = ["curves", "parallel", "slices", "usage", "timeline", "contour"]; // figures of all trials, or of a sample
+const OF_ALL = ["curves", "parallel", "slices", "failing", "usage", "timeline", "contour"]; // figures of all trials, or of a sample
 
 /** Says below a figure how many of the selected trials it does not draw.
  * @param {HTMLElement} node */
@@ -385,7 +385,7 @@ function tellMissing(node) {
   }
   const id = `${node.id}-missing`, line = document.getElementById(id) ?? Object.assign(document.createElement("p"), { id, className: "notice" });
   if (!line.parentNode) document.getElementById(`${node.id}-text`)?.before(line);
-  const text = missing.size ? `Not drawn here: ${missing.size} of the selected trials. The figure shows a sample, or they have no value for it.` : "";
+  const text = missing.size ? `Not drawn here: ${missing.size} of the selected trials. The figure shows a sample, or they have no value for it or have not ended.` : "";
   if (line.textContent !== text) line.textContent = text;
   line.hidden = !text;
 }

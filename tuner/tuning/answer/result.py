@@ -103,7 +103,7 @@ class SearchResult:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure with data: curves, rung_values, lineage, history, parallel, slices, timeline, usage."""
+        """Name -> Plotly figure with data, of those that `tuner.views.figures.catalogue` names."""
         from tuner.views.figures.catalogue import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")

@@ -216,8 +216,8 @@ class Replay(ReplayController):
 
         Ends the trials with a decision to stop; makes the other running trials pending. Continues two kinds of ended
         trials. Those that trained all epochs and saved a checkpoint continue if max_epochs was raised. Failed trials
-        continue if the previous session failed, too, or if the code has changed and the failure's kind is `user`. The
-        scheduler gets these trials again; the searcher does not, as it already has their values.
+        continue if the previous session failed, too, or if the code has changed and their failure's kind is `user` or
+        `oom`. The scheduler gets these trials again; the searcher does not, as it already has their values.
         """
         for trial in self.get_trials():
             if trial.trial_id in self._stopped:
@@ -236,7 +236,8 @@ class Replay(ReplayController):
         code, self._code = self._code, sha256
         has_changed = code and sha256 and code != sha256
         stopped = number > 0 and self._history[number - 1].get("state") == "failed"
-        again = [trial_id for trial_id, kind in self._failed.items() if stopped or (has_changed and kind == "user")]
+        own = ("user", "oom") if has_changed else ()  # failures that other code may not have
+        again = [trial_id for trial_id, kind in self._failed.items() if stopped or kind in own]
         for trial_id in again:
             del self._failed[trial_id]
             self._continue(trial_id)

@@ -25,6 +25,7 @@ MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of na
 MOST_AXES, COLUMNS = 24, 3
 MANY = 300  # with more trials than this, marks of full size cover each other
 MOST_AT = 6  # maximum axes named in the text about the plots
+MOST_WHOLE = 1e9  # a whole number below this is written with all its digits
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 CELLS = 40  # cells of a contour's grid, along each axis
 NEAR = 0.08  # standard deviation of the smoothing kernel, as a share of the axis
@@ -74,14 +75,18 @@ def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
     every = math.ceil(len(pairs) / MOST_LINES) or 1
     pairs = [pair for i, pair in enumerate(pairs) if i % every == 0 or (winner and pair[0] is winner[0])]
-    configs = [parameters_of(trial) for trial, _ in pairs]
+    trials, title = [trial for trial, _ in pairs], title_of(record.experiment.wanted.metric, choice)
+    return Parallel(axes_of(record, trials), [value for _, value in pairs], trials, title)
+
+
+def axes_of(record: ExperimentRecord, trials: list[TrialRecord]) -> list[Axis]:
+    """Returns an axis for each parameter that varies among the trials."""
+    configs = [parameters_of(trial) for trial in trials]
     described = record.facts.get("space", {}).get("params", {})
     declared = {name: domain for name, domain in described.items() if isinstance(domain, dict)}
     names = islice(dict.fromkeys(name for config in configs for name in config), MOST_PARAMETERS)
     axes = [_axis(name, [config.get(name, MISSING) for config in configs], declared.get(name, {})) for name in names]
-    varied = [axis for axis in axes if len(set(axis.values)) > 1]
-    title = title_of(record.experiment.wanted.metric, choice)
-    return Parallel(varied, [value for _, value in pairs], [trial for trial, _ in pairs], title)
+    return [axis for axis in axes if len(set(axis.values)) > 1]
 
 
 @kept
@@ -231,17 +236,19 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
     text = f"{counted(len(trials), 'trial')}: {plot.tick(data.title, 60)} against {names}{more}."
     if best >= 0:
         at = [(axis, axis.values[best]) for axis in axes[:MOST_AT]]
-        places = [f"{plot.tick(axis.name, 24)} {_label(axis, x)}" for axis, x in at if x is not None]
+        places = [f"{plot.tick(axis.name, 24)} {label_at(axis, x)}" for axis, x in at if x is not None]
         text += f" The best trial, {plot.tick(trials[best].id, 40)}, is at {', '.join(places)}."
     layout |= {"grid": grid, "showlegend": False, "height": 60 + 230 * rows}
     return plot.figure(traces, text, clip=(data.title, within), **layout)
 
 
-def _label(axis: Axis, position: float) -> str:
+def label_at(axis: Axis, position: float) -> str:
     """Returns the tick's text at a position, else its value (on a logarithmic axis, positions are log10 of values)."""
     if position in axis.ticks:
         return plot.tick(axis.texts[axis.ticks.index(position)], 16)
-    return f"{10**position if axis.ticks else position:.4g}"
+    value = 10**position if axis.ticks else position
+    is_whole = abs(value) < MOST_WHOLE and math.isclose(value, round(value), rel_tol=1e-9)
+    return str(round(value)) if is_whole else f"{value:.4g}"
 
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
