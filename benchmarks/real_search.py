@@ -1,74 +1,105 @@
-"""The default searcher and scheduler beside Ray's ASHA in real searches, to check `search_quality` against training.
+"""The default beside Ray's ASHA and Optuna in real searches, to check `search_quality` against training.
 
-Each side trains 40 settings of the PyTorch tutorial's space on the images of `end_to_end`, 10 epochs at most, two
-trials at a time, one core and one torch thread each:
+All sides train the same network on the same images (`peers/small_images.py`), two trials at a time, one core and one
+torch thread each:
 
-* `auto`: `tuner.run` with its default searcher and scheduler;
-* `random+asha`: `tuner.run` with random settings and ASHA, reduction factor 2;
-* `ray`: a plain Ray Tune script with random settings and ASHA, reduction factor 2 (`peers/ray_script.py`).
+* `tuner`: `tuner.run` with its default searcher and scheduler, and 60 trials;
+* `ray`: Ray Tune's ASHA with random settings;
+* `optuna`: Optuna's TPE with its pruner of successive halving, in two processes.
 
-The first two share a training loop, so they differ only in which settings are trained, and for how long. Losses are
-compared at equal wall time, from the start of the command, and at equal numbers of epochs.
+The peers have their default options, and as many trials as the time of tuner's search allows. The best validation
+losses are compared at half of this time and at its end, from the start of the command.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import statistics
 import tempfile
-from bisect import bisect_right
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.end_to_end import SIDES as SCRIPTS
-from benchmarks.end_to_end import Search, Side, draw_settings, search, tuner_command, tuner_reports
-from benchmarks.peers import measure, workload
-from benchmarks.peers.workload import Workload
+from scipy import stats
 
-SHARES = (0.25, 0.5, 1.0)  # of the first side's time, and of its epochs
-MAX_EPOCHS = 10
+from benchmarks.peers import measure, small_images, workload
 
-
-def tuner(*options: str) -> Side:
-    def command(work: Workload, results: Path) -> list[str]:
-        words = ["--space", "benchmarks/peers/cifar_images.py", "--num-samples", str(len(work.settings))]
-        return tuner_command(work, results, *words, "--seed", str(work.seed), *options)
-
-    return Side(command, tuner_reports)
+SIDES = ("tuner", "ray", "optuna")
+LEVEL = 0.95
 
 
-SIDES = {"auto": tuner(), "random+asha": tuner("--searcher", "random", "--scheduler", "asha"), "ray": SCRIPTS["ray"]}
+class Search(NamedTuple):
+    """A finished search: its length, its number of epochs, and each epoch's loss by seconds since the command."""
+
+    seconds: float
+    reports: list[tuple[float, float]]
+
+    def best_after(self, seconds: float) -> float:
+        """Returns the best loss up to this time; infinite without any."""
+        return min((loss for when, loss in self.reports if when <= seconds and math.isfinite(loss)), default=math.inf)
+
+
+def search(side: str, folder: Path, seed: int, num_samples: int, seconds: float) -> Search:
+    """Runs a search of one side; a peer's search ends after `seconds`."""
+    results = folder / f"{side}-{seed}"
+    results.mkdir()
+    command: list[str | Path] = [*measure.PYTHON, "-m", "benchmarks.peers.small_images", side, "--results", results]
+    command += ["--seconds", str(seconds), "--seed", str(seed)]
+    if side == "tuner":
+        words = f"--num-samples {num_samples} --seed {seed} --max-concurrent-trials {small_images.NUM_CONCURRENT}"
+        command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", "benchmarks/peers/small_space.py"]
+        command += [*words.split(), "--cpus-per-trial", "1", "--results", results, "--name", "search"]
+    reports = results / "reports.jsonl"
+    reports.touch()
+    environment = {workload.VARIABLE: str(folder), small_images.REPORTS: str(reports)}
+    run = measure.run(command, results / "log", environment)
+    lines = map(json.loads, reports.read_text().splitlines())
+    return Search(run.seconds, [(when - run.started, loss) for when, loss in lines])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--sides", nargs="+", choices=SIDES, default=list(SIDES), help="the first sets times and epochs"
-    )
-    parser.add_argument("--num-samples", type=int, default=40)
-    parser.add_argument("--num-images", type=int, default=5000, help="a fifth of them is the validation part")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
+    parser.add_argument("--num-samples", type=int, default=60)
+    parser.add_argument("--num-images", type=int, default=3000, help="a fifth of them is the validation part")
     args = parser.parse_args()
     print(measure.machine())
+    losses: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         workload.save_images(folder, args.num_images)
+        rows = []
         for seed in args.seeds:
-            work = Workload(draw_settings(args.num_samples, seed), MAX_EPOCHS, asha=True, num_workers=0, seed=seed)
-            report(seed, {side: search(SIDES[side], work, folder, f"{side}-{seed}") for side in args.sides})
+            seconds = math.inf
+            for side in SIDES:
+                run = search(side, folder, seed, args.num_samples, seconds)
+                seconds = run.seconds if side == SIDES[0] else seconds
+                at = {"half": run.best_after(seconds / 2), "end": run.best_after(seconds)}
+                for when, loss in at.items():
+                    losses.setdefault((side, when), []).append(loss)
+                cells = [f"{loss:.4f}" for loss in at.values()]
+                rows.append([f"{seed}, {side}", f"{run.seconds:.1f}", str(len(run.reports)), *cells])
+                print(*rows[-1], sep="\t", flush=True)
+    print()
+    measure.show(["seed, side", "seconds", "epochs", "loss at half time", "loss at the end"], rows)
+    print()
+    measure.show(["tuner's loss minus", "at half time", "at the end"], [_row(losses, side) for side in SIDES[1:]])
 
 
-def report(seed: int, searches: dict[str, Search]) -> None:
-    """Prints how long each side took, and its best loss at equal times and at equal epochs."""
-    first = next(iter(searches.values()))
-    times = [share * first.seconds for share in SHARES]
-    epochs = [int(share * len(first.reports)) for share in SHARES]
-    header = [f"seed {seed}", "seconds", "epochs", *(f"after {seconds:.0f} s" for seconds in times)]
-    header += [*(f"{num} epochs" for num in epochs), "at its end"]
-    rows = []
-    for side, run in searches.items():
-        reported = [bisect_right(run.reports, seconds, key=lambda report: report[0]) for seconds in times]
-        losses = [run.best_of(num) for num in (*reported, *epochs, len(run.reports))]
-        rows.append([side, f"{run.seconds:.1f}", str(len(run.reports)), *(f"{loss:.3f}" for loss in losses)])
-    measure.show(header, rows)
+def _row(losses: dict[tuple[str, str], list[float]], side: str) -> list[str]:
+    """Returns the mean difference at both times, with its 95 % interval by Student's t over the seeds."""
+    cells = [side]
+    for when in ("half", "end"):
+        pairs = zip(losses[SIDES[0], when], losses[side, when], strict=True)
+        differences = [own - other for own, other in pairs]
+        if len(differences) < 2 or not all(map(math.isfinite, differences)):
+            cells.append("needs two seeds or more, and a loss of each")
+            continue
+        mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+        reach = float(stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)) * error
+        cells.append(f"{mean:+.4f} ({mean - reach:+.4f} to {mean + reach:+.4f})")
+    return cells
 
 
 if __name__ == "__main__":

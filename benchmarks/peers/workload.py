@@ -22,7 +22,6 @@ class Workload:
         max_epochs: epochs of a trial that is not stopped.
         asha: stop trials by asynchronous successive halving (grace period 1, reduction factor 2).
         num_workers: processes of each of the tutorial's two data loaders.
-        seed: of a searcher that draws settings of its own.
         num_concurrent: trials trained at the same time, one core each.
     """
 
@@ -30,7 +29,6 @@ class Workload:
     max_epochs: int
     asha: bool
     num_workers: int
-    seed: int = 0
     num_concurrent: int = 2
 
     def save(self, folder: Path) -> None:
