@@ -8,7 +8,7 @@ torch thread each:
 * `optuna`: Optuna's TPE with its pruner of successive halving, in two processes.
 
 The peers have their default options, and as many trials as the time of tuner's search allows. The best validation
-losses are compared at half of this time and at its end, from the start of the command.
+losses are compared at half of this time and at its end. Time starts with each command.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def of_grace(before: int, grace: int, rungs: list[int]) -> str:
 
 
 def agreement(first: list[float], second: list[float]) -> float:
-    """Returns the share of pairs, of those that differ in the second list, that the first one orders alike.
+    """Returns the share of pairs that both lists order alike, among the pairs that differ in the second list.
 
     A pair that is equal in the first list counts half. Without pairs that differ, the share is 0.
     """

@@ -54,7 +54,9 @@ def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
     grace = options.grace_period
     if grace == AUTO:
         grace = suited_grace(options.max_epochs) if auto_grace else 1
-        moves = ", which shrinks if earlier epochs order the trials alike" * (options.brackets == 1)
+        moves = ", which shrinks if earlier epochs order the trials alike" * (
+            options.brackets == 1 and not options.aim.several
+        )
         parts += [f"grace period {grace}, {GRACE:.0%} of the epochs{moves}"][: grace - 1]
     chosen = {"searcher": searcher, "scheduler": scheduler, "grace_period": grace, "reduction_factor": factor}
     return Experiment(**(values_of(options) | chosen), auto_grace=auto_grace), "; ".join(parts)

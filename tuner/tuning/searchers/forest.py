@@ -89,7 +89,7 @@ class ForestSearcher(SeededSearcher):
         return self._use(trial_id, flat)
 
     def _random(self, trial_id: str, stream: np.random.Generator) -> Setting:
-        """Returns a random setting, or one near the prior, that does not surely fail."""
+        """Returns a random setting, or one near the prior; replaces those that will probably fail, up to 15 times."""
         columns = drawn(self._domains, stream, NUM_DRAWN)
         for number in range(len(next(iter(columns.values())))):
             flat = row_of(self._domains, columns, number)

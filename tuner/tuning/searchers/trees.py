@@ -53,9 +53,9 @@ class Forest:
 
 
 class Risk:
-    """The probability that a setting fails, as a model of its own: where it fails says nothing about how good it is.
+    """Predicts the probability that a setting fails. Failures say nothing about how good the settings nearby are.
 
-    A trial failed if it ran out of memory, raised an error, or diverged. `known` has shape (trials, features) and
+    A trial that lost its worker, ran out of memory, raised an error or diverged counts as failed. `known` has shape (trials, features) and
     `failed` (trials,). The trees learn all trials exactly. A setting in `certain`, given as the bytes of its features,
     has the probability 1; the caller may add others to this set.
     """

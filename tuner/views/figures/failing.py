@@ -21,8 +21,9 @@ from tuner.spec.constraints import BREAKS, Aim
 from tuner.views.figures import plot
 from tuner.views.figures.parameters import MISSING_SHARE, MISSING_TEXT, MOST_LINES, MOST_NAMED, Axis, axes_of, label_at
 
-LEAST = 3  # trials that failed, also in one way, and trials in a leaf of the tree
-# The largest probability that a region has as many failed trials by chance. It is small, as the tree picks the region.
+LEAST = 3  # minimum number of failed trials for a map, of those of one way for its region, and of trials in a leaf
+# A region is named if chance explains its failures with at most this probability. It is small because the tree picks the
+# worst region of many.
 CHANCE = 0.001
 ENDED = ("completed", "pruned", "failed")
 SYMBOLS = {  # how a trial failed -> its colour and symbol
@@ -130,7 +131,7 @@ def _is_ordered(texts: list[str]) -> bool:
 
 
 def draw_failing(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the ended trials over two parameters, those that failed by how they did; of many, every n-th of these."""
+    """Draws the ended trials over two parameters, with a symbol for each way to fail; draws every n-th of many."""
     data = failing_of(record)
     if data is None:
         return None
