@@ -101,7 +101,7 @@ def test_the_rows_and_one_figure_are_requested_before_plotly_has_loaded(page, vi
     held[0].continue_()
     expect(rows(page, "trials")).to_have_count(6)
     expect(page.locator("#timeline-section")).to_be_visible()
-    assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == [1, 7]
+    assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == [1, 8]
 
 
 def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for_paper(page, viewer, written):

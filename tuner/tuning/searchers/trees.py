@@ -55,9 +55,9 @@ class Forest:
 class Risk:
     """Predicts the probability that a setting fails. Failures say nothing about how good the settings nearby are.
 
-    A trial that lost its worker, ran out of memory, raised an error or diverged counts as failed. `known` has shape (trials, features) and
-    `failed` (trials,). The trees learn all trials exactly. A setting in `certain`, given as the bytes of its features,
-    has the probability 1; the caller may add others to this set.
+    A trial that lost its worker, ran out of memory, raised an error or diverged counts as failed. `known` has shape
+    (trials, features) and `failed` (trials,). The trees learn all trials exactly. A setting in `certain`, given as the
+    bytes of its features, has the probability 1; the caller may add others to this set.
     """
 
     def __init__(self, known: Matrix, failed: Sequence[bool], seed: int, certain: Set[bytes]) -> None:

@@ -22,8 +22,8 @@ from tuner.views.figures import plot
 from tuner.views.figures.parameters import MISSING_SHARE, MISSING_TEXT, MOST_LINES, MOST_NAMED, Axis, axes_of, label_at
 
 LEAST = 3  # minimum number of failed trials for a map, of those of one way for its region, and of trials in a leaf
-# A region is named if chance explains its failures with at most this probability. It is small because the tree picks the
-# worst region of many.
+# A region is named if chance explains its failures with at most this probability. It is small because the tree picks
+# the worst region of many.
 CHANCE = 0.001
 ENDED = ("completed", "pruned", "failed")
 SYMBOLS = {  # how a trial failed -> its colour and symbol
