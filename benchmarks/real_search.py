@@ -30,7 +30,7 @@ LEVEL = 0.95
 
 
 class Search(NamedTuple):
-    """A finished search: its length, its number of epochs, and each epoch's loss by seconds since the command."""
+    """A finished search: its length, and each epoch's loss by seconds since the command."""
 
     seconds: float
     reports: list[tuple[float, float]]
@@ -44,12 +44,13 @@ def search(side: str, folder: Path, seed: int, num_samples: int, seconds: float)
     """Runs a search of one side; a peer's search ends after `seconds`."""
     results = folder / f"{side}-{seed}"
     results.mkdir()
-    command: list[str | Path] = [*measure.PYTHON, "-m", "benchmarks.peers.small_images", side, "--results", results]
-    command += ["--seconds", str(seconds), "--seed", str(seed)]
+    command: list[str | Path] = [*measure.PYTHON, "-m", "benchmarks.peers.small_images", side]
+    words = f"--seconds {seconds}"
     if side == "tuner":
-        words = f"--num-samples {num_samples} --seed {seed} --max-concurrent-trials {small_images.NUM_CONCURRENT}"
         command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", "benchmarks/peers/small_space.py"]
-        command += [*words.split(), "--cpus-per-trial", "1", "--results", results, "--name", "search"]
+        at_once = f"--max-concurrent-trials {small_images.NUM_CONCURRENT} --cpus-per-trial 1"
+        words = f"--num-samples {num_samples} {at_once} --name search"
+    command += [*words.split(), "--seed", str(seed), "--results", results]
     reports = results / "reports.jsonl"
     reports.touch()
     environment = {workload.VARIABLE: str(folder), small_images.REPORTS: str(reports)}
@@ -96,9 +97,8 @@ def _row(losses: dict[tuple[str, str], list[float]], side: str) -> list[str]:
         if len(differences) < 2 or not all(map(math.isfinite, differences)):
             cells.append("needs two seeds or more, and a loss of each")
             continue
-        mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
-        reach = float(stats.t.ppf((1 + LEVEL) / 2, len(differences) - 1)) * error
-        cells.append(f"{mean:+.4f} ({mean - reach:+.4f} to {mean + reach:+.4f})")
+        low, high = stats.ttest_1samp(differences, 0).confidence_interval(LEVEL)
+        cells.append(f"{statistics.fmean(differences):+.4f} ({low:+.4f} to {high:+.4f})")
     return cells
 
 

@@ -12,7 +12,8 @@ from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
-from tuner.rules.own_length import NUM_COMPARED, OwnLength, agreement, at_length
+from tuner.rules.order import agreement
+from tuner.rules.own_length import NUM_COMPARED, OwnLength, at_length
 from tuner.spec.experiment import Experiment, milestones
 from tuner.views.figures.curves import draw_curves
 from tuner.views.verdict import verdict_of

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.events import BEGINNINGS, Event
-from tuner.spec.constraints import Aim
+from tuner.spec.constraints import BREAKS, Aim
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
 
@@ -142,6 +142,11 @@ class TrialRecord:
         """Whether a rule stopped the trial. A trial that diverged is pruned, but no rule stopped it."""
         last = self.decisions[-1] if self.decisions else None
         return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the trial was pruned because its compared metric was not finite."""
+        return self.status == "pruned" and not (self.is_stopped or self.reason.startswith(BREAKS))
 
     @kept
     def best(self, aim: Aim) -> Report | None:

@@ -169,3 +169,13 @@ def hypervolume(losses: Any, reference: Any) -> float:
         for number, height in enumerate(slices)
         if height > 0
     )
+
+
+def agreement(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
+    """Returns the share of pairs that both lists order alike, among the pairs that differ in the second list.
+
+    A pair that is equal in the first list counts half. Without pairs that differ, the share is 0.
+    """
+    earlier, later = (np.subtract.outer(each, each) for each in (first, second))
+    above = later > 0
+    return float((1 + np.sign(earlier[above])).mean() / 2) if above.any() else 0.0

@@ -11,9 +11,8 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tuner.rules.asha import Asha
+from tuner.rules.order import agreement
 from tuner.rules.promotion import Promotion
 from tuner.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
@@ -59,16 +58,6 @@ def of_grace(before: int, grace: int, rungs: list[int]) -> str:
     """Says that the first rung has moved to an earlier epoch."""
     why = f"epoch {grace} orders the first {NUM_COMPARED} trials nearly as epoch {before} does"
     return f"{why}; trials are now compared after epoch{'s' * (len(rungs) > 1)} {', '.join(map(str, rungs))}"
-
-
-def agreement(first: list[float], second: list[float]) -> float:
-    """Returns the share of pairs that both lists order alike, among the pairs that differ in the second list.
-
-    A pair that is equal in the first list counts half. Without pairs that differ, the share is 0.
-    """
-    earlier, later = (np.subtract.outer(each, each) for each in (first, second))
-    above = later > 0
-    return float((1 + np.sign(earlier[above])).mean() / 2) if above.any() else 0.0
 
 
 MOVED = RuleDecision(reason="continues, because the rungs have moved")

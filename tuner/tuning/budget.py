@@ -100,7 +100,8 @@ class Budget:
             self._running.clear()  # a killed session has not ended its trials
         if kind == "scheduler_changed":
             self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
-        self._grace = event["grace_period"] if kind == "grace_learned" else self._grace
+        if kind == "grace_learned":
+            self._grace = event["grace_period"]
         if kind in ("scheduler_changed", "grace_learned"):
             self.rules = at_length(self._experiment, self._length, self._grace)
         if trial_id is None or not self.limits:

@@ -49,7 +49,7 @@ def pruned(record: ExperimentRecord) -> str:
     if number := len(cut):
         broke = sum(trial.reason.startswith(BREAKS) for trial in cut)
         causes = {f"by {scheduler}": judged, "because they broke a constraint": broke}
-        causes["because the training diverged"] = number - judged - broke
+        causes["because the training diverged"] = sum(trial.has_diverged for trial in cut)
         said = [f"{count} {why}" if count < number else why for why, count in causes.items() if count]
         return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}."
     waiting = sum(rung.waiting for rung in record.stats.rungs)

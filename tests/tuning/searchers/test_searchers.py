@@ -147,9 +147,9 @@ def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed
     assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
 
 
-def drive_failing(space, fails, seed=0, num=150):
+def drive_failing(space, fails, seed=0, num=150, **options):
     """Returns a search's settings, of which some fail and the others are better, the nearer they lie to these."""
-    built, settings = build_searcher(experiment_of("forest", seed, num_samples=num), space), []
+    built, settings = build_searcher(experiment_of("forest", seed, num_samples=num, **options), space), []
     for number in range(num):
         settings.append(setting := built.suggest(trial := f"{number:05d}"))
         if fails(setting):
@@ -181,16 +181,10 @@ def test_where_everything_fails_the_settings_stay_random():
 
 
 def test_a_guess_that_failed_is_not_tried_again():
-    grid = tune.choice(list(range(6)))
-    built = build_searcher(experiment_of("forest", num_samples=60, prior=("x=5", "y=5")), space_of(x=grid, y=grid))
-    failed = []
-    for number in range(40):
-        setting = built.suggest(trial := f"{number:05d}")
-        failed.append(setting == {"x": 5, "y": 5})
-        if failed[-1]:
-            built.complete(trial, error=True)
-        else:
-            built.report(trial, {"training_iteration": 1, "loss": -sum(setting.values())})
+    grid, guess = tune.choice(list(range(6))), {"x": 5, "y": 5}
+    space = space_of(x=grid, y=grid)
+    settings = drive_failing(space, lambda setting: setting == guess, num=40, prior=("x=5", "y=5"))
+    failed = [setting == guess for setting in settings]
     assert failed[0] and not any(failed[1:])
 
 

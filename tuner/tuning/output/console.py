@@ -210,10 +210,9 @@ def schedule(request: Request) -> str:
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        learnt = [
-            max((event.get(name, 0) for event in request.history), default=0) for name in ("epochs", "grace_period")
-        ]
-        rules = at_length(e, *learnt)  # as learned so far
+        told = [event for event in request.history if event["event"] in ("length_learned", "grace_learned")]
+        length, grace = (max((each.get(name, 0) for each in told), default=0) for name in ("epochs", "grace_period"))
+        rules = at_length(e, length, grace)
         rungs = rules.rungs_before_end()
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.errors import RequestError
+from tuner.rules.order import agreement
 from tuner.spec import domains
 from tuner.spec.option_values import MOST_EPOCHS
 from tuner.spec.space import Space
@@ -103,10 +104,7 @@ class PastModel:
 
 def misordered(predicted: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> float:
     """Returns the share of pairs with different values that a prediction orders wrongly; a tie counts half."""
-    higher = values[:, None] > values[None, :]
-    if not higher.any():
-        return 0.5
-    return float((1 - np.sign(predicted[:, None] - predicted[None, :]))[higher].mean() / 2)
+    return 1 - agreement(predicted, values) if (values > values.min()).any() else 0.5
 
 
 def columns_of(space: Space) -> dict[str, Any]:

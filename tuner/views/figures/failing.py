@@ -7,17 +7,17 @@ chance. The tree of the most frequent way chooses the two parameters.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import pairwise
-from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.record.records import TrialRecord, kept
+from tuner.record.records import ENDED, TrialRecord, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.spec.constraints import BREAKS, Aim
+from tuner.spec.constraints import Aim
 from tuner.views.figures import plot
 from tuner.views.figures.parameters import MISSING_SHARE, MISSING_TEXT, MOST_LINES, MOST_NAMED, Axis, axes_of, label_at
 
@@ -25,7 +25,6 @@ LEAST = 3  # minimum number of failed trials for a map, of those of one way for 
 # A region is named if chance explains its failures with at most this probability. It is small because the tree picks
 # the worst region of many.
 CHANCE = 0.001
-ENDED = ("completed", "pruned", "failed")
 SYMBOLS = {  # how a trial failed -> its colour and symbol
     "ran out of memory": (plot.STOP_COLOR, "x"),
     "lost its worker": (plot.STOP_COLOR, "diamond"),
@@ -51,7 +50,7 @@ def failure_of(trial: TrialRecord, aim: Aim) -> str:
     """Returns how an ended trial failed: a key of SYMBOLS; empty if it did not."""
     if trial.status == "failed":
         return KINDS.get(trial.failure, "raised an error")
-    if trial.status == "pruned" and not (trial.is_stopped or trial.reason.startswith(BREAKS)):
+    if trial.has_diverged:
         return "diverged"
     last = {each.metric: trial.last(each.metric) for each in aim.constraints}
     return "broke a constraint" if aim.broken_by(last) else ""
@@ -76,6 +75,7 @@ def failing_of(record: ExperimentRecord) -> Failing | None:
 
 def _region(axes: list[Axis], at: Any, failed: Any, way: str) -> tuple[list[int], str]:
     """Returns the axes, the most telling first, and a sentence about the region; it is empty if there is none."""
+    from scipy.stats import hypergeom
     from sklearn.tree import DecisionTreeClassifier
 
     fitted = DecisionTreeClassifier(max_depth=2, min_samples_leaf=LEAST, random_state=0).fit(at, failed)
@@ -90,16 +90,11 @@ def _region(axes: list[Axis], at: Any, failed: Any, way: str) -> tuple[list[int]
     order = list(dict.fromkeys([*told, *np.argsort(-fitted.feature_importances_, kind="stable").tolist()]))
     all_failed, size, there = int(failed.sum()), int(inside.sum()), int(failed[inside].sum())
     others = len(failed) - size
-    if all_failed < LEAST or not told or _by_chance(len(failed), all_failed, size, there) > CHANCE:
+    # The probability that at least so many of as many trials, drawn at random, failed.
+    if all_failed < LEAST or not told or hypergeom.sf(there - 1, len(failed), all_failed, size) > CHANCE:
         return order, ""
     where = " and ".join(_range(axes[each], inside, sides) for each, sides in told.items())
     return order, f"{there} of the {size} trials where {where} {way}, and {all_failed - there} of the {others} others."
-
-
-def _by_chance(total: int, failed: int, drawn: int, found: int) -> float:
-    """Returns the probability that at least `found` of `drawn` trials failed, by the hypergeometric distribution."""
-    ways = (comb(failed, each) * comb(total - failed, drawn - each) for each in range(found, min(failed, drawn) + 1))
-    return sum(ways) / comb(total, drawn)
 
 
 def _range(axis: Axis, inside: Any, sides: set[str]) -> str:
@@ -140,7 +135,7 @@ def draw_failing(record: ExperimentRecord) -> plot.Figure | None:
     traces, drawn = [], 0
     for outcome in ("", *SYMBOLS):
         places = [place for place, each in enumerate(data.outcomes) if each == outcome]
-        places = places[:: -(-len(places) // MOST_LINES) or 1]
+        places = places[:: math.ceil(len(places) / MOST_LINES) or 1]
         drawn += len(places)
         color, symbol = SYMBOLS.get(outcome, (plot.GRAY, "circle"))
         rows = [(xs[at], ys[at], data.trials[at].id, plot.label_of(data.trials[at])) for at in places]
