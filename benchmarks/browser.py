@@ -39,15 +39,15 @@ window.onScreen = (node) => { if (!node) return false;
   const { top, bottom } = node.getBoundingClientRect();
   return node.checkVisibility({ contentVisibilityAuto: true }) && top < innerHeight && bottom > 0; };
 window.isDrawn = (node) => Boolean(node?._fullLayout && node.data?.length && node.querySelector(".svg-container"));
-window.numRows = (table) => document.querySelectorAll(`#${table} tbody tr`).length;
-window.isOpen = () => numRows("trials") >= 100 && numRows("decisions") >= 100
-  && onScreen(document.querySelector("#verdict")) && document.querySelector("#verdict-ended").textContent
-  && isDrawn(document.querySelector("#curves"))
-  && [...document.querySelectorAll("#one .figure")].every((node) => !onScreen(node) || isDrawn(node));
+window.numRows = (table) => document.querySelectorAll(`#${table} .tabulator-row`).length;
+window.areDrawn = () => [...document.querySelectorAll("#one .figure")].every((node) => !onScreen(node) || isDrawn(node));
+window.isOpen = () => document.querySelector("#verdict-ended")?.textContent && onScreen(document.querySelector("#answer-section"))
+  && isDrawn(document.querySelector("#best")) && areDrawn();
+window.isListed = () => numRows("trials") >= 10 && /^(\\d+) of \\1$/.test(document.querySelector("#trials-count")?.textContent ?? "");
 window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
 """
 CHANGED = """([trial, text]) => {
-  const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
+  const cells = () => document.querySelector(`#trials .tabulator-row[data-trial="${trial}"]`)?.textContent ?? "";
   return until(() => cells().includes(text)).then(seconds); }"""
 SELECTED = """async ([what, count]) => {
   const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
@@ -60,7 +60,15 @@ SELECTED = """async ([what, count]) => {
   showHidden();
   await painted();
   return took; }"""
-COMPARED = """() => until(() => { const rows = [...document.querySelectorAll("#compare-costs tbody tr")];
+FILTERED = """async (text) => { const box = document.querySelector("#trials-filter"), began = performance.now();
+  box.value = text;
+  box.dispatchEvent(new Event("input"));
+  return await painted() - began; }"""
+SORTED = """async (head) => { const button = [...document.querySelectorAll("#trials .tabulator-col button")].find((each) => each.textContent === head);
+  const began = performance.now();
+  button.click();
+  return await painted() - began; }"""
+COMPARED = """() => until(() => { const rows = [...document.querySelectorAll("#compare-costs .tabulator-row")];
   return rows.length && rows.every((row) => !row.textContent.includes("reading"))
     && ["epochs", "values"].every((name) => isDrawn(document.querySelector(`#compare-${name}`))); }, 600e3)"""
 TOGGLED = """async () => { const began = performance.now(); document.querySelector("#compare-legend button").click();
@@ -75,14 +83,25 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
         for number in range(repeats):
             with served(results) as server, opened(browser, server.url) as page:
                 times["first page"].append(first_page(page, f"{server.url}#{journal.parent.name}"))
+            with served(results) as server, opened(browser, server.url) as page:
+                page.goto(f"{server.url}#{journal.parent.name}//trials", wait_until="commit")
+                times["all trials in the table"].append(page.evaluate("() => until(isListed)"))
                 page.wait_for_timeout(SETTLED_MS)
                 times["update after a report"].append(reported(page, journal, number))
-        with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
-            first_page(page, f"{server.url}#{journal.parent.name}")
-            whole(page)
-            for _ in range(max(3, repeats)):
-                for name, choice in SELECTIONS.items():
-                    times[name].append(page.evaluate(SELECTED, choice))
+                page.wait_for_timeout(SETTLED_MS)
+                times["filter"] += [page.evaluate(FILTERED, text) for text in FILTERS]
+                times["sort"] += [page.evaluate(SORTED, head) for head in ("lr", "lr", "status", "best_loss")]
+        for tab, what in {
+            "trials": "in the table",
+            "curves": "in the curves",
+            "parameters": "in the parameters",
+        }.items():
+            with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
+                page.goto(f"{server.url}#{journal.parent.name}//{tab}", wait_until="commit")
+                whole(page)
+                for _ in range(max(3, repeats)):
+                    for name, choice in SELECTIONS.items():
+                        times[f"{name} {what}"].append(page.evaluate(SELECTED, choice))
         if num_compared:
             names = copies(journal.parent, num_compared)
             with served(results) as server, opened(browser, server.url, {**SCREEN, "height": 3000}) as page:
@@ -97,6 +116,7 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
     )
 
 
+FILTERS = ("lr<0.01", "lr<0.01 or l1:64,128", "completed", "reason~/epochs$/", "")
 SELECTIONS = {
     "select 10 trials": ["select", 10],
     "select all trials": ["select", 10**9],
@@ -105,8 +125,11 @@ SELECTIONS = {
 }
 LIMITS_MS: dict[str, int | None] = {
     "first page": 2000,
+    "all trials in the table": None,
     "update after a report": 100,
-    **dict.fromkeys(SELECTIONS, 200),
+    "filter": 200,
+    "sort": 200,
+    **{f"{name} in the {where}": 200 for where in ("table", "curves", "parameters") for name in SELECTIONS},
     "comparison": None,
     "hide one of the comparison": 200,
 }
@@ -142,8 +165,9 @@ def reported(page: Page, journal: Path, number: int) -> float:
 
 def whole(page: Page) -> None:
     """Waits until the page has all rows, and all figures are drawn."""
-    page.evaluate("async () => (await import('/grid.js')).source.all()")
-    page.evaluate("() => until(isOpen)")
+    page.wait_for_timeout(2 * SETTLED_MS)
+    page.evaluate("async () => (await import('/grid.js')).source.all('trials')")
+    page.evaluate("() => until(areDrawn)")
     page.wait_for_timeout(2 * SETTLED_MS)
 
 

@@ -52,9 +52,11 @@ def draw(playwright: Playwright, folder: Path, printed: str) -> None:
     draw_terminal(page, printed)
     with Server(folder / "results") as server:
         url = server.url.rstrip("/")
-        draw_page(page, f"{url}/#lenet")
-        draw_what_if(page, f"{url}/#blobs")
-        draw_figures(page, f"{url}/#blobs?pin=00000&pin=00002", "#pinned_curves", "#pinned-section", "selection.png")
+        draw_figures(page, f"{url}/#lenet//curves", "#curves", "body", "page.png")
+        draw_what_if(page, f"{url}/#blobs//rungs")
+        draw_figures(
+            page, f"{url}/#blobs//trials?pin=00000&pin=00002", "#pinned_curves", "#pinned-section", "selection.png"
+        )
         draw_list(page, f"{url}/#")
         draw_figures(page, f"{url}/#?compare=blobs&compare=blobs-median", "#compare-trials", "body", "compare.png")
     browser.close()
@@ -94,20 +96,12 @@ def shot(page: Page, name: str, **where: Any) -> None:
     page.screenshot(path=DOCS / name, **where)
 
 
-def draw_page(page: Page, url: str) -> None:
-    """The top of an experiment's page."""
-    page.goto(url)
-    page.locator("#curves .main-svg").first.wait_for()
-    page.locator("#trials tbody tr").first.wait_for(state="attached")
-    shot(page, "page.png")
-
-
 def draw_what_if(page: Page, url: str) -> None:
     """*What if* with the median rule instead of ASHA, and the audit."""
     page.goto(url)
     for section in ("#whatif-section", "#audit-section"):
         page.locator(f"{section} > summary").click()
-    page.locator("#audited tbody tr").first.wait_for(state="attached")
+    page.locator("#audited .tabulator-row").first.wait_for(state="attached")
     with page.expect_response(lambda answer: "scheduler=median" in answer.url):
         page.locator("#if-scheduler").select_option("median")
     page.locator("#whatif .main-svg").first.wait_for()
@@ -119,12 +113,12 @@ def draw_what_if(page: Page, url: str) -> None:
 def draw_list(page: Page, url: str) -> None:
     """The list of experiments."""
     page.goto(url)
-    page.locator("#experiments tbody tr").nth(2).wait_for()
+    page.locator("#experiments .tabulator-row").nth(2).wait_for()
     shot(page, "list.png", clip=down_to(page, "#experiments", 20))
 
 
 def draw_figures(page: Page, url: str, figure: str, section: str, name: str) -> None:
-    """A section of a page, once its figures are drawn: two pinned trials, or the top of a comparison."""
+    """A part of a page, once its figures are drawn: the curves, two pinned trials, or the top of a comparison."""
     page.goto(url)
     page.locator(f"{figure} .main-svg").first.wait_for()
     page.locator(section).evaluate("section => section.scrollIntoView()")

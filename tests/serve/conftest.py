@@ -19,6 +19,7 @@ from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve.__main__ import Connection, listen
+from tuner.serve.access.own_spaces import NO_SPACES
 from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import JobState
@@ -162,7 +163,7 @@ def ended(service, name="demo", **options):
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    """The app with its parts; `service.reopened()` is the same folder after a restart."""
+    """The app with its parts; `service.reopened()` is the same folder after a restart, maybe with own spaces."""
     monkeypatch.setattr(  # as the check's own process does
         "tuner.serve.jobs.searches.checked_options", lambda arguments: dataclasses.asdict(experiment_of(arguments))
     )
@@ -170,10 +171,10 @@ def service(tmp_path, monkeypatch):
     results.mkdir()
     jobs, opened = Jobs(), []
 
-    def reopened():
+    def reopened(spaces=NO_SPACES):
         if opened:
             opened.pop().close()
-        searches = Searches(results, state_folder(results), jobs, ["--wandb=disabled", NO_DATA_DIR])
+        searches = Searches(results, state_folder(results), jobs, ["--wandb=disabled", NO_DATA_DIR], spaces)
         opened.append(searches)
         app = create_app(results, token=TOKEN, searches=searches)
         parts = {"searches": searches, "app": app, "jobs": jobs, "results": results, "token": TOKEN}

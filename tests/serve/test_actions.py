@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,6 +110,32 @@ def test_changes_of_two_requests_at_once_are_both_kept(service):
         threads.submit(change, service, "archive")
         threads.submit(change, service, "notes", tags=["a"])
     assert read_notes(folder) == Notes(("a",), "", True)
+
+
+def test_notes_that_somebody_else_has_saved_meanwhile_are_kept(service, monkeypatch):
+    folder = ended(service)
+    shown = {"shown_tags": [], "shown_notes": ""}
+    change(service, "notes", tags=["a", "b"], notes="ö" * MOST_CHARS, **shown)
+    change(service, "archive")
+    before = (folder / "notes.json").read_bytes()
+    for overtaken in (shown, {"shown_tags": ["b", "a"]}, {"shown_tags": []}, {"shown_notes": "other"}):
+        error = change(service, "notes", 409, tags=["mine"], **overtaken)["error"]
+        assert error == "somebody has saved other tags or notes of demo; look at them, then save again"
+        assert (folder / "notes.json").read_bytes() == before
+    seen = {"shown_tags": ["a", "b"], "shown_notes": "ö" * MOST_CHARS}
+    assert change(service, "notes", tags=["c"], notes="ä" * MOST_CHARS, **seen)["archived"]
+    assert "shown_tags x: must be a valid list" in change(service, "notes", 422, shown_tags="x")["error"]
+    (folder / "notes.json").write_bytes(b"[]")  # counts as no notes
+    change(service, "notes", 409, tags=["d"], shown_tags=["c"])
+    assert change(service, "notes", tags=["d"], **shown)["tags"] == ["d"]
+
+    def save(number):
+        asked = {"tags": [f"t{number}"], "shown_tags": ["d"]}
+        return service.owner.post(f"{DEMO}/notes", json=asked).status_code
+
+    monkeypatch.setattr(actions, "read_notes", lambda path: (read_notes(path), time.sleep(0.1))[0])
+    with ThreadPoolExecutor(3) as threads:
+        assert sorted(threads.map(save, range(3))) == [200, 409, 409]
 
 
 def test_a_renamed_search_is_resumed(service):

@@ -106,7 +106,7 @@ def test_no_command_trains_a_function_or_a_notebooks_task_again(ask, results, sp
 
 def test_figures_are_drawn_once_a_record(ask, monkeypatch):
     first = ask("/figures")
-    assert set(first) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
+    assert set(first) == {"best", "curves", "rung_values", "history", "parallel", "slices", "timeline"}
     monkeypatch.setattr("tuner.serve.reading.results_reader.FIGURES", {})
     assert ask("/figures") == first
 

@@ -152,10 +152,20 @@ def test_only_trials_with_news_are_sent_again_and_their_decisions(client, result
 
 def test_the_figures_that_were_asked_for_are_sent(client):
     drawn = get(client, "/demo/figures")
-    assert set(drawn) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
+    assert set(drawn) == {"best", "curves", "rung_values", "history", "parallel", "slices", "timeline"}
     assert "<script" not in client.get("/api/experiments/demo/figures").text  # though a setting has one
     assert get(client, "/demo/changes?figures=curves&figures=usage")["figures"] == {"curves": drawn["curves"]}
-    assert client.get("/api/experiments/demo/changes?figures=none").status_code == 422
+    changes = "/demo/changes?figures=curves&figures=slices"
+    assert get(client, f"{changes}&values=best:loss&axis=epoch")["figures"]["curves"] == drawn["curves"]
+    chosen = get(client, f"{changes}&values=last:train_s&axis=time:train_s")
+    assert chosen["metrics"] == ["loss", "train_s"] and chosen["value_default"] == "1"
+    slices, curves = (chosen["figures"][name]["layout"] for name in ("slices", "curves"))
+    assert slices["yaxis"]["title"]["text"] == "last train_s"
+    assert curves["yaxis"]["title"]["text"] == "train_s" and "on workers" in curves["xaxis"]["title"]["text"]
+    wrong = ("figures=none", "figures=slices&values=best:trains", "figures=curves&axis=time:trains", "axis=clock")
+    errors = [client.get(f"/api/experiments/demo/changes?{query}") for query in wrong]
+    assert [answer.status_code for answer in errors] == [422] * 4
+    assert all("did you mean 'train_s'" in answer.json()["error"] for answer in errors[1:3])
 
 
 def test_rows_and_figures_together_stay_below_the_largest_answer(client, monkeypatch):

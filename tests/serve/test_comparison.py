@@ -70,7 +70,7 @@ def test_other_metrics_and_modes_have_figures_of_their_own(ask):
 
 def test_distributions_compare_the_value_that_is_chosen(ask):
     found = ask("name=a&name=b")
-    assert found["values"] == found["value_choices"][-1] != "best"
+    assert found["values"] == [choice for choice in found["value_choices"] if choice.isdecimal()][-1]
     best = ask("name=a&name=b&values=best")
     assert best["values"] == "best" and best["figures"]["values"] != found["figures"]["values"]
     assert ask("name=a&values=999")["values"] == ask("name=a")["values"]

@@ -17,6 +17,7 @@ from tests.serve.conftest import TOKEN, started
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import digest
 from tuner.serve.__main__ import parse, starter
+from tuner.serve.access.own_spaces import NO_SPACES
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
 from tuner.serve.jobs import ray_jobs
@@ -80,7 +81,7 @@ def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
     else:
         path.rename(tmp_path / "moved")
         path.symlink_to(tmp_path / "moved") if how == "link" else path.write_text("")
-    with pytest.raises(RequestError, match=f"{path} .*; (run chmod 700 .*, or )?set {BASE} to a folder of your own"):
+    with pytest.raises(RequestError, match=f"{path} .*; (run chmod go-rwx .*, or )?set {BASE} to a folder of your own"):
         state_folder(tmp_path)
 
 
@@ -167,7 +168,8 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path, prec
 
 def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
     service.begin("a").close()
-    assert resume_arguments("a", "mobilenet:space224", Resume()) == ["--resume=a", "--space=mobilenet:space224"]
+    arguments = resume_arguments("a", "mobilenet:space224", "", Resume(), NO_SPACES)
+    assert arguments == ["--resume=a", "--space=mobilenet:space224"]
     names = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "quadratic:", "nothing", ""]
     for space in (str(evil[0]), *names, ["quadratic"], None):
         rewrite(service.results / "a", space=space)

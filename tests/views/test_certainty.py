@@ -39,6 +39,8 @@ def test_the_best_two_settings_are_compared_with_the_wobble_of_their_curves():
     )
     assert text.endswith("which is less than that distance.")
     assert certainty(wild).endswith("so chance may have decided which is better.")
+    huge = certainty(record(*(trial(n, [1e300 * (-1) ** (e + n) for e in range(9)]) for n in range(2))))
+    assert "e+300 per epoch, so chance may have decided" in huge
     short = certainty(record(trial(0, STEADY[:4]), trial(1, STEADY[:3])))
     assert short.endswith("their curves are too short to show how much chance moves them.")
     assert (

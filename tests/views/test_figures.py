@@ -10,10 +10,12 @@ import pytest
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
+from tuner.views.figures.answer import draw_confirmed, draw_front
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.curves import draw_curves, draw_history, draw_whatif
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parameters import draw_contour, draw_slices
+from tuner.views.figures.plot import BEYOND
 from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values
 from tuner.views.one_trial import draw_metrics
 from tuner.views.tables import rung_rows
@@ -73,7 +75,8 @@ def branched(num=12):
 
 
 def test_every_figure_has_a_text_and_is_plotlys_and_strict_json(searched):
-    assert set(all_figures(searched)) == {"curves", "rung_values", "history"}  # the one parameter is the same in all
+    # The one parameter is the same in all.
+    assert set(all_figures(searched)) == {"best", "curves", "rung_values", "history"}
     assert all_figures(record()) == all_figures(record(trial(0, [math.nan], "pruned"), trial(1, [], "failed"))) == {}
     for whole in (searched, pruned_search(), branched()):
         for name, figure in all_figures(whole).items():
@@ -100,6 +103,7 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
     outcome = what_if(whole, "asha", 1, 2)
     contour = draw_contour(whole, "lr", "b")
     figures = {**all_figures(whole), "contour": contour, "what-if": draw_whatif(whole, outcome)}
+    del figures["best"]  # all of it is of one trial
     assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
     for name, figure in figures.items():
         shown = trials_in(figure)
@@ -139,14 +143,21 @@ def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
     ]  # fmt: skip
     whole = record(*trials, metric=metric)
     outcome = what_if(whole, "asha", 1, 2)
+    repeats = [replace(each, id=f"again {each.id}", confirms=each.id) for each in trials[:2]]
+    confirming = replace(whole.experiment, confirm=2, confirm_seeds=2)
     figures = {
         **all_figures(whole),
         "contour": draw_contour(whole, f"{HOSTILE} lr", "b"),
         "importance": draw_importance(Importance([HOSTILE], [1.0], [0.1], 0.5, 12)),
         "what-if": draw_whatif(whole, outcome),
         "one trial": draw_metrics(trials[0], metric, 1),
+        "other curves": draw_curves(whole, f"time:{used}"),
+        "other slices": draw_slices(whole, f"last:{used}"),
+        "other contour": draw_contour(whole, f"{HOSTILE} lr", "b", f"best:{used}"),
+        "front": draw_front(record(*trials, metric=(metric, used), mode=("min", "max"))),
+        "confirmed": draw_confirmed(replace(whole, trials=(*trials, *repeats), experiment=confirming)),
     }
-    assert set(figures) >= {"curves", "history", "parallel", "slices", "usage", "timeline"}
+    assert set(figures) >= {"best", "curves", "history", "parallel", "slices", "usage", "timeline"}
     for name, figure in figures.items():
         for text in strings(figure):
             plain = text.replace("<br>", "").replace("<extra></extra>", "")
@@ -165,6 +176,19 @@ def test_the_history_leaves_out_a_bad_first_value_that_lasted_shortly():
     layout = draw_history(record(*trials))["layout"]
     assert layout["yaxis"]["range"][1] < 3 and "clipped" in layout["yaxis"]["title"]["text"]
     assert layout["meta"]["text"].startswith("Best loss so far: 1.81, of trial 00019, found after 146 of 153 epochs")
+
+
+@pytest.mark.parametrize(("sign", "symbol"), [(1, "triangle-up"), (-1, "triangle-down")])
+def test_first_values_beyond_the_historys_axis_are_marks_at_its_end(sign, symbol):
+    trials = [trial(n, [sign * value]) for n, value in enumerate([1e9, 1e8])]
+    trials += [trial(n, [sign * (2.0 - n / 100)] * 8) for n in range(2, 20)]
+    figure = draw_history(record(*trials, mode="min" if sign > 0 else "max"))
+    line, beyond = figure["data"]
+    assert line["y"][:2] == [sign * 1e9, sign * 1e8] and beyond["meta"] == BEYOND
+    worst = max(figure["layout"]["yaxis"]["range"], key=lambda end: sign * end)
+    assert (beyond["x"], beyond["y"], beyond["customdata"]) == ([1, 2], [worst] * 2, ["00000", "00001"])
+    assert beyond["text"] == [f"{sign * 1e9:.5g}", f"{sign * 1e8:.5g}"] and beyond["marker"]["symbol"] == symbol
+    assert len(draw_history(record(*trials[2:]))["data"]) == 1
 
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
@@ -234,6 +258,75 @@ def test_a_waiting_trial_is_not_drawn_and_brackets_are_apart():
     assert draw_rung_values(record(waiting, scheduler="hyperband")) is None
 
 
+def names_of(figure):
+    return figure["layout"]["xaxis"]["ticktext"], figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_each_band_bracket_and_rung_has_a_place_of_its_own_and_of_many_a_sample_is_drawn():
+    def reached(number, band, bracket, rung, value, action="continue"):
+        call = Decision(rung, rung, bracket, value, None, 1, action, "why", band)
+        return trial(number, [value] * rung, "pruned" if action == "stop" else "completed", [call])
+
+    places = [(0, 0, 1), (0, 1, 1), (0, 1, 3), (1, 0, 1), (1, 1, 3)]
+    trials = [reached(n, *place, 10.0 * n, "stop" if n == 3 else "continue") for n, place in enumerate(places)]
+    figure = draw_rung_values(record(*trials[::-1], scheduler="hyperband"))
+    names = ["1 (0.0)", "1 (0.1)", "3 (0.1)", "1 (1.0)", "3 (1.1)"]
+    assert names_of(figure) == (names, "rung (band.bracket)")
+    dots = {trial: (round(x), y) for trace in figure["data"] if trace["meta"] in ("continued", "pruned")
+            for trial, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)}  # fmt: skip
+    assert dots == {f"{n:05}": (n, 10.0 * n) for n in range(5)}
+    text = figure["layout"]["meta"]["text"]
+    assert "Rung 1 of bracket 1: 0 of 1 trials pruned. " in text and "Rung 1 of bracket 0 in band 1: 1 of 1" in text
+    assert "The plot has" not in text
+    one_band = draw_rung_values(record(*trials[:3], scheduler="hyperband"))
+    assert names_of(one_band) == (["1 (0)", "1 (1)", "3 (1)"], "rung (bracket)")
+    assert names_of(draw_rung_values(record(*trials[1:3]))) == (["1", "3"], "rung")
+    many = record(*(reached(n, 0, 0, n + 1, 1.0) for n in range(30)), max_epochs=30)
+    figure = draw_rung_values(many)
+    assert names_of(figure)[0] == [f"{rung}" for rung in range(1, 31, 3)]
+    assert figure["layout"]["meta"]["text"].startswith("The plot has 10 of 30 rungs. Values of loss at each rung.")
+
+
+def test_the_median_rules_figure_has_the_running_means_of_which_its_cutoffs_are_medians():
+    def judged(number, values, *calls):
+        return trial(number, values, "pruned" if calls[-1][2] == "stop" else "completed", [
+            Decision(epoch, epoch, None, values[epoch - 1], cutoff, 3, action, "why", compared=min(values[:epoch]))
+            for epoch, cutoff, action in calls
+        ])  # fmt: skip
+
+    first = judged(0, [100.0, 4.0, 2.0], (2, None, "continue"), (3, 3.0, "continue"))
+    worse = judged(1, [50.0, 9.0, 6.0], (2, None, "continue"), (3, 3.0, "stop"))
+    whole = record(first, worse, scheduler="median", grace_period=2)  # which leaves out the first values
+    figure = draw_rung_values(whole)
+    dots = {trace["name"]: (list(map(round, trace["x"])), trace["y"], trace["customdata"]) for trace in figure["data"]
+            if trace["meta"] in ("continued", "pruned")}  # fmt: skip
+    assert dots["continued"] == ([0, 0, 1], [4.0, 9.0, 3.0], ["00000", "00001", "00000"])
+    assert dots["pruned"] == ([1], [7.5], ["00001"])
+    assert figure["layout"]["yaxis"]["title"]["text"] == "running mean of loss"
+    assert "The values are running means, of which the cutoff is the median" in figure["layout"]["meta"]["text"]
+    nan = judged(2, [1.0, math.nan, 1.7e308, 1.7e308], (4, 1.0, "continue"))
+    figure = draw_rung_values(replace(whole, trials=(nan,)))
+    assert figure["data"][0]["y"] == [pytest.approx(1.7e308)] and "running" not in json.dumps(
+        draw_rung_values(record(first, worse, grace_period=2))
+    )
+
+
+def test_the_figure_counts_trials_and_names_cutoffs_as_the_table_does():
+    """The last cutoff is that of the decision that saw the most trials, whichever report came last."""
+    calls = [("continue", 3.0, 3.5, 2), ("stop", 5.0, 3.6, 7), ("stop", math.inf, 3.4, 3)]
+    trials = [
+        trial(
+            n, [value], "pruned" if action == "stop" else "completed", [decided(1, value, cutoff, action, recorded=r)]
+        )
+        for n, (action, value, cutoff, r) in enumerate(calls)
+    ]
+    figure, (row,) = draw_rung_values(record(*trials)), rung_rows(record(*trials))
+    assert (row.cutoff_then, row.stopped, row.reached) == (3.6, 2, 3)
+    assert "Rung 1: 2 of 3 trials pruned, last cutoff used 3.6." in figure["layout"]["meta"]["text"]
+    (mark,) = (trace for trace in figure["data"] if trace["name"] == "last cutoff used")
+    assert mark["y"] == [3.6] and trials_in(figure) == {"00000", "00001"}  # an infinite value has no dot
+
+
 def test_trials_that_had_passed_a_rung_before_it_was_placed_are_drawn_and_counted_as_in_the_report():
     trials = trial(0, [3.0, 2.0]), trial(1, [4.0], "pruned", [decided(1, 4.0, 3.0)])
     whole = replace(record(*trials, grace_period=1), length=2)
@@ -269,6 +362,6 @@ def test_of_very_many_trials_a_band_shows_them_all():
     trials = [trial(n, [float(n), float(n) / 2], x=n) for n in range(1001)]
     lines = band(trials)
     go.Figure({"data": lines})
-    assert lines[0]["x"] == [1, 2]
+    assert lines[0]["x"] == [1, 2] and lines[1]["name"] == "middle 80 % of 501 of 1,001 trials"
     assert [trace["y"] for trace in lines] == [[100.0, 50.0], [900.0, 450.0], [500.0, 250.0]]
     assert band(trials[:100]) == []

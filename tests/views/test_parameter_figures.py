@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_figures import branched, decided, pruned_search, record, trial
 
 from tuner.errors import RequestError
@@ -116,17 +118,51 @@ def test_the_best_end_of_the_scale_is_marked_and_outliers_share_the_worst_colour
 @pytest.mark.parametrize(
     ("low", "high", "texts"),
     [
-        (0, 726855679.5, ["0", "1.817e+08", "3.634e+08", "5.451e+08", "7.269e+08"]),
+        (0, 726855679.5, ["0", "2e+08", "4e+08", "6e+08", "7.27e+08"]),
         (726855679, 726855679.4, ["726855679", "726855679.1", "726855679.2", "726855679.3", "726855679.4"]),
         (0.5, 0.5, ["0.5"]),
+        (-1.379e-05, 1.0, ["0", "0.25", "0.5", "0.75", "1"]),
+        (0.0123, 0.0987, ["0.0123", "0.04", "0.06", "0.08", "0.0987"]),
+        (0.24, 1.02, ["0.24", "0.4", "0.6", "0.8", "1.02"]),  # 0.2 and 1 would stand too close to the ends
         (-1e300, 1e300, ["-1e+300", "-5e+299", "0", "5e+299", "1e+300"]),
-        (1.0, 1.0 + 2**-52, ["1"] * 5),
+        (-1.7e308, 1.7e308, ["-1.7e+308", "1.7e+308"]),  # their distance is infinite
+        (0.0, 5e-324, ["0", "4.941e-324"]),
+        (1.0, 1.0 + 2**-52, ["1", "1.0000000000000002"]),
     ],
 )
-def test_ticks_have_as_few_digits_as_tell_them_apart(low, high, texts):
-    assert ticks_between(low, high)[1] == texts
+def test_ticks_are_round_between_both_ends_and_have_as_few_digits_as_tell_them_apart(low, high, texts):
+    ticks, shown = ticks_between(low, high)
+    assert shown == texts and (ticks[0], ticks[-1]) == (low, high) and ticks == sorted(ticks)
     bar = color_axis([low, high], "max", "loss")["colorbar"]["ticktext"]
     assert bar == [*texts[:-1], f"{texts[-1]} (best)"]
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_ticks_of_any_range_have_its_ends_and_differ_in_their_texts(one, other):
+    low, high = sorted((one, other))
+    ticks, texts = ticks_between(low, high)
+    assert (ticks[0], ticks[-1]) == (low, high) and ticks == sorted(ticks) and len(ticks) <= 6
+    assert len(set(texts)) == len(texts) == len(ticks)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_of_many_trials_a_sample_with_the_best_and_the_worst_is_drawn_and_said_to_be_one(monkeypatch, mode):
+    monkeypatch.setattr("tuner.views.figures.parameters.MOST_LINES", 25)
+    wide = [trial(n, [100.0 + n * 37 % 101], x=float(n * 7 % 101), y=n % 3) for n in range(101)]  # each value once
+    whole = record(*wide, mode=mode)
+    drawn = parallel_of(whole)
+    assert drawn.total == 101 and {min(drawn.values), max(drawn.values)} == {100.0, 200.0} and len(drawn.trials) <= 28
+    said = f"{len(drawn.trials)} of 101 trials (an even sample, with the best)"
+    best = {"min": "100", "max": "200"}[mode]
+    texts = [draw(whole)["layout"]["meta"]["text"] for draw in (draw_parallel, draw_slices)]
+    assert texts[0].startswith(f"{said} as lines") and texts[0].endswith(f"The best line is at {best}.")
+    assert texts[1].startswith(f"{said}: best loss against x, y. The best trial, {whole.best()[0].id}, is at x ")
+    contour = draw_contour(whole, "x", "y")["layout"]["meta"]["text"]
+    assert f"{len(drawn.trials)} trials (of a sample of {len(drawn.trials)} of 101)" in contour and best in contour
+    importance = draw_importance(importance_of(whole))
+    assert f"{len(drawn.trials)} trials (an even sample of 101)" in importance["layout"]["meta"]["text"]
+    few = draw_parallel(record(*wide[:25], mode=mode))["layout"]["meta"]["text"]
+    assert few.startswith("25 trials as lines")
 
 
 def test_parallel_axes_follow_what_was_declared():

@@ -11,21 +11,21 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
+from figure_checks import check_curves, check_figures, check_report, check_slices, usable
 from tiers import further
 from workerless import KEPT, MANAGER, Worker, Workerless, failing, run
 
 from tests.serve.conftest import asking
+from tuner.errors import RequestError
 from tuner.record.events import sealed
+from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.search_stats import STATUSES
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
+from tuner.views.report import page
 
 # --- an independent reader -------------------------------------------------------------------------------------------
-
-
-def usable(value):
-    return isinstance(value, (int, float)) and math.isfinite(value)  # the journal and an answer write nan as text
 
 
 class OneTrial:
@@ -34,6 +34,8 @@ class OneTrial:
     def __init__(self):
         self.status, self.config, self.errors, self.reason = "suggested", {}, [], ""
         self.values, self.times, self.checkpoints = {}, {}, {}  # by epoch, of its last report
+        self.accuracies = {}  # the other metric, of the reports that have it
+        self.attempts, self.has_failed = 0, True  # starts after a failure, the first one included
         self.decisions = []
         self.runs = []  # [start, end] of each time on a worker
         self.is_running = False
@@ -48,8 +50,15 @@ class OneTrial:
         return list(self.values)[-1] if self.values else 0
 
     @property
+    def last_accuracy(self):
+        return next((self.accuracies[epoch] for epoch in reversed(self.values) if epoch in self.accuracies), None)
+
+    @property
     def seconds(self):
-        return sum(end - start for start, end in self.runs)
+        return self.seconds_until(math.inf)
+
+    def seconds_until(self, time):
+        return sum(min(end, time) - start for start, end in self.runs if start < time)
 
 
 class Recomputed:
@@ -75,12 +84,15 @@ class Recomputed:
         if kind == "trial_started":
             trial.status, trial.reason, trial.is_running = "running", "", True
             trial.runs.append([line["time"]] * 2)
+            trial.attempts, trial.has_failed = trial.attempts + trial.has_failed, False
         if trial.is_running and kind in ("report", "trial_failed", "trial_ended"):
             trial.runs[-1][1] = line["time"]
         if kind == "report":
             epoch = line["epoch"]
             trial.values[epoch], trial.times[epoch] = line["metrics"].get("loss"), line["time"]
             trial.checkpoints[epoch] = line.get("checkpoint")
+            trial.accuracies.pop(epoch, None)
+            trial.accuracies |= {epoch: line["metrics"]["accuracy"]} if "accuracy" in line["metrics"] else {}
         elif kind == "decision":
             trial.decisions.append(line)
             if line["action"] == "pause":
@@ -89,7 +101,7 @@ class Recomputed:
                 trial.reason = f"waits for a worker: {line['reason']}"
         elif kind == "trial_failed":
             trial.errors.append(line["error"])
-            trial.is_running = False
+            trial.is_running, trial.has_failed = False, True
         elif kind == "trial_ended":
             trial.is_running = False
             if (trial.status, line["status"]) != ("paused", "interrupted"):
@@ -143,6 +155,7 @@ def strange_curves(seed):
 @pytest.fixture
 def searched(one_ray, tmp_path, monkeypatch):
     """`searched(seed, searcher, scheduler)` runs a search and gives its folder and options."""
+    monkeypatch.setattr("tuner.views.report.importance_of", too_few)  # forests take seconds, and are not checked here
     monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(*KEPT)
 
@@ -164,7 +177,7 @@ def searched(one_ray, tmp_path, monkeypatch):
                 lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
                 (folder / "journal.jsonl").write_bytes(b"".join(lines[: max(2, int(len(lines) * part))]))
                 run(folder, concurrent=concurrent, **choices)
-        slow_down(folder / "journal.jsonl")
+        rewrite(folder / "journal.jsonl")
         experiment = Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices)
         save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}})
         return folder, experiment
@@ -172,10 +185,19 @@ def searched(one_ray, tmp_path, monkeypatch):
     return search
 
 
-def slow_down(journal):
-    """Makes the search a thousand times as long: its trials take a few milliseconds, which costs round away."""
-    events = [json.loads(line) for line in journal.read_text().splitlines()]
+def too_few(record):
+    raise RequestError("too few trials")
+
+
+def rewrite(journal):
+    """Makes the search a thousand times as long, and gives most reports another metric.
+
+    Its trials take a few milliseconds, which costs round away.
+    """
+    events, chance = [json.loads(line) for line in journal.read_text().splitlines()], random.Random(0)
     for event in events:
+        if event["event"] == "report" and chance.random() < 0.8:
+            event["metrics"]["accuracy"] = chance.choice([chance.random(), chance.random(), "nan"])
         event["time"] = events[0]["time"] + 1000 * (event["time"] - events[0]["time"])
         del event["crc"]
     journal.write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in events))
@@ -203,6 +225,11 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
     check_rungs(truth, answer["rungs"], experiment)
     check_decisions(truth, answer["decisions"])
     check_what_if(truth, ask, experiment)
+    check_figures(truth, ask("/figures"), experiment)
+    other = ask("/changes?figures=curves&figures=slices&axis=time:accuracy&values=last:accuracy")["figures"]
+    check_curves(truth, other["curves"], "accuracy", is_timed=True)
+    check_slices(truth, other.get("slices"), {name: trial.last_accuracy for name, trial in truth.trials.items()})
+    check_report(truth, page(load(folder)), answer["rungs"], answer["decisions"], experiment)
     spent = {"worker_s": sum(trial.seconds for trial in truth.trials.values()), "trials": len(truth.trials)}
     agree(asking(app, "/api/compare?")("name=one")["experiments"], [{**spent, "epochs": len(truth.events("report"))}])
 
@@ -241,7 +268,8 @@ def trial_row(truth, name, trial):
     return {
         "trial": name, "status": trial.status, "errors": trial.errors, "config": trial.config, **reason,
         "best_epoch": best, "best": trial.values.get(best), "epochs": trial.last, "last": trial.values.get(trial.last),
-        "seconds": trial.seconds, "rung": stops[-1] if stops else None,
+        "seconds": trial.seconds, "rung": stops[-1] if stops else None, "attempts": trial.attempts,
+        "metrics": {"accuracy": [trial.accuracies.get(best), trial.last_accuracy]} if trial.accuracies else {},
     }  # fmt: skip
 
 
@@ -264,6 +292,10 @@ def check_rungs(truth, rows, experiment):
             assert float(row["cutoff_now"]) == pytest.approx(now, rel=1e-12)
             passing = sum(truth.sign * value <= truth.sign * float(row["cutoff_now"]) for value in values)
             assert row["would_pass_now"] == passing
+            stops = [d.get("compared", d["value"]) for n, d in last.items() if d["action"] == "stop"
+                     and truth.trials[n].status == "pruned"]  # fmt: skip
+            now = truth.sign * float(row["cutoff_now"])
+            assert row["would_survive"] == sum(usable(v) and truth.sign * v <= now for v in stops)
         known = [decision for decision in decisions if decision["cutoff"] is not None]
         most = max((decision["recorded"] for decision in known), default=None)
         assert row["cutoff_then"] in ([d["cutoff"] for d in known if d["recorded"] == most] or [None])
@@ -273,12 +305,13 @@ def check_decisions(truth, rows):
     named = ("trial", "epoch", "action", "reason", "rung")
     made = ((*(line[name] for name in named), line.get("compared", line["value"])) for line in truth.events("decision"))
     assert Counter((*(row[name] for name in named), row["value"]) for row in rows) == Counter(made)
-    margins = []
+    order = []
     for row in rows:
         known = usable(row["value"]) and usable(row["cutoff"])
-        margins.append(abs(row["value"] - row["cutoff"]) if known else math.inf)
-        assert row["margin"] == (margins[-1] if math.isfinite(margins[-1]) else None)
-    assert margins == sorted(margins)
+        margin = abs(row["value"] - row["cutoff"]) if known else math.inf
+        assert row["margin"] == (margin if math.isfinite(margin) else None)
+        order.append(math.inf if margin == 0 and row["action"] != "stop" else margin)  # it is its own cutoff
+    assert order == sorted(order)
 
 
 def check_what_if(truth, ask, experiment):

@@ -29,9 +29,19 @@ def constants(text):
 def test_the_file_has_every_pair_of_parameters_and_nothing_fetched(searched):
     text = page(searched)
     figures, contours = constants(text)
-    assert set(figures) == {"curves", "rung_values", "history", "parallel", "slices"} and len(contours) == 3
+    assert set(figures) == {"best", "curves", "rung_values", "history", "parallel", "slices"} and len(contours) == 3
     assert re.findall("<option>(.*?)</option>", text) == ["x, y", "x, act", "y, act"]
     assert "default-src 'none'" in text and "<script src" not in text and "</script><b>" not in text
+
+
+def test_importance_is_in_the_report_of_a_search_that_is_large_enough_for_it(tmp_path):
+    trials = [trial(n, [float(n % 7)], x=n % 7, y=n % 3) for n in range(40)]
+    text = page(record(*trials, results=str(tmp_path)))
+    figures, _ = constants(text)
+    assert figures["importance"]["data"][0]["y"] == ["y", "x"]  # the last one is on top
+    assert "<h2>Importance</h2>" in text and "x matters most: shuffling it lowers R² by " in text
+    few = page(record(*trials[:19], results=str(tmp_path)))
+    assert "importance" not in constants(few)[0] and "<h2>Importance</h2>" not in few
 
 
 def test_the_state_that_a_journal_names_is_text(searched):
@@ -79,7 +89,7 @@ def test_an_audit_that_is_damaged_is_a_line_and_keeps_nothing_else_back(searched
     folder.mkdir(exist_ok=True)
     (folder / "audit.json").write_text("[<b>")
     text = page(searched)
-    assert "audit.json is damaged" in text and len(constants(text)[0]) == 5
+    assert "audit.json is damaged" in text and len(constants(text)[0]) == 6
 
 
 def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):

@@ -117,6 +117,41 @@ def test_close_calls_are_pruned_trials_that_missed_by_little_of_the_spread():
     assert few.close_calls == [] and few.about("close calls").startswith("Unknown")
 
 
+def test_close_calls_are_counted_however_many_decisions_were_closer():
+    """Decisions that let trials continue, and rungs whose values are all alike, have far smaller margins."""
+    full = [trial(n, [n / 10] * 8) for n in range(8)]
+    near = [
+        replace(trial(100 + n, [1.0]), decisions=(Decision(1, 1, 0, 1.0, 1.0001, 9, "continue", "why"),))
+        for n in range(300)
+    ]
+    # At rung 2, the interquartile range of the values 0, 10, ..., 2490 is about 1250: 5 % of it are 62.5.
+    cut = [trial(1000 + n, [0.0, 10.0 * n], "pruned", rung=2, cutoff=-5.0) for n in range(250)]
+    # At rung 4, 0.01 is far from the cutoff beside values that differ by less.
+    alike = [trial(2000 + n, [0.0, 0.0, 0.0, n / 1e5], "pruned", rung=4, cutoff=-0.01) for n in range(20)]
+    verdict = verdict_of(record(*full, *near, *cut, *alike))
+    assert verdict.about("close calls").startswith("6 pruned trials missed the cutoff by less than 5 %")
+    assert [call.trial for call in verdict.close_calls] == [f"{1000 + n:05}" for n in range(6)]
+    assert [call.margin for call in verdict.close_calls] == [5.0 + 10 * n for n in range(6)]
+    many = [trial(n, [float(8 + n % 8)], "pruned", rung=1, cutoff=7.9) for n in range(2400)]
+    verdict = verdict_of(record(*full, *many))
+    assert verdict.about("close calls").startswith("300 pruned trials missed") and len(verdict.close_calls) == 10
+
+
+def test_a_verdict_counts_the_pruned_trials_that_would_survive_today():
+    """Trials 0 to 3 were pruned when 4 to 11 were still to come, which are worse; the best half would survive."""
+    early = [trial(n, [1.0 + n], "pruned", rung=1, cutoff=0.5) for n in range(4)]
+    later = [
+        replace(trial(n, [10.0 + n] * 8), decisions=(Decision(1, 1, 0, 10.0 + n, 50.0, n, "continue", "why"),))
+        for n in range(4, 12)
+    ]
+    text = verdict_of(record(*early, *later)).about("good trials pruned?")
+    # Two trials that continued pass today's cutoff, too, and six that continued do not.
+    assert text.endswith("Compared with all results at their rung, 4 of the pruned would survive today.")
+    late = [trial(n, [50.0], "pruned", rung=1, cutoff=30.0) for n in range(12, 16)]
+    text = verdict_of(record(*later, *late)).about("good trials pruned?")
+    assert "would survive" not in text
+
+
 def test_whether_good_trials_were_pruned_is_unknown_without_an_audit():
     verdict = verdict_of(searched())
     assert verdict.about("good trials pruned?").startswith("Unknown; an audit of 5 of them would tell.")

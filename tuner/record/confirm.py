@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -207,12 +208,13 @@ def wobble(values: Sequence[float]) -> float | None:
     """Returns how much the second half of a curve jumps from report to report: the standard deviation around its trend.
 
     The differences between neighbouring reports, less their mean, have twice the variance of a single report. None if
-    the half has fewer than LEAST_REPORTS reports.
+    the half has fewer than LEAST_REPORTS reports, or if a difference overflows.
     """
     half = values[len(values) // 2 :]
-    if len(half) < LEAST_REPORTS:
+    changes = [b - a for a, b in itertools.pairwise(half)]
+    if len(half) < LEAST_REPORTS or not all(map(math.isfinite, changes)):
         return None
-    return statistics.stdev(b - a for a, b in itertools.pairwise(half)) / 2**0.5
+    return statistics.stdev(changes) / 2**0.5
 
 
 def _key(trial: TrialRecord) -> str:

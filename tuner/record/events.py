@@ -84,7 +84,7 @@ def strict(value: Any) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {key: strict(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [strict(item) for item in value]
     return value
 

@@ -137,6 +137,15 @@ class TrialRecord:
         """Returns the metric's value in the last report that has one; None if no report has."""
         return next((v for r in reversed(self.reports) if (v := r.metrics.get(metric)) is not None), None)
 
+    def trained_s(self, time: float) -> float:
+        """Returns the seconds that the trial was on workers up to a unix time."""
+        return sum(min(end, time) - start for start, end in self.spans if start < time)
+
+    @property
+    def attempts(self) -> int:
+        """How many times the trial was started from its beginning or, after a failure, from its last checkpoint."""
+        return 0 if self.status == "suggested" else len(self.errors[: -1 if self.status == "failed" else None]) + 1
+
     @property
     def is_stopped(self) -> bool:
         """Whether a rule stopped the trial. A trial that diverged is pruned, but no rule stopped it."""

@@ -224,7 +224,10 @@ class SearchStats:
 
     @property
     def ranked_decisions(self) -> list[tuple[float, int, int]]:
-        """Each decision's margin, the smallest first, its trial's index, and its number among the trial's decisions."""
+        """Each decision's margin, the smallest first, its trial's index, and its number among the trial's decisions.
+
+        A trial that continues with a margin of 0 is its own cutoff; its decision counts as infinitely far from it.
+        """
         return self._in_order(_ranked_decisions)
 
     @property
@@ -312,7 +315,9 @@ def _rank(index: int, trial: TrialRecord, report: Report, aim: Aim) -> Rank:
 
 
 def _ranked_decisions(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[float, int, int]]:
-    return ((decision.margin, index, number) for number, decision in enumerate(trial.decisions))
+    for number, decision in enumerate(trial.decisions):
+        margin = decision.margin
+        yield (math.inf if margin == 0 and decision.action != "stop" else margin), index, number
 
 
 def _improvements(index: int, trial: TrialRecord, aim: Aim) -> Iterator[tuple[int, int, float, float]]:

@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import Parser, RequestError, failed, leave
 from tuner.serve.access.guard import is_loopback
+from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.access.state import LEAST_CHARS, TOKEN, secret_file, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
@@ -59,6 +60,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265; the cluster's head "
                        "must have this program and results folder; empty = this machine")  # fmt: skip
     group.add_argument("--data-dir", default="", help="the folder of the data sets; empty = each space's default")
+    group.add_argument("--spaces", default="", metavar="DIR", help="a folder whose .py files are spaces, too; only you "
+                       "may be able to change it; with --address, the cluster needs it at the same path")  # fmt: skip
     group.add_argument("--wandb", default="auto", choices=CHOICES["wandb"], help="copy trials to W&B (default: auto)")
     return parser.parse_args(argv)
 
@@ -80,13 +83,16 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         raise RequestError(
             f"--results {results}: {results.absolute()} cannot be created ({error.strerror}); give a folder"
         ) from None
+    spaces = OwnSpaces(args.spaces, results)
+    for left_out in spaces.scan()[1]:
+        print(f"left out of --spaces: {left_out}", file=sys.stderr, flush=True)
     token, searches, problem, kept = environment_token, None, missing(), None
     try:
         state = state_folder(results)
         if not token:
             kept = secret_file(state / "token")
             token = kept.read_text()
-        searches = None if problem else starter(args, state)
+        searches = None if problem else starter(args, state, spaces)
     except RequestError as error:
         problem = problem or str(error)
     app = create_app(results, host=args.host, token=token, searches=searches, problem=problem)
@@ -195,10 +201,10 @@ class Connection(H11Protocol):
         return not self.transport.is_closing() and not self.transport.get_write_buffer_size()
 
 
-def starter(args: argparse.Namespace, state: Path) -> Searches:
+def starter(args: argparse.Namespace, state: Path, spaces: OwnSpaces = NO_SPACES) -> Searches:
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
-    return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
+    return Searches(Path(args.results), state, RayJobs(args.address, state), chosen, spaces)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -25,12 +25,12 @@ from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
 from tuner.serve.answers import Refused, answer, at_most
 from tuner.serve.client import BUSY
-from tuner.serve.jobs.requests import Resume, Start, defaults_of
+from tuner.serve.jobs.requests import Resume, Start, described
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
-from tuner.serve.served import REFUSED_AGAIN, ServedExperiments, with_job
+from tuner.serve.served import REFUSED_AGAIN, ServedExperiments
 from tuner.spec.experiment import LATEST, NAMES, is_uri
-from tuner.spec.spaces import list_spaces
+from tuner.spec.spaces import space_files
 
 MOST_DOWNLOADS = 20  # files that are sent at once
 CHUNK_BYTES = 256 << 10
@@ -51,7 +51,7 @@ class SpaceChoice:
 
 @dataclass(frozen=True)
 class SpaceChoices:
-    """The search spaces of `search_spaces/`."""
+    """The search spaces of `search_spaces/`, then the own ones in the folder of --spaces."""
 
     spaces: list[SpaceChoice]
 
@@ -68,11 +68,21 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Note(_Body):
-    """The tags and notes of an experiment; they replace the saved ones."""
+Tags = Annotated[list[str], Field(max_length=saved_notes.MOST_TAGS)]
+Text = Annotated[str, Field(max_length=saved_notes.MOST_CHARS)]
 
-    tags: Annotated[list[str], Field(max_length=saved_notes.MOST_TAGS)] = []
-    notes: Annotated[str, Field(max_length=saved_notes.MOST_CHARS)] = ""
+
+class Note(_Body):
+    """The tags and notes of an experiment; they replace the saved ones.
+
+    `shown_tags` and `shown_notes` are those that the user saw before the change. If they are no longer the saved ones,
+    somebody else has changed them, and nothing is saved.
+    """
+
+    tags: Tags = []
+    notes: Text = ""
+    shown_tags: Tags | None = None
+    shown_notes: Text | None = None
 
 
 class Archive(_Body):
@@ -141,7 +151,8 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
     @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
     def spaces() -> Response:
         """Lists the search spaces that a search can use."""
-        return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
+        files = space_files() | served.spaces.files()
+        return answer(SpaceChoices([SpaceChoice(name, *described(path)) for name, path in files.items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from the fields of Options
@@ -151,7 +162,7 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
     @app.post(f"{ONE}/stop", status_code=202, responses={202: {"model": Summary}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: it keeps its files and can be resumed. A queued search leaves the queue."""
-        return answer(with_job(served.view(name).summary, served.searches.stop(name)), 202)
+        return answer(served.summary(served.view(name), served.searches.stop(name)), 202)
 
     @app.post(f"{ONE}/resume", status_code=202, responses={202: {"model": Summary}}, dependencies=[checks])
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
@@ -165,7 +176,8 @@ def _add_searches(app: FastAPI, served: ServedExperiments) -> None:
 
 
 def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
-    def save(name: str, **changed: Any) -> Response:
+    def save(name: str, shown: dict[str, Any] | None = None, **changed: Any) -> Response:
+        """Saves fields of an experiment's notes; a field of `shown` that is not None must have the saved value."""
         path = served.reader.folder(name)
         with _saving, folders.opened(path) as opened:
             try:
@@ -174,13 +186,16 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
                 if "notes" not in changed:
                     raise
                 notes = Notes()  # saving the notes replaces a damaged file
+            if any(value not in (None, getattr(notes, field)) for field, value in (shown or {}).items()):
+                raise Refused(409, f"somebody has saved other tags or notes of {name}; look at them, then save again")
             folders.write_in(opened, saved_notes.FILE, replace(notes, **changed).text())
         return answer(served.one(name))
 
     @app.post(f"{ONE}/notes", responses={200: {"model": Summary}})
     def notes(name: str, asked: Note) -> Response:
         """Saves the tags and notes of an experiment, in notes.json in its folder; a search never reads them."""
-        return save(name, tags=tuple(asked.tags), notes=asked.notes)
+        tags = None if asked.shown_tags is None else tuple(asked.shown_tags)
+        return save(name, {"tags": tags, "notes": asked.shown_notes}, tags=tuple(asked.tags), notes=asked.notes)
 
     @app.post(f"{ONE}/archive", responses={200: {"model": Summary}})
     def archive(name: str, asked: Archive) -> Response:

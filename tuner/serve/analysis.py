@@ -1,4 +1,4 @@
-"""Analyses of one experiment: what-if (a replay), one trial, contour, importance, and the audit.
+"""Analyses of one experiment: what-if (a replay), one trial, contour, importance, the audit, and the report.
 
 One child process, `python -m tuner.serve.analysis`, computes the expensive analyses one at a time, within limits on
 time and memory: unlike a thread, a process can be killed. The first request starts it; it keeps the last experiment's
@@ -31,7 +31,8 @@ from starlette.responses import Response
 from tuner.errors import RequestError, blamed
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.storage.files import share
-from tuner.serve.answers import BoundedResponse, answer, later, refusal, text_of
+from tuner.record.texts import command
+from tuner.serve.answers import MOST_BYTES, BoundedResponse, answer, later, refusal, text_of
 from tuner.serve.reading.results_reader import MOST_JOURNAL_BYTES, NotThere
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views.audit_record import AuditResult, result_of
@@ -40,6 +41,7 @@ from tuner.views.figures.curves import draw_whatif
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour
 from tuner.views.one_trial import OneTrial, one_trial
+from tuner.views.report import page
 from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 
 MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
@@ -90,11 +92,29 @@ def replayed(
     return WhatIfAnswer(outcome, figure)
 
 
+def report(record: ExperimentRecord) -> bytes:
+    """Returns the content of report.html for a record; raises RequestError above MOST_BYTES."""
+    content, name = page(record).encode(errors="backslashreplace"), record.experiment.name
+    if len(content) > MOST_BYTES:
+        raise RequestError(
+            f"the report of {name} has {len(content):,} bytes, and a response at most {MOST_BYTES:,}; write the file "
+            f"with {command('report', name, '--results FOLDER')}"
+        )
+    return content
+
+
 ANALYSES: dict[str, Callable[..., Any]] = {
     "what-if": replayed,
+    "report": report,
     "contour": lambda record, x, y, values: FigureAnswer(draw_contour(record, x, y, values)),
     "importance": lambda record, values: FigureAnswer(draw_importance(importance_of(record, values))),
 }
+
+
+def computed(record: ExperimentRecord, analysis: str, choices: dict[str, Any]) -> bytes:
+    """Computes an analysis; returns its JSON, or the HTML of a report."""
+    result = ANALYSES[analysis](record, **choices)
+    return result if isinstance(result, bytes) else text_of(result)
 
 
 class Analyser:
@@ -108,7 +128,7 @@ class Analyser:
         self._weighed: tuple[ExperimentRecord | None, dict[str, Any], bytes] = None, {}, b""
 
     def answer(self, folder: str, analysis: str, choices: dict[str, Any]) -> tuple[int, bytes]:
-        """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
+        """Computes one response; returns its HTTP status and text: 200 with the result, or 422 with an error."""
         try:
             if folder != self._folder:
                 share(Path(folder).parent)
@@ -117,7 +137,7 @@ class Analyser:
             # Two records share the objects of unchanged trials, so the comparison is fast.
             if analysis == "importance" and self._weighed[1] == choices and self._weighed[0] == record:
                 return 200, self._weighed[2]
-            text = text_of(ANALYSES[analysis](record, **choices))
+            text = computed(record, analysis, choices)
             if analysis == "importance":
                 self._weighed = record, choices, text
             return 200, text
@@ -235,8 +255,9 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
     async def worked_out(request: Request, name: str, analysis: str, **choices: Any) -> Response:
         """Computes an expensive response in the child process, or here if the search has no folder yet."""
         folder = await asyncio.to_thread(served.folder, name)
-        if folder is None:
-            return answer(ANALYSES[analysis](served.view(name).record, **choices))  # its record is empty
+        if folder is None:  # its record is empty
+            view = await asyncio.to_thread(served.view, name)
+            return BoundedResponse(await asyncio.to_thread(computed, view.record, analysis, choices))
         return await worker.ask(request, folder, analysis, choices, lambda: app.state.stopping())
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
@@ -263,6 +284,15 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
     async def importance(request: Request, name: str, values: Values = "") -> Response:
         """Draws how much each parameter matters for the metric, and how uncertain this estimate is."""
         return await worked_out(request, name, "importance", values=values)
+
+    @app.get("/api/experiments/{name}/report", response_class=Response, responses={200: {"content": {"text/html": {}}}})
+    async def report_route(request: Request, name: str) -> Response:
+        """Returns report.html of the experiment's present state as a download; the file opens offline."""
+        made = await worked_out(request, name, "report")
+        if made.status_code == 200:
+            made.headers["Content-Type"] = "text/html; charset=utf-8"
+            made.headers["Content-Disposition"] = f'attachment; filename="{name}.html"'  # `served` knows no unsafe name
+        return made
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
     def trial_route(name: str, trial: Annotated[str, PathParameter(max_length=200)]) -> Response:

@@ -17,6 +17,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
+from tuner.record.confirm import ConfirmedSetting
 from tuner.record.reading import NotYet
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
@@ -28,8 +29,10 @@ from tuner.serve.page import add_page
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.stream import event_frames
 from tuner.serve.reading.summary import Summary
-from tuner.serve.served import ServedExperiments, Values, with_job
+from tuner.serve.served import ServedExperiments, Values
 from tuner.views import tables
+from tuner.views.costs import CostRow, cost_rows
+from tuner.views.figures import curves
 from tuner.views.figures import values as value_choices
 from tuner.views.figures.catalogue import FIGURES, FigureName
 from tuner.views.figures.parameters import parallel_of
@@ -37,7 +40,7 @@ from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000
-MOST_STREAMS = 100  # event streams open at once; each checks a file five times a second
+MOST_STREAMS = 100  # event streams open at once; each checks a file 5 to 25 times a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="first rows to skip")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="send only journal lines after this line number")]
 Since = Annotated[int, Query(ge=0, le=10**12, description="only rows of trials that changed after this journal line")]
@@ -118,13 +121,25 @@ class Front:
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What the trials cost by the values of each parameter; `left_out` counts rows that do not fit."""
+
+    rows: list[CostRow] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
 class Changes:
     """Rows of trials that changed after line `since` of the journal, and the requested figures, in Plotly's schema.
+
+    `best_metrics` are the numbers of the best report, except resource usage and speed.
+    `front` and `confirmed` are the Pareto front and the settings that --confirm trained again, with all their rows.
 
     `since` is 0 if the request named no line or a line beyond the journal's end. Decisions are then sorted by margin,
     the smallest first; else they are in the order of the trials. `rungs` has the rungs that trials reached, and
     `num_trials` and `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. Figures
-    can compare trials by any of `value_choices`; default: `value_default`. `left_out` counts rows that did not fit.
+    can compare trials by any of `value_choices` of any of `metrics`; default: `value_default` of the first metric.
+    `left_out` counts rows that did not fit.
     """
 
     summary: Summary
@@ -136,6 +151,10 @@ class Changes:
     verdict: Verdict
     value_choices: list[str]
     value_default: str
+    metrics: list[str]
+    best_metrics: dict[str, Any]
+    front: list[tables.FrontRow] = field(default_factory=list)
+    confirmed: list[ConfirmedSetting] = field(default_factory=list)
     trials: list[tables.TrialRow] = field(default_factory=list)
     decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
@@ -220,6 +239,11 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         """Lists the points of the Pareto front, as `load_best` numbers them; empty with one metric."""
         return answer(Front(), points=tables.front_rows(served.view(name).record))
 
+    @app.get("/api/experiments/{name}/costs", responses={200: {"model": Costs}})
+    def costs(name: str) -> Response:
+        """Says what the trials cost by the values of each parameter, in time, epochs, CPU-hours and GPU-hours."""
+        return answer(Costs(), rows=cost_rows(served.view(name).record))
+
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Returns figures by name, in Plotly's schema; leaves out figures without data."""
@@ -233,6 +257,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         limit: Limit = MOST_ROWS,
         figures: Wanted = [],  # noqa: B006
         values: Values = "",
+        axis: Annotated[str, Query(pattern=curves.PATTERN, description=curves.ABOUT)] = "",
     ) -> Response:
         """Returns what a live view needs: the summary, the rows that changed after line `since`, and figures.
 
@@ -246,7 +271,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             parameters = [axis.name for axis in parallel_of(record).axes]
         rungs, calls = record.stats.rungs, record.stats.ranked_decisions
         begun = Changes(
-            summary=with_job(view.summary, served.search(name)),
+            summary=served.summary(view, served.search(name)),
             since=since,
             num_trials=len(record.trials),
             num_decisions=len(calls),
@@ -255,12 +280,16 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             verdict=verdict,
             value_choices=value_choices.offered(record),
             value_default=value_choices.default(record),
+            metrics=value_choices.metrics_of(record),
+            best_metrics=tables.best_metrics(record),
             left_out=max(0, len(rungs) - MOST_ROWS),
         )
         changed = tables.changed_since(record, since)[:limit]
         return answer(
             begun,
-            figures={each: view.figure(each, values) for each in figures},
+            figures={each: view.figure(each, axis if each == "curves" else values) for each in figures},
+            front=tables.front_rows(record),
+            confirmed=record.confirmation.settings,
             trials=tables.trial_rows(record, changed),
             decisions=tables.decision_rows(record, limit=limit, since=since),
         )

@@ -33,7 +33,7 @@ from tuner.views.compare import (
 )
 
 COMPARE_S = 3.0  # seconds for reading one request's experiments; the next request continues, so the page fills early
-MOST_KEPT = 200  # experiments whose data for comparisons stay in memory: at most 400 kB each
+MOST_KEPT = 200  # experiments whose data for comparisons stay in memory: at most 900 kB each
 CLOCKS: tuple[Clock, ...] = ("epochs", "seconds", "trials")
 STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # error -> state; the first that matches
 Names = Annotated[
@@ -125,7 +125,7 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
                 rows.append(ComparedRow(each, color, dash, str(error), state))
                 continue
             groups.setdefault((summary.metric, summary.mode), []).append(each)
-            own = with_job(summary, served.search(each))
+            own = with_job(summary, served.search(each), served.spaces)
             shared = {name: getattr(own, name) for name in ("state", "space", "searcher", "scheduler")}
             index = list(groups).index((summary.metric, summary.mode))
             rows.append(replace(compared.row, name=each, color=color, dash=dash, group=index, **shared))

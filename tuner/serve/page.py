@@ -25,15 +25,15 @@ POLICY = (
     "style-src 'self' 'unsafe-hashes' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TYPES = {".js": "text/javascript", ".css": "text/css"}
+TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 
 
 def add_page(app: FastAPI) -> None:
     plotly = importlib.util.find_spec("plotly")  # located, not imported: only its JavaScript is needed
     assert plotly and plotly.submodule_search_locations
     plotly_script = Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
-    for path in (*HERE.glob("*.css"), *HERE.glob("*.js")):
-        app.router.routes.append(Route(f"/{path.name}", functools.partial(_file, path)))
+    for path in (each for each in HERE.rglob("*") if each.suffix in TYPES):
+        app.router.routes.append(Route(f"/{path.relative_to(HERE)}", functools.partial(_file, path)))
 
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js(request: Request) -> Response:

@@ -13,12 +13,14 @@ from fastapi import Query
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
+from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.requests import Resume, resume_arguments
 from tuner.serve.jobs.searches import WAITS_OR_RUNS, Search, Searches
 from tuner.serve.reading.results_reader import NotThere, ResultsReader, View
 from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
 from tuner.spec.experiment import fixed_epochs
+from tuner.tuning.resume.trust import recorded_path
 from tuner.views.figures import values as value_choices
 
 Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
@@ -41,6 +43,10 @@ class ServedExperiments:
             raise Refused(503, self.problem)
         return self.asked
 
+    @property
+    def spaces(self) -> OwnSpaces:
+        return self.asked.spaces if self.asked else NO_SPACES
+
     def search(self, name: str) -> Search | None:
         return self.asked.get(name) if self.asked else None
 
@@ -51,7 +57,7 @@ class ServedExperiments:
         names = {summary.name for summary in there}
         waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
         rows = islice(chain(waiting, there), offset, offset + limit)
-        return len(waiting) + len(there), (with_job(row, asked.get(row.name)) for row in rows)
+        return len(waiting) + len(there), (with_job(row, asked.get(row.name), self.spaces) for row in rows)
 
     def folder(self, name: str) -> Path | None:
         """Returns an experiment's folder; None if its search has no folder yet; raises NotThere for unknown names."""
@@ -72,14 +78,22 @@ class ServedExperiments:
 
     def one(self, name: str) -> Summary:
         """Returns an experiment's summary with the state of its job; raises the errors of `view`."""
-        return with_job(self.view(name).summary, self.search(name))
+        return self.summary(self.view(name), self.search(name))
+
+    def summary(self, view: View, search: Search | None) -> Summary:
+        """Returns a view's summary with the state of its search's job."""
+        return with_job(view.summary, search, self.spaces, recorded_path(view.record.facts))
 
     def idle(self, *names: str) -> AbstractContextManager[None]:
         return self.asked.reserved(*names) if self.asked else nullcontext()
 
 
-def with_job(summary: Summary, search: Search | None) -> Summary:
-    """Returns an experiment's summary, corrected and completed by the state of its search's job."""
+def with_job(summary: Summary, search: Search | None, spaces: OwnSpaces, path: str = "") -> Summary:
+    """Returns an experiment's summary, corrected and completed by the state of its search's job.
+
+    `path` is the absolute path of its space's file, as experiment.json records it. The list does not know it, and takes
+    a relative path for a file of that name in `spaces`.
+    """
     state, message, waits_for, waits_since = summary.state, "", "", None
     phase = search.phase if search else ""
     if search and phase == "queued":
@@ -110,18 +124,18 @@ def with_job(summary: Summary, search: Search | None) -> Summary:
         actions=actions,
         waits_for=waits_for,
         waits_since=waits_since,
-        not_resumed=_not_resumed(summary) if there else "",
+        not_resumed=_not_resumed(summary, path, spaces) if there else "",
         same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
     )
 
 
-def _not_resumed(summary: Summary) -> str:
+def _not_resumed(summary: Summary, path: str, spaces: OwnSpaces) -> str:
     if summary.space == UNRECORDED["space"]:
         return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
     if summary.outcome == "refused":
         return REFUSED_AGAIN
     try:
-        resume_arguments(summary.name, summary.space, Resume())
+        resume_arguments(summary.name, summary.space, path, Resume(), spaces)
     except RequestError as error:
         return str(error)
     return ""

@@ -76,13 +76,19 @@ def reached(limits: Mapping[str, float], goals: Iterable[Goal], report: Mapping[
 
 def wrong_mode(metric: str, mode: str, option: str = "--mode") -> str:
     """Returns a warning if a metric's name contradicts its mode; empty if the name fits the mode or suggests none."""
+    other = usual_mode(metric)
+    if other in ("", mode):
+        return ""
+    better = "larger" if mode == "max" else "smaller"
+    return f"{option[2:]} is {mode}, so a {better} {metric} counts as better; if that is wrong, give {option} {other}"
+
+
+def usual_mode(metric: str) -> str:
+    """Returns the direction that a metric's name suggests, min or max; empty if it suggests none or both."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
     usual = {"max"} if words & LARGER else set()
     usual |= {"min"} if words & SMALLER else set()
-    if words & NEGATED or len(usual) != 1 or mode in usual:
-        return ""
-    better, other = "larger" if mode == "max" else "smaller", usual.pop()
-    return f"{option[2:]} is {mode}, so a {better} {metric} counts as better; if that is wrong, give {option} {other}"
+    return "" if words & NEGATED or len(usual) != 1 else usual.pop()
 
 
 def all_diverged(trials: str, metric: str) -> str:

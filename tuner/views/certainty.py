@@ -95,6 +95,6 @@ def _best_two(record: ExperimentRecord) -> str:
     )
     if not known:
         return f"{said}; their curves are too short to show how much chance moves them."
-    moved = math.sqrt(sum(each**2 for each in known) / len(known))
+    moved = math.hypot(*known) / math.sqrt(len(known))  # the square of a large value could overflow
     judged = "so chance may have decided which is better" if gap < 2 * moved else "which is less than that distance"
     return f"{said}; around their trend, their curves move by {formatted(moved)} per epoch, {judged}."

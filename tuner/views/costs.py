@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -14,7 +15,8 @@ MOST_VALUES = 8  # with more values, numbers are put into quarters of the trials
 QUARTERS = 4
 
 
-class CostRow(NamedTuple):
+@dataclass(frozen=True)
+class CostRow:
     """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
 
     With pbt, which changes values while trials train, a trial counts for its last value.

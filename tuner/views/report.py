@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
+from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import write_atomically
 from tuner.record.texts import formatted, setting
 from tuner.views.costs import cost_rows
 from tuner.views.figures.catalogue import all_figures
+from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
 from tuner.views.prediction import prediction
@@ -26,15 +29,18 @@ from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
 
 FILE = "report.html"
 TITLES = {  # the same titles as on the page
+    "best": "Best trial", "front": "Pareto front", "confirmed": "Confirmed settings", "importance": "Importance",
     "curves": "Learning curves", "rung_values": "Values at each rung", "lineage": "Lineage",
     "history": "Best value so far", "parallel": "Parallel coordinates", "slices": "Slice plots",
     "failing": "Where trials fail", "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
+WIDE = ("rung_values", "lineage", "parallel", "slices", "usage")  # they need at least the width of `.wide`
 HEADINGS = {  # column -> its heading, for the columns whose name is not the heading
     "stopped": "pruned", "waiting": "paused", "best": "best value",
     "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "best_probability": "probability of the best mean", "single": "value in the search", "low": "95 % from",
-    "high": "95 % to", "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)",
+    "high": "95 % to", "config": "parameters", "seconds": "duration (s)",
+    "would_survive": "pruned that would survive today",
     "saved": "epochs saved", "cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "epoch_s": "seconds an epoch",
     "share": "share of the time", "at_rung": "rank correlation at the rung (95 % interval)",
     "at_end": "rank correlation of the value at the rung with the best value, completed trials (95 % interval)",
@@ -71,6 +77,8 @@ def write_report(record: ExperimentRecord) -> Path:
 
 def page(record: ExperimentRecord) -> str:
     figures, name = all_figures(record), escaped(record.experiment.name)
+    with suppress(RequestError):  # too few trials
+        figures["importance"] = draw_importance(importance_of(record))
     pairs = combinations(parallel_of(record).axes[:MOST_PARAMETERS], 2)
     contours = {f"{x.name}, {y.name}": draw_contour(record, x.name, y.name) for x, y in pairs if varied(x, y)}
     lines = [
@@ -137,20 +145,22 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     e = record.experiment
     parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
-        _table("Confirmed settings", "trial mean low high best_probability single luck epochs config",
-               record.confirmation.settings),
+        parts["best"], parts["confirmed"],
+        _table("Confirmed settings, the best mean first",
+               "trial mean low high best_probability single luck epochs config", record.confirmation.settings),
+        parts["front"],
         _table("Pareto front, its knee first", "point trial epoch values config", front_rows(record)),
         parts["curves"], parts["rung_values"], parts["lineage"],
         _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
-               "would_pass_now", rung_rows(record), {"best": f"best {e.compared.metric}"} if e.prune_by else {}),
+               "would_survive", rung_rows(record), {"best": f"best {e.compared.metric}"} if e.prune_by else {}),
         _table(f"How well {e.compared.metric} predicts {e.wanted.metric}", "rung bracket band at_rung at_end",
                prediction(record)),
-        _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
+        _table("Decisions, the closest first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS), {"value": e.compared.metric} if e.prune_by else {}),
         _table("Replay with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         parts["history"], parts["parallel"], parts["slices"],
-        _contour(pairs),
+        _contour(pairs), parts["importance"],
         parts["failing"], parts["timeline"], parts["usage"],
         _table("Cost of each value of a parameter", "parameter value trials epochs seconds epoch_s cpu_hours gpu_hours "
                "saved share", cost_rows(record)),
@@ -162,7 +172,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
 
 
 def _figure(name: str, figure: Figure) -> str:
-    look = {"curves": "tall", "history": "", "timeline": ""}.get(name, "wide")
+    look = {"curves": "tall"}.get(name, "wide" if name in WIDE else "")
     node = f'<div id="{name}" class="figure {look}"></div>'
     text = f'<p id="{name}-text" class="figure-text">{escaped(figure["layout"]["meta"]["text"])}</p>'
     box = '<p class="controls"><label><input type="checkbox" id="all-values"> show outliers in all figures</label></p>'
@@ -179,10 +189,11 @@ def _contour(pairs: list[str]) -> str:
 
 
 def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = HEADINGS) -> str:
-    """Returns a section with a table; `own` replaces headings of HEADINGS in this table only."""
-    if not rows:
+    """Returns a section with a table without empty columns; `own` replaces headings of HEADINGS in this table only."""
+    names = [name for name in columns.split() if any(getattr(row, name) is not None for row in rows)]
+    if not names:
         return ""
-    names, headings, head, body = columns.split(), HEADINGS | own, "", ""
+    headings, head, body = HEADINGS | own, "", ""
     for name in names:
         look = ' class="number"' if any(isinstance(getattr(row, name), (int, float)) for row in rows) else ""
         head += f'<th scope="col"{look}>{escaped(headings.get(name, name.replace("_", " ")))}</th>'

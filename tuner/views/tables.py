@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from tuner.record.records import Decision, TrialRecord
+from tuner.record.records import Decision, TrialRecord, finite
+from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import ExperimentRecord
+from tuner.record.search_stats import RungKey
 from tuner.record.texts import formatted
 from tuner.rules.asha import cutoff
+from tuner.spec.metrics import is_number
+from tuner.views.figures.values import MOST_METRICS, numbers_of
 
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -44,7 +49,8 @@ class TrialRow:
 
     `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
     `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
-    stopped it; None if no rule did.
+    stopped it; None if no rule did. `attempts` counts its starts, without the returns of a paused trial; `seconds` are
+    those of all attempts. `metrics` maps each other metric to its values in the best report and at last.
     """
 
     trial: str
@@ -62,6 +68,8 @@ class TrialRow:
     errors: list[str]
     cpu_hours: float
     gpu_hours: float
+    attempts: int
+    metrics: dict[str, list[Number | None]]
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,7 @@ class RungRow:
     cutoff_then: Number | None
     cutoff_now: Number | None  # asha's, from all values at the rung; None for other rules and without values
     would_pass_now: int | None  # how many values reach it
+    would_survive: int | None  # how many of them are of pruned trials
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,14 @@ def best_row(record: ExperimentRecord) -> BestRow | None:
     return BestRow(trial.id, report.epoch, report.metrics[record.experiment.wanted.metric], trial.config)
 
 
+def best_metrics(record: ExperimentRecord) -> dict[str, Number]:
+    """Returns the metrics of the best report, at most MOST_METRICS, without resource usage and speed."""
+    best = record.best()
+    metrics = best[1].metrics if best else {}
+    known = ((name, value) for name, value in metrics.items() if is_number(value) and name not in USAGE | SPEED)
+    return dict(islice(known, MOST_METRICS))
+
+
 def front_rows(record: ExperimentRecord) -> list[FrontRow]:
     """Returns the Pareto front, its knee first; empty with one metric."""
     goals, rows = record.experiment.aim.goals, []
@@ -133,7 +150,7 @@ def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = 
 def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
     metric = record.experiment.wanted.metric
     best = trial.best(record.experiment.aim)
-    last = trial.last(metric)
+    others = [name for name in numbers_of(trial) if name != metric]
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
         trial=trial.id,
@@ -141,7 +158,7 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
         epochs=trial.last_epoch,
         best=best.metrics[metric] if best else None,
         best_epoch=best.epoch if best else None,
-        last=last if isinstance(last, (int, float)) and not isinstance(last, bool) else None,
+        last=_number(trial.last(metric)),
         seconds=trial.seconds,
         rung=stops[-1].rung if stops else None,
         reason=trial.reason,
@@ -151,17 +168,32 @@ def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
         errors=list(trial.errors),
         cpu_hours=trial.cpu_hours,
         gpu_hours=trial.gpu_hours,
+        attempts=trial.attempts,
+        metrics={
+            each: [_number(best.metrics.get(each)) if best else None, _number(trial.last(each))] for each in others
+        },
     )
+
+
+def _number(value: Any) -> Any:
+    return value if is_number(value) else None
 
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
     """Returns one row for each rung that a trial reached, ordered by band, bracket and rung; `limit` rows at most."""
     rows, e, sign = [], record.experiment, -record.experiment.compared.sign
+    is_asha = e.scheduler == "asha" or bool(record.changed)
+    pruned: dict[RungKey, list[float]] = defaultdict(list)
+    for trial in record.stats.stopped:
+        last = trial.decisions[-1]
+        if (value := finite(last.compared_value)) is not None and last.rung is not None:
+            pruned[last.band, last.bracket, last.rung].append(sign * value)
     for at in record.stats.rungs[:limit]:
-        now = cutoff(at.scores, e.reduction_factor) if e.scheduler == "asha" else None
+        now = cutoff(at.scores, e.reduction_factor) if is_asha else None
         passing = None if now is None else len(at.scores) - bisect_left(at.scores, now)
+        surviving = None if now is None else sum(score >= now for score in pruned[at.band, at.bracket, at.rung])
         best, then = sign * at.scores[-1] if at.scores else None, at.cutoff_then
-        rows.append(RungRow(*at[:7], best, then, None if now is None else sign * now, passing))
+        rows.append(RungRow(*at[:7], best, then, None if now is None else sign * now, passing, surviving))
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tuner.errors import RequestError
 from tuner.record.records import ENDED, finite
@@ -16,10 +17,10 @@ from tuner.views import commands
 from tuner.views.audit_record import result_of
 from tuner.views.certainty import certainty
 from tuner.views.prediction import described
+from tuner.views.progress import budget_of
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
-MOST_CALLS = 200  # how many decisions, those with the smallest margins, are searched for close calls
 MOST_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
@@ -94,6 +95,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("rule", _rule(record), "notice"),
         Point("constraints", _broken(record), "notice"),
         Point("waiting", _waiting(record, outcome)),
+        Point("budget", budget_of(record)),
         Point("pruned", pruned(record)),
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
@@ -161,6 +163,8 @@ def _rule(record: ExperimentRecord) -> str:
 
 def _broken(record: ExperimentRecord) -> str:
     limits = tuple(each for each in record.experiment.aim.constraints if each.at == "end")
+    if not limits:
+        return ""
     judged = [trial for trial in record.searched if trial.reports and trial.status in ENDED]
     aim = record.experiment.aim._replace(constraints=limits)
     number = sum(trial.violation(aim) > 0 for trial in judged)
@@ -209,13 +213,14 @@ def _values(record: ExperimentRecord) -> str:
 
 
 def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
-    """Returns the close calls among the MOST_CALLS smallest margins, the closest first, and a sentence about them."""
+    """Returns the close calls, the closest first, and a sentence about them."""
     calls, spreads = [], {}
     for rung in record.stats.rungs:
         scores, quarter = rung.scores, len(rung.scores) // 4
         spread = scores[-1 - quarter] - scores[quarter] if len(scores) >= LEAST_SCORES else 0.0
         spreads[rung.band, rung.bracket, rung.rung] = spread
-    for margin, index, number in record.stats.ranked_decisions[:MOST_CALLS]:
+    widest = CLOSE * max(spreads.values(), default=0.0)
+    for margin, index, number in takewhile(lambda each: each[0] < widest, record.stats.ranked_decisions):
         trial = record.trials[index]
         decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
@@ -226,9 +231,8 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
         return calls, ""
     if not any(spread > 0 for spread in spreads.values()):
         return calls, f"Unknown: no rung has {LEAST_SCORES} different results to compare."
-    at_least = "At least " if calls and len(record.stats.ranked_decisions) > MOST_CALLS else ""
     missed = f"missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
-    return calls, f"{at_least}{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
+    return calls, f"{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
@@ -249,10 +253,9 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         ), True
     if not (number := commands.num_audited(record)):
         return "", False
-    # A trial that reached a rung early was compared with few others. Compared with all results, at least `late` of the
-    # pruned trials would survive: per rung, the number of trials that pass now minus the number that continued.
-    late = sum(max(0, (row.would_pass_now or 0) - row.continued) for row in rung_rows(record))
-    early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
+    # A trial that reached a rung early was compared with few others; `late` would pass its cutoff of today.
+    late = sum(row.would_survive or 0 for row in rung_rows(record))
+    early = f" Compared with all results at their rung, {late} of the pruned would survive today." if late else ""
     would = f"an audit of {number} of them would tell"
     how = would if record.retrainable else "only a search over a task can be audited"
     return f"Unknown; {how}.{early}", False

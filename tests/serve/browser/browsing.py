@@ -1,5 +1,7 @@
 """What the tests in a browser share: an experiment to look at, and how its page is opened, clicked and read."""
 
+import re
+
 import pytest
 
 from tests.serve.conftest import begin, train
@@ -35,13 +37,19 @@ def add_trials(journal, numbers):
         train(journal, f"{number:05}", config, [5.0 + number - epoch for epoch in range(1, 5)], decision)
 
 
-def opened(page, service, address="#demo", trials=6):
+def opened(page, service, address="#demo//trials", trials=6):
     page.goto(service.url + address)
     expect(rows(page, "trials")).to_have_count(trials)
 
 
+def tab(page, title):
+    """Opens a tab of the experiment's page, which a link names."""
+    page.locator("#tabs a", has_text=re.compile(f"^{title}")).click()
+
+
 def drawn(page, figure):
-    """Scrolls to a figure and waits until it is drawn."""
+    """Opens the tab of a figure, scrolls to the figure and waits until it is drawn."""
+    tab(page, page.locator(f".tab:has(#{figure})").get_attribute("data-title"))
     page.locator(f"#{figure}").scroll_into_view_if_needed()
     page.wait_for_function(DRAWN, arg=figure)
     page.wait_for_timeout(300)  # until nothing scrolls any more
@@ -52,11 +60,25 @@ def place(page, figure, trial, nth=0):
 
 
 def rows(page, table):
-    return page.locator(f"#{table} tbody tr")
+    return page.locator(f"#{table} .tabulator-row:not(.tabulator-group)")
 
 
 def row(page, trial):
-    return page.locator(f"#trials tr[data-trial='{trial}']")
+    return page.locator(f"#trials .tabulator-row[data-trial='{trial}']")
+
+
+def heads(page, table):
+    """The visible headings of a table, from left to right."""
+    return page.locator(f"#{table} .tabulator-col:visible").all_inner_texts()
+
+
+def column(page, table, head):
+    """The cells of a column, from the top down."""
+    return page.locator(f"#{table} .tabulator-cell[tabulator-field='{head}']").all_text_contents()
+
+
+def sort(page, table, head, *modifiers):
+    page.locator(f"#{table} .tabulator-col[tabulator-field='{head}'] button").click(modifiers=list(modifiers))
 
 
 def saved(page, button, key="", **how):

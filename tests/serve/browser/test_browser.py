@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from browsing import DRAWN, add_trials, expect, place, rows, signed_in
+from browsing import DRAWN, add_trials, column, drawn, expect, place, row, rows, signed_in, tab
 
 from tests.serve.conftest import ended, train
 from tuner.record.results import load
@@ -20,41 +20,44 @@ PAPER_PX = 703  # of A4, 210 mm, without the margins of 12 mm, at 96 pixels per 
 
 
 def test_curves_hover_filter_a_zoom_that_updates_keep_and_a_setting_that_is_text(page, demo):
-    page.wait_for_function(DRAWN, arg="curves")
+    expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
+    assert page.title() == "6 of 9 demo: tuner" and page.locator("main img, main script").count() == 0
+    page.focus("#trials-filter")
+    for _ in range(5):
+        page.keyboard.press("Tab")  # ?, columns, CSV, JSON, then the first heading
+    for order, first in (("ascending", "00000"), ("descending", "00005"), ("none", "00000")):
+        page.keyboard.press("Enter")
+        expect(rows(page, "trials").first.locator("a")).to_have_text(first)
+        assert page.locator("#trials .tabulator-col").first.get_attribute("aria-sort") == order
+    page.fill("#trials-filter", "00003")
+    expect(rows(page, "trials")).to_have_count(1)
+    drawn(page, "curves")
     page.mouse.move(*place(page, "curves", "00000", nth=2))
     expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
     buttons = page.locator("#curves .modebar-btn")
     assert buttons.count() > 0 == page.locator("#curves .modebar-btn[data-title^='Share']").count()  # Plotly's upload
-    expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
-    assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
-    page.focus("#trial-filter")
-    for _ in range(5):
-        page.keyboard.press("Tab")  # ?, CSV, JSON, the table, which scrolls, then its first head
-    for order, first in (("ascending", "00000"), ("descending", "00005"), (None, "00000")):
-        page.keyboard.press("Enter")
-        expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
-        assert page.get_attribute("#trials th", "aria-sort") == order
-    page.fill("#trial-filter", "00003")
-    expect(rows(page, "trials")).to_have_count(1)
     page.evaluate("Plotly.relayout('curves', {'xaxis.range': [1.5, 2.5]})")
-    page.evaluate("window.scrollTo(0, 300)")
+    page.set_viewport_size({"width": 1200, "height": 400})
+    page.evaluate("window.scrollTo(0, 200)")
     add_trials(demo, [6])
-    expect(page.locator("#trial-count")).to_have_text("1 of 7")
+    page.wait_for_function("document.getElementById('curves').data.some((each) => each.customdata?.includes('00006'))")
     x_range = page.evaluate("document.getElementById('curves').layout.xaxis.range.map(Number)")
-    assert x_range == [1.5, 2.5] and page.evaluate("window.scrollY") == 300
-    assert page.input_value("#trial-filter") == "00003"
+    assert x_range == [1.5, 2.5] and page.evaluate("window.scrollY") == 200
+    tab(page, "Trials")
+    expect(page.locator("#trials-count")).to_have_text("1 of 7")
+    assert page.input_value("#trials-filter") == "00003"
 
 
 @pytest.mark.parametrize("kind", ["hidden", "printed"])
 def test_a_figure_gets_the_width_of_its_place_again(page, viewer, demo, kind):
-    page.wait_for_function(DRAWN, arg="curves")
+    drawn(page, "curves")
     if kind == "hidden":  # while the window gets another width
         page.goto(f"{viewer.url}#")
         expect(page.locator("#list h1")).to_be_visible()
         page.set_viewport_size({"width": 400, "height": 900})
         page.wait_for_function("innerWidth === 400")
         page.wait_for_timeout(200)
-        page.goto(f"{viewer.url}#demo")
+        page.goto(f"{viewer.url}#demo//curves")
         expect(page.locator("#name")).to_be_visible()
     else:
         page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -68,21 +71,20 @@ def test_a_figure_gets_the_width_of_its_place_again(page, viewer, demo, kind):
 
 def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(page, demo):
     expect(page.locator("#live")).to_have_text("live")
-    expect(page.locator("#timeline-section")).to_be_visible()
-    page.wait_for_function(DRAWN, arg="curves")
+    drawn(page, "curves")
     page.wait_for_timeout(500)  # the page notices which figures are on the screen
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     add_trials(demo, [6])
-    expect(page.locator("#trial-count")).to_have_text("7 of 7")
+    expect(page.locator("#summary")).to_contain_text("7 of 9 trials")
     page.wait_for_timeout(2500)  # a request that follows would be another one for the same lines
     assert len(asked) in (2, 4)  # four if the stream looked at the journal while the test wrote it
     for number, url in enumerate(asked):
         assert "/demo/changes?since=" in url and "since=0" not in url
         assert ("figures=curves" in url) == (number % 2 == 1)  # the rows come first
-        assert "figures=timeline" not in url and "figures=slices" not in url
+        assert "figures=timeline" not in url and "figures=slices" not in url  # those of other tabs
     before = len(asked)
-    page.locator("#timeline").scroll_into_view_if_needed()
+    tab(page, "Resources")
     bars = "(document.getElementById('timeline').data ?? []).reduce((sum, trace) => sum + trace.base.length, 0)"
     page.wait_for_function(f"{bars} == 7")
     assert "figures=timeline" in asked[before]
@@ -90,34 +92,41 @@ def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(p
     assert page.evaluate(loaded) == 0
 
 
-def test_the_rows_and_one_figure_are_requested_before_plotly_has_loaded(page, viewer, written):
+def test_the_rows_and_the_open_tabs_figures_are_requested_before_plotly_has_loaded(page, viewer, written):
     held, asked = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.route("**/plotly.min.js", lambda route: held.append(route))
     with page.expect_response("**/changes?*") as answer:
-        page.goto(f"{viewer.url}#demo", wait_until="commit")
+        page.goto(f"{viewer.url}#demo//trials", wait_until="commit")
     assert answer.value.ok
     assert page.evaluate("typeof Plotly") == "undefined"
-    held[0].continue_()
+    held.pop().continue_()
     expect(rows(page, "trials")).to_have_count(6)
-    expect(page.locator("#timeline-section")).to_be_visible()
-    assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == [1, 8]
+    for address, figures in (("#demo//curves", [1, 11]), ("#demo", [4, 8])):
+        asked.clear()
+        page.goto("about:blank")
+        page.goto(viewer.url + address, wait_until="commit")
+        page.wait_for_timeout(100)
+        held.pop().continue_()
+        page.wait_for_function(DRAWN, arg=address.partition("//")[2] or "best")
+        assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == figures
 
 
 def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for_paper(page, viewer, written):
-    page.goto(f"{viewer.url}#demo//timeline")  # a link to a section waits for its figure
+    page.goto(f"{viewer.url}#demo//timeline")  # a link to a section opens its tab and waits for its figure
     page.wait_for_function(DRAWN, arg="timeline")
     expect(page.locator("#timeline-section h2")).to_be_focused()
+    page.set_viewport_size({"width": 1200, "height": 300})
     page.goto("about:blank")
-    page.goto(f"{viewer.url}#demo")
-    expect(page.locator("#timeline-section")).to_be_visible()
-    page.wait_for_function(DRAWN, arg="curves")
-    assert not page.evaluate(DRAWN, "timeline") and not page.evaluate(DRAWN, "slices")
+    page.goto(f"{viewer.url}#demo//parameters")
+    page.wait_for_function(DRAWN, arg="parallel")
+    assert not page.evaluate(DRAWN, "slices") and not page.evaluate(DRAWN, "timeline")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate(DRAWN, "slices")
+    assert page.evaluate(DRAWN, "slices") and not page.evaluate(DRAWN, "timeline")  # paper has the open tab
 
 
 def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_address(page, viewer, demo):
+    tab(page, "Rungs")
     page.click("#whatif-section > summary")
     expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
     expect(rows(page, "fates")).to_have_count(5)
@@ -128,9 +137,10 @@ def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_addre
         expect(page.locator("#whatif-count")).to_have_text(count)
     for gone in ("#whatif-text", "#whatif"):  # nothing of the earlier answer is left
         expect(page.locator(gone)).to_be_hidden()
+    tab(page, "Trials")
     page.click("#trials >> text=00003")
     expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
-    assert page.url == f"{viewer.url}#demo/00003"
+    assert page.url == f"{viewer.url}#demo/00003/trials"
     expect(rows(page, "trial-decisions")).to_have_count(1)
     page.wait_for_function(DRAWN, arg="trial-figure")
     expect(page.locator("#trial-retrain")).to_contain_text("--trial 00003")
@@ -138,7 +148,8 @@ def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_addre
     expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
     page.keyboard.press("Escape")
     expect(page.locator("#trial")).to_be_hidden()
-    page.wait_for_url(f"{viewer.url}#demo")
+    page.wait_for_url(f"{viewer.url}#demo//trials")
+    expect(row(page, "00003")).to_be_visible()
 
 
 def prune(journal, trials=12):
@@ -150,9 +161,9 @@ def prune(journal, trials=12):
         train(journal, f"{number:05}", {"x": number / 9, "act": "relu"}, [float(number)], decision, **pruned)
 
 
-def test_the_verdict_stands_on_top_and_its_close_calls_open_their_trial(page, viewer, written):
+def test_the_verdict_follows_the_best_setting_and_its_close_calls_open_their_trial(page, viewer, written):
     def point(term):
-        return page.locator("#verdict dt", has_text=re.compile(f"^{term}$")).locator("+ dd")
+        return page.locator("#verdict-points dt", has_text=re.compile(f"^{term}$")).locator("+ dd")
 
     prune(written)
     page.goto(f"{viewer.url}#demo")
@@ -162,10 +173,12 @@ def test_the_verdict_stands_on_top_and_its_close_calls_open_their_trial(page, vi
     written.write("experiment_finished", state="finished", reason="")
     expect(page.locator("#verdict-ended")).to_have_text("The search is done: all its 18 trials ended.")
     expect(point("next")).to_contain_text("python -m tuner.audit demo --trials 5")
-    expect(page.locator("#audit-section")).to_be_visible()
     top = "id => document.getElementById(id).getBoundingClientRect().top"
-    tops = [page.evaluate(top, each) for each in ("verdict", "summary", "curves")]
+    tops = [page.evaluate(top, each) for each in ("summary", "best-value", "best", "verdict-ended", "history")]
     assert tops == sorted(tops)
+    tab(page, "Rungs")
+    expect(page.locator("#audit-section")).to_be_visible()
+    tab(page, "Overview")
     point("close calls").locator("a", has_text="00100").click()
     expect(page.locator("#trial-name")).to_have_text("Trial 00100: pruned")
 
@@ -176,27 +189,28 @@ def test_a_refused_search_is_red_on_the_page_and_in_the_list(page, viewer, writt
     )
     red = "e => getComputedStyle(e).color === 'rgb(192, 57, 43)'"
     page.goto(viewer.url)
-    cell = page.locator("#experiments td", has_text="refused").last
+    cell = page.locator("#experiments .tabulator-cell", has_text="refused")
     expect(cell).to_have_text("refused")
-    assert cell.evaluate(red)
-    best = page.locator("#experiments th").all_text_contents().index("best")
-    expect(page.locator("#experiments tbody td").nth(best)).to_have_text("")
+    assert cell.evaluate(red) and column(page, "experiments", "best") == [""]
     page.goto(f"{viewer.url}#demo")
     ended = page.locator("#verdict-ended")
     expect(ended).to_have_text("The search was refused: --metric los: it reports loss; give that.")
     assert ended.evaluate(red)
-    expect(page.locator("#best")).to_have_text("")
-    for gone in ("#notice", "#audit-section"):  # the verdict has said the notice
+    expect(page.locator("#nothing")).to_have_text("A refused search has no best trial.")
+    for gone in ("#notice", "#answer-section", "#best-section"):  # the verdict has said the notice
         expect(page.locator(gone)).to_be_hidden()
 
 
-@pytest.mark.parametrize("kind", ["page", "report"])
-def test_all_of_it_is_printed_light_and_within_the_paper(page, viewer, written, kind):
+@pytest.mark.parametrize("kind", ["curves", "rungs", "report"])
+def test_the_open_tab_and_the_report_are_printed_light_and_within_the_paper(page, viewer, written, kind):
     prune(written)
     path = write_report(load(viewer.results / "demo"))
     page.emulate_media(color_scheme="dark")
-    page.goto(f"{viewer.url}#demo" if kind == "page" else path.as_uri())
-    page.wait_for_function("document.getElementById('curves').data?.length > 0")
+    page.goto(path.as_uri() if kind == "report" else f"{viewer.url}#demo//{kind}")
+    figure = "rung_values" if kind == "rungs" else "curves"
+    page.wait_for_function(f"document.getElementById('{figure}').data?.length > 0")
+    if kind == "rungs":
+        expect(page.locator("#decisions-count")).to_have_text("18 of 18")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.emulate_media(media="print", color_scheme="dark")
     page.set_viewport_size({"width": PAPER_PX, "height": 1000})
@@ -206,12 +220,19 @@ def test_all_of_it_is_printed_light_and_within_the_paper(page, viewer, written, 
     shown = page.evaluate("""[...document.querySelectorAll('.figure .main-svg')].filter(e => e.clientWidth)
         .map(e => [e.getBoundingClientRect().right, e.clientHeight])""")
     assert shown and all(right <= PAPER_PX and height <= 900 for right, height in shown)
-    text = "getComputedStyle(document.querySelector('#curves .xtick text')).fill"
+    text = f"getComputedStyle(document.querySelector('#{figure} .xtick text')).fill"
     assert page.evaluate(text) == "rgb(28, 36, 48)"  # the light page's
     cut = "e => e.clientHeight && e.scrollHeight > e.clientHeight + 1"
-    assert page.evaluate(f"[...document.querySelectorAll('.scroll')].filter({cut}).map(e => e.innerText)") == []
-    if kind == "page":
-        expect(rows(page, "decisions")).to_have_count(18)
+    scrolling = ".scroll, .tabulator, .tabulator-print-table"
+    assert page.evaluate(f"[...document.querySelectorAll('{scrolling}')].filter({cut}).map(e => e.innerText)") == []
+    if kind != "report":
+        sections = "[...document.querySelectorAll('.tab')].filter(e => e.clientHeight).map(e => e.id)"
+        assert page.evaluate(sections) == [f"tab-{kind}"]
+        assert page.locator(":is(header, nav, #selection, .controls):visible").count() == 0
+    if kind == "rungs":
+        lines = page.locator("#decisions-section .tabulator-print-table tbody tr")
+        assert lines.count() == 18 and lines.first.is_visible() and page.locator("#decisions").is_hidden()
+        assert "reason" in lines.locator("xpath=../../thead").first.inner_text()
     page.emulate_media(media="screen", color_scheme="dark")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.wait_for_function(f"{text} === 'rgb(228, 232, 239)'")

@@ -1,7 +1,7 @@
 """The list of experiments in chromium, and what users do with an experiment as a whole."""
 
 import pytest
-from browsing import DRAWN, expect, rows, saved, signed_in, write_experiment
+from browsing import DRAWN, expect, rows, saved, signed_in, sort, tab, write_experiment
 
 from tests.serve.conftest import ended
 from tuner.record.notes import Notes, read_notes
@@ -16,7 +16,7 @@ def noted(service, name, tags=(), **options):
 
 
 def names(page):
-    return page.locator("#experiments tbody tr a").all_text_contents()
+    return rows(page, "experiments").locator("a").all_text_contents()
 
 
 def damage(folder):
@@ -39,11 +39,11 @@ def test_the_list_is_filtered_sorted_and_keeps_both(page, viewer):
         'tag:""': ["c"],
     }
     for text, found in cases.items():
-        page.fill("#experiment-filter", text)
+        page.fill("#experiments-filter", text)
         expect(rows(page, "experiments")).to_have_count(len(found))
         assert sorted(names(page)) == found, text
-    page.fill("#experiment-filter", "state:finished")
-    page.click("#experiments th button >> text=name")
+    page.fill("#experiments-filter", "state:finished")
+    sort(page, "experiments", "name")
     assert names(page) == ["a", "b", "c"]
     page.get_by_role("link", name="b", exact=True).click()
     expect(page.locator("#name")).to_have_text("b")
@@ -51,24 +51,25 @@ def test_the_list_is_filtered_sorted_and_keeps_both(page, viewer):
     expect(page.locator("#manage")).to_be_hidden()  # not signed in
     page.go_back()
     expect(rows(page, "experiments")).to_have_count(3)
-    assert page.input_value("#experiment-filter") == "state:finished" and names(page) == ["a", "b", "c"]
+    assert page.input_value("#experiments-filter") == "state:finished" and names(page) == ["a", "b", "c"]
 
 
 def test_tags_and_notes_are_saved_and_an_update_keeps_what_is_typed(page, acting):
     folder = ended(acting)
-    signed_in(page, acting, "#demo")
-    page.click("#manage > summary")
+    signed_in(page, acting, "#demo//files")
     page.fill("#own-tags", "baseline, wide")
     page.fill("#own-notes", "first line\n<b>second</b>")
     page.click("#notes-form button")
     expect(page.locator("#notes-status")).to_have_text("saved")
+    tab(page, "Overview")
     expect(page.locator("#tags")).to_have_text("Tags: baseline, wide")
     expect(page.locator("#notes")).to_have_text("first line\n<b>second</b>")
+    tab(page, "Files")
     assert read_notes(folder) == Notes(("baseline", "wide"), "first line\n<b>second</b>")
     page.fill("#own-tags", "two=words")
     page.click("#notes-form button")
     expect(page.locator("#notes-status")).to_contain_text("tag 'two=words': must be 1 to 40 letters")
-    page.evaluate("document.getElementById('show-pruned').click()")  # draws the page again
+    page.evaluate("import('/experiment.js').then(({ shown }) => shown.now.load({ fresh: false }))")  # an update
     assert page.input_value("#own-tags") == "two=words"
     (folder / "notes.json").write_text("{")
     page.reload()
@@ -78,16 +79,20 @@ def test_tags_and_notes_are_saved_and_an_update_keeps_what_is_typed(page, acting
 def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
     noted(acting, "old")
     noted(acting, "new")
-    signed_in(page, acting, "#old")
-    page.click("#manage > summary")
+    signed_in(page, acting, "#old//files")
     page.click("#archive")
+    expect(page.locator("#archive")).to_have_text("Show in the list again")
+    tab(page, "Overview")
     expect(page.locator("#archived")).to_be_visible()
     page.click("header a")
     expect(rows(page, "experiments")).to_have_count(1)
     page.get_by_label("show 1 archived").check()
     expect(rows(page, "experiments")).to_have_count(2)
     page.click("#experiments >> text=old")
+    tab(page, "Files")
     page.click("#archive")
+    expect(page.locator("#archive")).to_have_text("Archive")
+    tab(page, "Overview")
     expect(page.locator("#archived")).to_be_hidden()
     page.click("header a")
     expect(page.locator("#archived-choice")).to_be_hidden()
@@ -97,8 +102,7 @@ def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
 def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     ended(acting)
     damage(ended(acting, "taken"))
-    signed_in(page, acting, "#demo")
-    page.click("#manage > summary")
+    signed_in(page, acting, "#demo//files")
     for wrong, says in (("../up", "must be letters, digits"), ("taken", "already exists")):
         page.fill("#new-name", wrong)
         page.click("#rename")
@@ -107,6 +111,7 @@ def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_
     page.press("#new-name", "Enter")
     expect(page.locator("#name")).to_have_text("better")
     assert page.url == f"{acting.url}#better"
+    tab(page, "Files")
     page.click("#delete")
     expect(page.locator("#delete-lost")).to_contain_text("1 trial with 2 epochs")
     expect(page.locator("#delete-lost")).to_contain_text("the best model and 1 checkpoint among them")
@@ -143,14 +148,14 @@ def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(p
     signed_in(page, acting)
     expect(page.locator("#list h1")).to_be_visible()
     expect(page.locator("#start")).to_be_hidden()
-    page.goto(f"{acting.url}#running")
-    page.click("#manage > summary")
+    page.goto(f"{acting.url}#running//files")
     for button in ("#rename", "#delete"):
         expect(page.locator(button)).to_be_disabled()
-    page.goto(f"{acting.url}#demo")
+    page.goto(f"{acting.url}#demo//files")
     expect(page.locator("#best-files li")).to_have_count(3)
     name, path = saved(page, "#best-files >> text=model.pt")
     assert name == "demo-model.pt" and path.read_bytes() == b"m" * 700_000
+    tab(page, "Overview")
     expect(page.locator("#resume-button")).to_have_text("Extend")
     placeholders = [page.get_attribute(field, "placeholder") for field in ("#more-samples", "#more-epochs")]
     assert placeholders == ["10", "27"]
@@ -210,15 +215,19 @@ def test_a_phone_reads_starts_and_keeps_the_list_in_order(page, acting):
     page.set_viewport_size({"width": 400, "height": 800})
     signed_in(page, acting)
     page.click("#start > summary")
-    wide = """[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')]
-        .filter(e => e.getBoundingClientRect().right > 400 && !e.closest('.scroll')).map(e => e.outerHTML)"""
-    for where, table in (("", "experiments"), (f"#{folder.name}", "trials")):
+    wide = """[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')].filter((each) =>
+      each.checkVisibility() && each.getBoundingClientRect().right > 400 && !each.closest('.tabulator, .wide, #selection'))
+      .map((each) => each.outerHTML)"""
+    write_experiment(acting.results, "running").close()
+    own, figures = f"#{folder.name}", {"#running//rungs": "rung_values", "#running//parameters": "slices"}
+    figures |= {own: "best", f"{own}//curves": "curves", f"{own}//resources": "timeline"}
+    for where in ("", *figures, f"{own}//trials", f"{own}//rungs", f"{own}//files"):
         page.goto(acting.url + where)
-        expect(rows(page, table)).to_have_count(1)
-        if where:
-            page.click("#manage > summary")
-            page.locator("#timeline-section").scroll_into_view_if_needed()  # figures are drawn close to the screen
-            page.wait_for_function(DRAWN, arg="timeline")
+        if where in figures:
+            page.wait_for_function(DRAWN, arg=figures[where])
+        elif not where or where.endswith("trials"):
+            expect(rows(page, "trials" if where else "experiments")).to_have_count(1 if where else 2)
+        expect(page.locator("#list h1" if not where else "#name")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         assert page.evaluate(wide) == []
     page.click("#delete")

@@ -1,9 +1,7 @@
 """One selection for all figures and tables, in chromium: by mouse and keyboard, in the address, after a reload."""
 
-import re
-
 import pytest
-from browsing import DRAWN, add_trials, drawn, expect, opened, place, row, rows, saved, write_experiment
+from browsing import DRAWN, add_trials, drawn, expect, opened, place, row, rows, saved, tab, write_experiment
 
 from tuner.record.events import event_of, line_of
 
@@ -29,12 +27,13 @@ def selected(page):
 
 
 def marked(page, table="trials"):
-    return page.locator(f"#{table} tr.selected").evaluate_all("all => all.map((each) => each.dataset.trial)")
+    return rows(page, table).evaluate_all("""all => all.filter((each) => each.classList.contains("selected"))
+      .map((each) => each.dataset.trial)""")
 
 
 def click(page, trial, *modifiers):
     """Clicks into a row, beside the link to its trial."""
-    row(page, trial).locator("td").nth(2).click(modifiers=list(modifiers))
+    row(page, trial).locator(".tabulator-cell").nth(2).click(modifiers=list(modifiers))
 
 
 def press(page, trial, key):
@@ -50,7 +49,7 @@ def drag(page, start, end):
 
 
 def shows_selection(page, figure):
-    page.locator(f"#{figure}").scroll_into_view_if_needed()
+    drawn(page, figure)
     page.wait_for_function(f"({COVERED})('{figure}') > 0")
 
 
@@ -59,18 +58,23 @@ def test_a_click_in_any_figure_selects_in_all_of_them_and_in_tables(page, viewer
     journal = viewer.results / "demo" / "journal.jsonl"
     events = [{**event_of(line), "time": 1000.0 + i} for i, line in enumerate(journal.read_bytes().splitlines())]
     journal.write_bytes(b"".join(map(line_of, events)))  # else all runs are in one millisecond
-    opened(page, viewer)
+    page.goto(f"{viewer.url}#demo")
     drawn(page, figure)
-    before = page.evaluate(COVERED, "curves")
+    assert page.evaluate(COVERED, figure) == 0
     trial = "00000" if figure == "history" else "00003"
     page.mouse.click(*place(page, figure, trial))
-    assert [trial] == selected(page) == marked(page) == marked(page, "decisions")
-    assert row(page, trial).get_attribute("aria-selected") == "true"
+    assert [trial] == selected(page) and page.evaluate(COVERED, figure) > 0
     expect(page.locator("#selection-count")).to_have_text(f"1 trial selected: {trial}")
-    assert page.evaluate(COVERED, figure) > 0 == before
+    for title, table in (("Rungs", "decisions"), ("Trials", "trials")):
+        tab(page, title)
+        expect(rows(page, table)).to_have_count(6)
+        assert marked(page, table) == [trial]
+    assert row(page, trial).get_attribute("aria-selected") == "true"
     shows_selection(page, "curves")
     page.keyboard.press("Escape")
-    assert selected(page) == [] == marked(page) and page.evaluate(COVERED, "curves") == 0
+    assert selected(page) == [] and page.evaluate(COVERED, "curves") == 0
+    tab(page, "Trials")
+    assert marked(page) == []
 
 
 def test_shift_and_control_add_and_remove_a_line_leads_to_its_trial_and_a_drag_selects(page, demo):
@@ -108,7 +112,7 @@ def test_rows_are_selected_pinned_hidden_and_opened_by_keys(page, viewer, demo):
         page.keyboard.press(key)
         assert selected(page) == then
     page.keyboard.press("p")
-    assert page.url == f"{viewer.url}#demo?pin=00002"
+    assert page.url == f"{viewer.url}#demo//trials?pin=00002"
     page.keyboard.press("Escape")
     assert page.evaluate(CHOICE) == {**NONE, "pinned": ["00002"]}
     page.keyboard.press("h")
@@ -118,7 +122,7 @@ def test_rows_are_selected_pinned_hidden_and_opened_by_keys(page, viewer, demo):
     page.keyboard.press("Enter")
     expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
     page.keyboard.press("Escape")
-    page.wait_for_url(f"{viewer.url}#demo?pin=00002")
+    page.wait_for_url(f"{viewer.url}#demo//trials?pin=00002")
     page.focus("#selection-ask")
     page.keyboard.press("Enter")
     expect(page.locator("#selection-help")).to_contain_text("pins the row's trial")
@@ -131,16 +135,18 @@ def test_hidden_trials_leave_figures_images_and_tables_and_come_back(page, demo)
     click(page, "00004", "Shift")
     page.click("#selection-hide")
     expect(page.locator("#hidden-count")).to_have_text("2 trials hidden")
-    for table in ("trials", "decisions"):
-        expect(rows(page, table)).to_have_count(4)
-    for name in ("curves", "slices", "timeline"):
-        page.locator(f"#{name}").scroll_into_view_if_needed()
+    expect(rows(page, "trials")).to_have_count(4)
+    tab(page, "Rungs")
+    expect(rows(page, "decisions")).to_have_count(4)
+    for name in ("curves", "slices", "timeline", "parallel"):
+        drawn(page, name)
         page.wait_for_function(f'JSON.stringify(({shown})(\'{name}\')) == \'["00000","00002","00003","00005"]\'')
     lengths = "document.getElementById('slices').data[0]"
     assert page.evaluate(f"[{lengths}.x.length, {lengths}.y.length, {lengths}.marker.color.length]") == [4, 4, 4]
     page.click("#hidden-show")
+    page.wait_for_function(f"({shown})('parallel').length == 6")
+    tab(page, "Trials")
     expect(rows(page, "trials")).to_have_count(6)
-    page.wait_for_function(f"({shown})('timeline').length == 6")
     click(page, "00003")
     page.click("#selection-only")
     expect(rows(page, "trials")).to_have_count(1)
@@ -149,13 +155,12 @@ def test_hidden_trials_leave_figures_images_and_tables_and_come_back(page, demo)
     page.keyboard.press("Escape")
     page.click("#hidden-show")
     drawn(page, "parallel")
-    webgl = page.locator("#parallel .gl-canvas").first
-    assert page.evaluate(PAINTED, "parallel") == 0
-    expect(webgl).to_be_visible()
-    at = place(page, "parallel", "00004")
+    at, line = place(page, "parallel", "00004"), "document.getElementById('parallel').data[0]"
     page.evaluate("import('/selection.js').then(({ hide }) => hide(['00001', '00004']))")
-    expect(webgl).to_be_hidden()
-    few = page.evaluate(PAINTED, "parallel")
+    page.wait_for_function(f"{line}.customdata.length === 4")
+    lists = page.evaluate(f"[{line}.line.color, ...{line}.dimensions.map((each) => each.values)]")
+    assert [len(each) for each in lists] == [4, 4, 4]
+    ranges = page.evaluate(f"{line}.dimensions.map((each) => each.range)")
     for clicked, then in ((at, []), (place(page, "parallel", "00003"), ["00003"])):
         page.mouse.click(*clicked)
         assert selected(page) == then
@@ -163,11 +168,9 @@ def test_hidden_trials_leave_figures_images_and_tables_and_come_back(page, demo)
     image = """() => new Promise((resolve) => { Plotly.downloadImage = resolve;
       document.querySelector("#parallel-section .images button").click(); })"""
     assert page.evaluate(image)["data"][0]["customdata"] == ["00000", "00002", "00003", "00005"]
-    page.evaluate("import('/selection.js').then(({ hide }) => hide(['00000', '00002', '00003']))")
-    assert 0 < page.evaluate(PAINTED, "parallel") < few
     page.click("#hidden-show")
-    expect(webgl).to_be_visible()
-    assert page.evaluate(PAINTED, "parallel") == 0
+    page.wait_for_function(f"{line}.customdata.length === 6")
+    assert page.evaluate(f"{line}.dimensions.map((each) => each.range)") == ranges  # the axes do not move
 
 
 def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
@@ -175,22 +178,24 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
     click(page, "00001")
     click(page, "00003", "Control")
     page.click("#selection-pin")
-    address = f"{viewer.url}#demo?pin=00001&pin=00003"
+    address = f"{viewer.url}#demo//trials?pin=00001&pin=00003"
     assert page.url == address
     page.goto("about:blank")
     page.goto(address)
-    beside = page.locator("#pinned tbody tr")
-    expect(page.locator("#pinned thead th")).to_have_text(["value", "00001", "00003"])
-    expect(beside.filter(has_text="best value").locator("td")).to_have_text(["2", "4"])
-    expect(page.locator("#pinned th.differs")).to_have_text(["x"])
-    expect(beside.filter(has_text="decision at rung 1").locator("td").first).to_contain_text("continued 5, cutoff 4.5")
+    beside = rows(page, "pinned")
+    expect(page.locator("#pinned .tabulator-col")).to_have_text(["value", "00001", "00003"])
+    expect(beside.filter(has_text="best value").locator(".tabulator-cell")).to_have_text(["best value", "2", "4"])
+    expect(page.locator("#pinned .differs")).to_have_text(["x", "0.1", "0.3"])
+    rung = beside.filter(has_text="decision at rung 1").locator(".tabulator-cell")
+    expect(rung.nth(1)).to_contain_text("continued 5, cutoff 4.5")
     expect(beside.filter(has_text="cost")).to_contain_text("CPU-seconds")
     page.wait_for_function(DRAWN, arg="pinned_curves")
     legend = page.evaluate("document.getElementById('pinned_curves').data.map((each) => each.name)")
     assert legend == ["trial 00001", "trial 00003"]
     page.fill("#pinned-filter", "value:x")
-    expect(beside).to_have_text(["x0.10.3"])
-    assert saved(page, "[aria-label^='save pinned as CSV']")[1].read_text() == '"value","00001","00003"\n"x",0.1,0.3\n'
+    expect(beside.locator(".tabulator-cell")).to_have_text(["x", "0.1", "0.3"])
+    path = saved(page, "[aria-label^='save pinned trials as CSV']")[1]
+    assert path.read_text() == '"value","00001","00003"\n"x",0.1,0.3\n'
     page.fill("#pinned-filter", "")
     page.check("#only-differences")
     expect(beside.filter(has_text="status")).to_have_count(0)
@@ -198,12 +203,18 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
     click(page, "00002")  # a pin survives clicks
     page.click("#trials >> text=00000")  # and another address within the page
     expect(page.locator("#trial-name")).to_have_text("Trial 00000: completed")
-    page.wait_for_url(f"{viewer.url}#demo/00000?pin=00001&pin=00003")
+    page.wait_for_url(f"{viewer.url}#demo/00000/trials?pin=00001&pin=00003")
     page.click("#trial-close")
     page.wait_for_url(address)
     page.click("#pin-clear")
     expect(page.locator("#pinned-section")).to_be_hidden()
-    assert page.url == f"{viewer.url}#demo"
+    assert page.url == f"{viewer.url}#demo//trials"
+    for trial in ("00001", "00002"):
+        press(page, trial, "p")
+    tab(page, "Overview")
+    page.click("#pin-show")  # leads to the tab
+    expect(page.locator("#pinned-section h2")).to_be_focused()
+    assert page.url == f"{viewer.url}#demo//pinned?pin=00001&pin=00002"
 
 
 def test_an_update_and_a_reload_keep_what_is_selected_pinned_and_hidden(page, viewer, demo):
@@ -217,7 +228,7 @@ def test_an_update_and_a_reload_keep_what_is_selected_pinned_and_hidden(page, vi
     assert page.evaluate(CHOICE) == kept
     assert marked(page) == ["00001"] and row(page, "00005").count() == 0
     assert page.evaluate("document.activeElement.dataset.trial") == "00002"
-    page.locator("#curves").scroll_into_view_if_needed()
+    drawn(page, "curves")
     has = "(trial) => document.getElementById('curves').data.some((each) => each.customdata?.includes(trial))"
     page.wait_for_function(has, arg="00006")
     assert page.evaluate(has, "00005") is False
@@ -229,8 +240,8 @@ def test_an_update_and_a_reload_keep_what_is_selected_pinned_and_hidden(page, vi
     page.reload()
     expect(rows(page, "trials")).to_have_count(7)
     assert page.evaluate(CHOICE) == kept
-    expect(page.locator("#pinned thead th")).to_have_count(3)
-    opened(page, viewer, "#other")
+    expect(page.locator("#pinned .tabulator-col")).to_have_count(3)
+    opened(page, viewer, "#other//trials")
     assert page.evaluate(CHOICE) == NONE
     opened(page, viewer, trials=7)
     assert page.evaluate(CHOICE) == kept
@@ -240,10 +251,11 @@ def test_an_update_and_a_reload_keep_what_is_selected_pinned_and_hidden(page, vi
 
 def test_selected_trials_that_figures_do_not_draw_are_loaded(page, viewer, written):
     add_trials(written, range(6, 420))
-    opened(page, viewer, trials=100)
+    page.goto(f"{viewer.url}#demo")
     drawn(page, "curves")
     there = "[...new Set(document.getElementById('curves').data.flatMap((each) => each.customdata ?? []))]"
     missing = sorted({f"{trial:05}" for trial in range(420)} - set(page.evaluate(there)))
+    drawn(page, "rung_values")
     assert missing and page.evaluate("document.getElementById('rung_values').data.some((each) => each.type === 'box')")
     page.evaluate("async (trial) => (await import('/selection.js')).select([trial])", missing[0])
     for figure in ("curves", "rung_values"):
@@ -255,15 +267,16 @@ def test_a_figure_says_which_selected_trials_it_leaves_out(page, viewer, written
     opened(page, viewer, trials=7)
     drawn(page, "slices")
     expect(page.locator("#slices-missing")).to_be_hidden()
+    tab(page, "Trials")
     for trial in ("00005", "00006"):
         press(page, trial, "Control+Space")
-    page.locator("#slices").scroll_into_view_if_needed()
+    drawn(page, "slices")
     expect(page.locator("#slices-missing")).to_contain_text("Not drawn here: 1 of the selected trials.")
     expect(page.locator("#slices-section .images")).to_be_visible()
 
 
 def test_a_pinned_trial_keeps_its_colour_and_a_saved_image_has_the_selected_trials(page, viewer, written):
-    opened(page, viewer, "#demo?pin=00000&pin=00001")
+    opened(page, viewer, "#demo//trials?pin=00000&pin=00001")
     page.locator("#pinned_curves").scroll_into_view_if_needed()
     page.wait_for_function("() => document.getElementById('pinned_curves')?.data?.length === 2")
     press(page, "00001", "Space")
@@ -275,10 +288,9 @@ def test_a_pinned_trial_keeps_its_colour_and_a_saved_image_has_the_selected_tria
     shows_selection(page, "curves")
     image = saved(page, "[aria-label='save as SVG: figure curves']")[1].read_text()
     assert 'href="data:image/png' in image.partition('class="layer-above"')[2]
-    press(page, "00002", "ArrowDown")
-    cells = row(page, "00003").locator("td")  # the focus is seen on each
-    shadows = cells.evaluate_all("all => all.map((each) => getComputedStyle(each).boxShadow)")
-    assert all(len(re.findall("inset", shadow)) >= 2 for shadow in shadows)
+    tab(page, "Trials")
+    press(page, "00002", "ArrowDown")  # the focus is seen
+    assert row(page, "00003").evaluate("each => getComputedStyle(each).outline").endswith("solid 2px")
 
 
 def test_a_hostile_name_of_a_trial_is_selected_and_shown_as_text(page, viewer, written):
@@ -286,10 +298,13 @@ def test_a_hostile_name_of_a_trial_is_selected_and_shown_as_text(page, viewer, w
     written.write("trial_started", name, config={"x": 0.95, "act": "a"}, resources={"CPU": 1}, node="n")
     for epoch in (1, 2):
         written.write("report", name, epoch=epoch, metrics={"loss": 9.0 - epoch})
-    opened(page, viewer, trials=7)
+    page.goto(f"{viewer.url}#demo")
     drawn(page, "curves")
     page.mouse.click(*place(page, "curves", "&lt;b&gt;&amp;&#x27;x&#x27;"))
-    assert selected(page) == [name] == marked(page)
+    assert selected(page) == [name]
     expect(page.locator("#selection-count")).to_have_text(f"1 trial selected: {name}")
+    tab(page, "Trials")
+    expect(rows(page, "trials")).to_have_count(7)
+    assert marked(page) == [name]
     page.click("#selection-pin")
     expect(page.locator("#pin-list a")).to_have_text([name])

@@ -1,26 +1,29 @@
-"""The page's tables in chromium: columns, filters, orders, saved files; its sections, scroll positions and console."""
+"""The page's tables in chromium: columns, orders, updates, saved files, paper; scroll positions and the console."""
 
 import csv
 import json
 
 import pytest
-from browsing import DRAWN, add_trials, expect, opened, rows, saved, write_experiment
+from browsing import (
+    DRAWN,
+    add_trials,
+    column,
+    drawn,
+    expect,
+    heads,
+    opened,
+    row,
+    rows,
+    saved,
+    sort,
+    tab,
+    write_experiment,
+)
 
 from tests.serve.conftest import train
 from tuner.record.journal import Journal
 
 pytestmark = pytest.mark.browser
-# Filters rows with the page's own module.
-FOUND = """async ([columns, rows, texts]) => {
-  const { filterOf } = await import("/filter.js");
-  const fields = columns.map((head) => ({ head, value: (row) => row[head], shown: (row) => String(row[head] ?? "") }));
-  return texts.map((text) => {
-    try {
-      const { test, hint } = filterOf(text, fields);
-      return [rows.filter(test).map((row) => row.trial), hint];
-    } catch (error) { return error.message; }
-  });
-}"""
 SETTINGS = [
     {"lr": 0.001, "l1": 64, "act": "relu", "opt": {"name": "sgd", "momentum": 0.9}},
     {"lr": 0.1, "l1": 8, "act": "gelu", "opt": {"name": "adam"}},
@@ -50,187 +53,198 @@ def settings(page, viewer, written):
     opened(page, viewer, trials=4)
 
 
-def heads(page, table):
-    return page.locator(f"#{table} th").all_text_contents()
-
-
-def column(page, table, head):
-    place = heads(page, table).index(head)
-    return page.locator(f"#{table} tbody tr td:nth-child({place + 1})").all_text_contents()
-
-
-def test_a_filter_finds_what_its_grammar_says(page, viewer):
-    page.goto(viewer.url)
-    table = [
-        {"trial": "00007", "status": "pruned", "lr": 0.003, "rung": 4, "reason": "loss 3 at rung 2"},
-        {"trial": "00012", "status": "completed", "lr": 0.1, "rung": None, "reason": "Diverged: the best 2 of 3"},
-        {"trial": "00013", "status": "failed", "lr": "-inf", "rung": None, "reason": ""},
-    ]
-    texts = {
-        "00007 00012 00013": [""],
-        "00007 00012": ["2"],
-        "00007 00013": ["lr<0.01", "reason!~diverged", "-reason~diverged", '-"best 2 of" 000'],
-        "00012 00013": ["status!=pruned", "rung!=4", 'rung:""'],
-        "00007": ["lr < 0.01 -status:failed", "status:PRUNED", "status~prune", "rung:4", "rung>=1", "trial:00007"],
-        "00012": ["reason~diverged", '"best 2 of"', "lr=0.100"],
-        "00013": ['"status":failed', "lr:-inf"],
-        "": ["status:prune", "rung:2"],
-    }
-    cases = {text: rows.split() for rows, all_texts in texts.items() for text in all_texts} | {"trial=7": ["00007"]}
-    found = page.evaluate(FOUND, [["trial", "status", "lr", "rung", "reason"], table, list(cases)])
-    assert dict(zip(cases, [each[0] for each in found], strict=True)) == cases
-    assert {each[1] for each in found} == {""}
-    [[found, hint]] = page.evaluate(FOUND, [["trial", "rung"], [{"trial": "00004", "rung": 1}], ["rung 4"]])
-    assert found == [] and "rung:4" in hint
-    errors = {
-        "lrr<1": "no column lrr; columns: trial, lr",
-        "lr<": "its value is missing",
-        "<3": "its column is missing",
-        "lr<1e-2x": "1e-2x is not a number",
-        'lr:"a': "a quote has no partner",
-        "http://there": "no column http",
-    }
-    said = page.evaluate(FOUND, [["trial", "lr"], [{"trial": "00001", "lr": 1}], list(errors)])
-    assert all(part in text for part, text in zip(errors.values(), said, strict=True)), said
-
-
 def test_each_parameter_is_a_column_and_an_error_in_a_filter_is_said_beside_it(page, settings):
     parameters = ["lr", "l1", "act", "opt/name", "opt/momentum", "parameter status", "=1+1"]
     assert heads(page, "trials")[8:-1] == parameters and heads(page, "trials")[-1] == "reason"
     assert column(page, "trials", "opt/momentum") == ["0.9", "", "", "0.5"]
     assert column(page, "trials", "act") == ["relu", "gelu", "null", 'with "quotes", commas']
     assert column(page, "trials", "l1") == ["64", "8", "256", "123456"]  # an integer with all its digits
+    head = page.locator("#trials .tabulator-col[tabulator-field=l1]")
     for order, expected in (("ascending", ["8", "64", "256", "123456"]), ("descending", ["123456", "256", "64", "8"])):
-        page.click("#trials th >> text=l1")
+        sort(page, "trials", "l1")
+        expect(head).to_have_attribute("aria-sort", order)
         assert column(page, "trials", "l1") == expected
-        assert page.locator("#trials th", has_text="l1").get_attribute("aria-sort") == order
-    page.click("#trials th >> text=opt/momentum")
+    sort(page, "trials", "opt/momentum")
+    expect(head).to_have_attribute("aria-sort", "none")
     assert column(page, "trials", "opt/momentum") == ["0.5", "0.9", "", ""]
-    page.fill("#trial-filter", "lr<0.05 status:completed parameter_status:mine")
-    expect(page.locator("#trial-count")).to_have_text("1 of 4")
+    page.fill("#trials-filter", "lr<0.05 status:completed parameter_status:mine")
+    expect(page.locator("#trials-count")).to_have_text("1 of 4")
     assert column(page, "trials", "trial") == ["00002"]
-    problem = page.locator("#trial-filter-problem")
-    page.fill("#trial-filter", "lrr<0.05")
-    expect(problem).to_contain_text("no column lrr; columns: trial, status,")
-    expect(problem).to_contain_text("All rows are shown.")
+    told = page.locator("#trials-told")
+    page.fill("#trials-filter", "lrr<0.05")
+    expect(told).to_contain_text("no column lrr; did you mean lr? Columns: trial, status,")
+    expect(told).to_contain_text("All rows are shown.")
     expect(rows(page, "trials")).to_have_count(4)
-    assert page.get_attribute("#trial-filter", "aria-invalid") == "true"
-    assert page.get_attribute("#trial-filter", "aria-describedby") == "trial-filter-problem"
-    page.fill("#trial-filter", "lr<0")
-    expect(problem).to_have_text("No row matches the filter.")
-    assert page.get_attribute("#trial-filter", "aria-invalid") == "false"
-    page.fill("#trial-filter", "rung 2")
-    expect(problem).to_contain_text("Did you mean rung:2?")
-    page.fill("#trial-filter", "")
-    expect(problem).to_have_text("")
-    page.focus("#trial-filter")  # the grammar is explained by the keyboard alone
+    assert page.get_attribute("#trials-filter", "aria-invalid") == "true"
+    assert page.get_attribute("#trials-filter", "aria-describedby") == "trials-told"
+    page.fill("#trials-filter", "lr<0")
+    expect(told).to_have_text("Rows where lr < 0.")
+    expect(page.locator("#trials-count")).to_have_text("0 of 4")
+    assert page.get_attribute("#trials-filter", "aria-invalid") == "false"
+    page.fill("#trials-filter", "")
+    expect(told).to_have_text("")
+    page.focus("#trials-filter")  # the grammar is explained by the keyboard alone
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator("#trial-filter-help")).to_contain_text("reason~diverged")
+    expect(page.locator("#trials-help")).to_contain_text("reason~diverged")
     expect(page.get_by_role("button", name="how to filter trials")).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("Enter")
-    expect(page.locator("#trial-filter-help")).to_be_hidden()
+    expect(page.locator("#trials-help")).to_be_hidden()
+
+
+def test_shift_sorts_by_several_columns_and_empty_cells_stay_last(page, settings):
+    steps = [("opt/name", (), "ascending"), ("l1", ("Shift",), "ascending")]
+    for head, keys, _ in steps:
+        sort(page, "trials", head, *keys)
+    expect(page.locator("#trials .tabulator-col[aria-sort=ascending]")).to_have_count(2)
+    assert column(page, "trials", "trial") == ["00001", "00000", "00003", "00002"]  # adam, sgd 64, sgd 123456, none
+    sort(page, "trials", "l1", "Shift")
+    expect(page.locator("#trials .tabulator-col[aria-sort=descending]")).to_have_count(1)
+    assert column(page, "trials", "trial") == ["00001", "00003", "00000", "00002"]
+    sort(page, "trials", "opt/name")  # alone
+    expect(page.locator("#trials .tabulator-col[aria-sort=descending]")).to_have_count(1)
+    assert column(page, "trials", "opt/name") == ["sgd", "sgd", "adam", ""]
+
+
+def test_columns_that_the_user_hides_or_wants_stay_so_and_one_moves_by_keys(page, viewer, settings):
+    def choose(head, is_shown):
+        tools = page.locator(".tools:has(#trials-filter)")
+        if not tools.locator("details").get_attribute("open") == "":
+            tools.locator("summary").click()
+        tools.get_by_label(head, exact=True).set_checked(is_shown)
+
+    write_experiment(viewer.results, "other").close()
+    assert "attempts" not in heads(page, "trials")  # few users need it
+    choose("attempts", True)
+    choose("duration", False)
+    for _ in range(2):
+        assert "attempts" in heads(page, "trials") and "duration" not in heads(page, "trials")
+        page.reload()
+        expect(rows(page, "trials")).to_have_count(4)
+    opened(page, viewer, "#other//trials")  # of the same space
+    assert "attempts" in heads(page, "trials") and "duration" not in heads(page, "trials")
+    choose("duration", True)
+    assert "duration" in heads(page, "trials")
+    page.locator("#trials .tabulator-col[tabulator-field=status] button").focus()
+    page.keyboard.press("Alt+ArrowRight")
+    assert heads(page, "trials")[:3] == ["trial", "best_loss", "status"]
+    page.keyboard.press("Alt+ArrowRight")  # it keeps the focus
+    page.keyboard.press("Alt+ArrowLeft")
+    page.keyboard.press("Alt+ArrowLeft")
+    assert heads(page, "trials")[:3] == ["trial", "status", "best_loss"]
+    page.keyboard.press("ArrowRight")  # without Alt, nothing moves
+    assert heads(page, "trials")[:3] == ["trial", "status", "best_loss"]
+
+
+def test_an_update_changes_single_cells_and_keeps_the_rows_their_focus_and_the_selection_of_a_text(page, demo):
+    demo.write("trial_started", "00006", config={"x": 0.9}, resources={"CPU": 1}, node="n")
+    cells = row(page, "00006").locator(".tabulator-cell")
+    expect(cells.first).to_have_text("00006")
+    kept = """() => { const cell = (trial, head) => document.querySelector(
+      `#trials [data-trial="${trial}"] .tabulator-cell[tabulator-field="${head}"]`);
+      window.kept = [cell("00006", "epochs"), cell("00006", "status"), cell("00001", "best_loss")];
+      getSelection().selectAllChildren(kept[2]); }"""
+    seen = "() => kept.map((each) => [each.isConnected, each.textContent, each.className.includes('completed')])"
+    page.evaluate(kept)
+    assert page.evaluate(seen) == [[True, "0", False], [True, "running", False], [True, "2", False]]
+    row(page, "00006").focus()
+    demo.write("report", "00006", epoch=1, metrics={"loss": 7.0})
+    demo.write("trial_ended", "00006", status="completed", reason="")
+    page.wait_for_function("kept[0].textContent === '1'")
+    assert page.evaluate(seen) == [[True, "1", False], [True, "completed", True], [True, "2", False]]
+    assert page.evaluate("document.activeElement.dataset.trial") == "00006"
+    assert page.evaluate("String(getSelection())") == "2"
+    for prepare in (lambda: sort(page, "trials", "epochs"), lambda: page.fill("#trials-filter", "epochs>0")):
+        prepare()  # rows move, or are tested again
+        row(page, "00006").focus()
+        epochs = int(page.evaluate("kept[0].textContent"))
+        demo.write("report", "00006", epoch=epochs + 1, metrics={"loss": 7.0})
+        page.wait_for_function(f"kept[0].textContent === '{epochs + 1}'")
+        assert page.evaluate(seen)[0][0] and page.evaluate("document.activeElement.dataset.trial") == "00006"
+    assert column(page, "trials", "trial")[0] == "00006"  # by its epochs, 3; the others have 4
 
 
 def test_saved_rows_are_those_of_the_table_and_outcomes_have_the_fields_words(page, settings):
-    page.fill("#trial-filter", "lr<0.05")
-    page.click("#trials th >> text=l1")
+    page.fill("#trials-filter", "lr<0.05")
+    sort(page, "trials", "l1")
     expect(rows(page, "trials")).to_have_count(3)
-    name, path = saved(page, "[data-table=trials] >> text=CSV")
+    name, path = saved(page, "[aria-label^='save trials as CSV']")
     head, *lines = csv.reader(path.read_text().splitlines())
-    assert name == "demo-trials.csv" and head == [h if h != "=1+1" else "'=1+1" for h in heads(page, "trials")]
+    shown = [each if each != "=1+1" else "'=1+1" for each in heads(page, "trials")]
+    rare = {"train_s", "last_train_s", "attempts"}  # columns that are saved, too
+    assert name == "demo-trials.csv" and [each for each in head if each not in rare] == shown and rare < set(head)
     table = [dict(zip(head, line, strict=True)) for line in lines]
     assert [row["trial"] for row in table] == ["00000", "00002", "00003"] and table[2]["lr"] == "0.00001234567"
     assert table[1]["'=1+1"] == "'=2+2" and table[2]["act"] == 'with "quotes", commas' and table[1]["opt/name"] == ""
-    name, path = saved(page, "[data-table=trials] >> text=JSON")
+    name, path = saved(page, "[aria-label^='save trials as JSON']")
     assert name == "demo-trials.json"
     own = json.loads(path.read_text())
     assert [row["trial"] for row in own] == ["00000", "00002", "00003"] and own[0]["opt/momentum"] == 0.9
-    assert own[1]["=1+1"] == "=2+2" and own[1]["opt/name"] is None and list(own[0]) == heads(page, "trials")
+    assert own[1]["=1+1"] == "=2+2" and own[1]["opt/name"] is None
+    assert [each.removeprefix("'") for each in head] == list(own[0]) and own[0]["train_s"] == 0.5
+    tab(page, "Rungs")
     expect(rows(page, "decisions")).to_have_count(6)  # a completed trial is neither red nor called stopped
     for trial, outcomes in (("00000", ["completed", "continued"]), ("00001", ["pruned"])):
-        page.fill("#decision-filter", f"trial:{trial}")
+        page.fill("#decisions-filter", f"trial:{trial}")
         assert sorted(column(page, "decisions", "outcome")) == outcomes
     assert page.locator("#decisions .stop, #decisions .failed").count() == 0
     assert "promoted" not in page.inner_text("main#one")
 
 
-def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, viewer, written):
-    add_trials(written, range(6, 700))
-    opened(page, viewer, trials=100)
-    expect(page.locator("#trial-count")).to_have_text("first 500 of 700")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.emulate_media(media="print")  # paper says how many rows it has
-    expect(page.locator("#trials caption")).to_contain_text("500 of 700 rows are printed.")
-    expect(page.locator("#rungs caption")).to_be_hidden()
-    page.reload()
-    page.emulate_media(media="screen")
-    expect(rows(page, "trials")).to_have_count(100)
-    _, path = saved(page, "[data-table=decisions] >> text=JSON")
-    assert len(json.loads(path.read_text())) == 700
-    expect(page.locator("#trial-count")).to_have_text("700 of 700")
-    for drawn in (200, 300):
-        page.evaluate("document.querySelector('#trials').closest('.scroll').scrollTop = 1e6")
-        expect(rows(page, "trials")).to_have_count(drawn)
+def test_all_rows_are_loaded_sorted_saved_and_scrolled_to_though_few_are_drawn(page, viewer, written):
+    add_trials(written, range(6, 1100))
+    page.goto(f"{viewer.url}#demo//trials")
+    expect(page.locator("#trials-count")).to_have_text("1100 of 1100")  # the first answer has 500
+    assert 10 < rows(page, "trials").count() < 100
+    page.evaluate("document.querySelector('#trials .tabulator-tableholder').scrollTop = 1e6")
+    expect(row(page, "01099")).to_be_visible()
     for _ in range(2):
-        page.click("#trials th >> text=best_loss")
-    expect(rows(page, "trials").first).to_contain_text("00699")
-    expect(rows(page, "trials")).to_have_count(100)
-    lines = saved(page, "[data-table=trials] >> text=CSV")[1].read_text().splitlines()
-    assert len(lines) == 701 and lines[1].startswith('"00699"')
+        sort(page, "trials", "best_loss")
+    page.evaluate("document.querySelector('#trials .tabulator-tableholder').scrollTop = 0")
+    expect(rows(page, "trials").first).to_contain_text("01099")
+    rows(page, "trials").first.focus()
+    for _ in range(60):
+        page.keyboard.press("ArrowDown")  # beyond the rows that were drawn
+    assert page.evaluate("document.activeElement.dataset.trial") == "01039"
+    lines = saved(page, "[aria-label^='save trials as CSV']")[1].read_text().splitlines()
+    assert len(lines) == 1101 and lines[1].startswith('"01099"')
+    page.emulate_media(media="print")  # paper says how many rows it has
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = page.locator("#trials-section .tabulator-print-table tbody tr")
+    assert printed.count() == 1000 and printed.first.locator("td").first.inner_text() == "01099"
+    expect(page.locator("#trials-section .printed")).to_have_text("1000 of 1100 rows are printed.")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    expect(page.locator("#trials-section .printed")).to_be_hidden()
+    expect(page.locator("#trials-section .tabulator-print-table")).to_have_count(0)
+    tab(page, "Rungs")
+    expect(page.locator("#decisions-count")).to_have_text("1100 of 1100")
+    _, path = saved(page, "[aria-label^='save decisions as JSON']")
+    assert len(json.loads(path.read_text())) == 1100
 
 
 def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_update_keeps_them(page, viewer, written):
     add_trials(written, range(6, 60))
     write_experiment(viewer.results, "other").close()
-    opened(page, viewer, trials=60)
-    page.fill("#trial-filter", "loss")
-    page.fill("#trial-filter", "completed")
-    page.click("#trials th >> text=best_loss")
-    expect(page.locator("#timeline-section")).to_be_visible()  # a second request brings it
-    page.locator("#trials").scroll_into_view_if_needed()
-    box = "document.querySelector('#trials').closest('.scroll')"
-    page.evaluate(f"{box}.scrollTop = 300")
-    top = f"{box}.getBoundingClientRect().top"  # on the screen
-    before = page.evaluate(top)
+    page.goto(f"{viewer.url}#demo//trials")
+    expect(page.locator("#trials-count")).to_have_text("60 of 60")
+    page.fill("#trials-filter", "completed")
+    sort(page, "trials", "best_loss")
+    box = "document.querySelector('#trials .tabulator-tableholder')"
+    page.set_viewport_size({"width": 1200, "height": 500})
+    page.evaluate(f"{box}.scrollTop = 300; scrollTo(0, 150)")
+    page.wait_for_timeout(300)
+    place = f"[{box}.scrollTop, {box}.getBoundingClientRect().top, scrollY]"
+    before = page.evaluate(place)
     add_trials(written, [60])
-    expect(page.locator("#trial-count")).to_have_text("61 of 61")
-    assert page.evaluate(f"{box}.scrollTop") == 300 and page.evaluate(top) == before
-    assert page.evaluate("window.scrollY") > 0
-    assert page.input_value("#trial-filter") == "completed"
-    page.evaluate("location.hash = '#other'")
+    expect(page.locator("#trials-count")).to_have_text("61 of 61")
+    assert page.evaluate(place) == before and before[0] == 300 and before[2] > 0
+    assert page.input_value("#trials-filter") == "completed"
+    page.evaluate("location.hash = '#other//trials'")
     expect(page.locator("#name")).to_have_text("other")
     expect(rows(page, "trials")).to_have_count(6)
-    assert page.evaluate(f"[window.scrollY, {box}.scrollTop]") == [0, 0]
-    assert page.input_value("#trial-filter") == "" and page.locator("#trials th[aria-sort]").count() == 0
-
-
-def test_links_lead_to_each_section_that_is_shown(page, viewer, settings):
-    links = page.locator("#sections a")
-    page.wait_for_function(  # the sections appear one by one
-        """() => {
-            const texts = (query) => [...document.querySelectorAll(query)].filter((e) => e.checkVisibility())
-                .map((e) => e.textContent).join();
-            return document.querySelector("#commands")?.checkVisibility()
-                && texts("#sections a") === texts("#one > :is(section, details) h2");
-        }"""
-    )
-    expect(links.filter(has_text="Rungs")).to_have_count(1)
-    for link in links.all():
-        link.focus()
-        page.keyboard.press("Enter")
-        heading = page.locator("#one :is(h2, summary):focus")
-        expect(heading).to_contain_text(link.text_content())
-        expect(heading).to_be_in_viewport()
-    assert page.url == f"{viewer.url}#demo//commands"
-    page.goto(f"{viewer.url}#demo//whatif")
-    expect(page.locator("#whatif-section")).to_have_attribute("open", "")
-    page.wait_for_function(  # the page may still draw after it scrolled, which shows the section again
-        """() => {
-            document.getElementById("rungs-section").hidden = true;
-            return ![...document.querySelectorAll("#sections a")].some((link) => link.textContent.includes("Rungs"));
-        }"""
-    )
+    assert page.evaluate(f"[scrollY, {box}.scrollTop]") == [0, 0]
+    assert page.input_value("#trials-filter") == "" and page.locator("#trials [aria-sort=ascending]").count() == 0
 
 
 def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_word_of_the_browser(
@@ -239,39 +253,49 @@ def test_figures_have_their_place_before_they_are_drawn_and_are_saved_without_a_
     said = []
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.set_viewport_size({"width": 1280, "height": 300})
-    page.reload()
-    expect(page.locator("#timeline-section")).to_be_visible()
-    assert page.locator("#timeline .main-svg").count() == 0
-    top = "document.getElementById('trials-section').offsetTop"
+    page.goto("about:blank")
+    page.goto(f"{viewer.url}#demo//parameters")
+    page.wait_for_function(DRAWN, arg="parallel")
+    assert page.locator("#slices .main-svg").count() == 0
+    top = "document.getElementById('importance-section').offsetTop"
     before = page.evaluate(top)
-    for name in ("curves", "history", "parallel", "slices", "timeline"):
-        page.locator(f"#{name}").scroll_into_view_if_needed()
-        page.wait_for_function(DRAWN, arg=name)
-        expect(page.locator(f"#{name} .main-svg").first).to_be_attached()
+    drawn(page, "slices")
     assert page.evaluate(top) == before
+    drawn(page, "curves")
     for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
         name, path = saved(page, f"[aria-label='save as {kind}: figure curves']", "Enter")
         assert name == f"demo-curves.{kind.lower()}" and path.read_bytes().startswith(start)
         assert saved(page, f"#curves [data-title='save as {kind}']", force=True)[1].read_bytes().startswith(start)
     page.locator("#curves").hover()
+    tab(page, "Trials")
     page.click("#trials >> text=00002")
     page.wait_for_function(DRAWN, arg="trial-figure")
     assert said == []
 
 
-def test_placeholders_are_whole_and_every_table_has_a_filter_and_downloads(page, demo):
+def test_placeholders_are_whole_and_every_table_has_a_filter_columns_and_downloads(page, viewer, written):
     cut = """() => { const pen = document.createElement("canvas").getContext("2d");
       return [...document.querySelectorAll("input[type=search]")].filter((box) => { const style = getComputedStyle(box);
         pen.font = `${style.fontSize} ${style.fontFamily}`;
         return box.clientWidth && pen.measureText(box.placeholder).width > box.clientWidth - 16; })
         .map(({ id }) => id); }"""
-    assert page.evaluate(cut) == []
-    bare = """() => [...document.querySelectorAll("table:not(.beside)")].map(({ id }) => id)
-      .filter((id) => !document.querySelector(`[data-table="${id}"] input[type=search]`))"""
-    assert page.evaluate(bare) == []
-    assert page.locator("[data-table=rungs] button").all_text_contents() == ["?", "CSV", "JSON"]
-    page.fill("#rung-filter", "rung:7")
-    expect(page.locator("#rung-count")).to_have_text("0 of 1")
+    write_experiment(viewer.results, "other").close()
+    for address, table in (
+        ("#", "experiments"),
+        ("#?compare=demo&compare=other", "compare-costs"),
+        ("#demo//trials", "trials"),
+        ("#demo//rungs", "decisions"),
+        ("#demo//costs", "costs"),
+    ):
+        page.goto(viewer.url + address)
+        expect(rows(page, table).first).to_be_visible()
+        assert page.evaluate(cut) == []
+        tools = page.locator(f".tools:has(#{table}-filter)")
+        assert tools.locator("button").all_text_contents() == ["?", "CSV", "JSON"]
+        assert tools.locator("summary").all_text_contents() == ["columns"]
+    tab(page, "Rungs")
+    page.fill("#rungs-filter", "rung:7")
+    expect(page.locator("#rungs-count")).to_have_text("0 of 1")
     page.set_viewport_size({"width": 640, "height": 400})  # at 200 percent, the bars leave the page its height
     bars = page.evaluate("['nav', '#selection'].map((bar) => document.querySelector(bar).offsetHeight)")
     assert sum(bars) <= 400 / 5 and max(bars) < 45

@@ -38,8 +38,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 READS = ("GET", "HEAD")
-MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
-PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may request to sign in; they contain no data
+MOST_BYTES = 64 << 10  # bytes of a request body; a search's options take 1 kB, the longest tags and notes 34 kB
+PUBLIC = ("/signin", "/page.css")  # paths that anybody may request to sign in; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"

@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 from pathlib import Path
 
 import platformdirs
@@ -14,6 +13,7 @@ import platformdirs
 from tuner.errors import RequestError
 from tuner.record.format import FIELD, FORMAT, check_format
 from tuner.record.storage.files import bytes_in, write_atomically
+from tuner.serve.access.ownership import ANY, refuse_others
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
 LEAST_CHARS = 32  # minimum length of a token; a shorter one could be guessed, because wrong tries lock nobody out
@@ -35,15 +35,9 @@ def state_folder(results: Path) -> Path:
     for each in (base, folder.parent, folder):
         try:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            status = each.lstat()
+            refuse_others(each, ANY, ELSEWHERE)
         except OSError as error:
             raise RequestError(f"{each} cannot be created ({error.strerror}); {ELSEWHERE}") from None
-        if not stat.S_ISDIR(status.st_mode):
-            raise RequestError(f"{each} is a link and must be a folder; {ELSEWHERE}")
-        if status.st_uid != os.geteuid():
-            raise RequestError(f"{each} belongs to another user (id {status.st_uid}); {ELSEWHERE}")
-        if status.st_mode & 0o077:
-            raise RequestError(f"{each} can be opened by other users; run chmod 700 {each}, or {ELSEWHERE}")
     try:
         if all(name.startswith(".") for name in os.listdir(folder)):  # empty, except for an unfinished file
             write_atomically(folder / FIELD, f"{FORMAT}\n")

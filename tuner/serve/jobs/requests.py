@@ -1,7 +1,9 @@
 """Requests to start or resume a search: the options that they may set, and the check of the resulting command line.
 
 A request sets what a search does: its space by name, budget, searcher, scheduler and resources. The user who starts
-the service sets the folders and the cluster of all searches, and whether they send results to W&B.
+the service sets the folders and the cluster of all searches, whether they send results to W&B, and with --spaces a
+folder of own spaces. A request names an own space by its file name, `my_space.py`; the names of other spaces have no
+suffix.
 
 `python -m tuner.serve.jobs.requests OPTIONS` checks the options of `tuner.run` in a child process, so that the service
 neither imports torch nor executes a space's file. The child prints the experiment as JSON, or `tuner.run`'s error line.
@@ -17,17 +19,19 @@ import json
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, failed, nearest
 from tuner.record.texts import command
+from tuner.serve.access.own_spaces import OwnSpaces
 from tuner.serve.answers import Refused
 from tuner.spec.experiment import BUDGETS, LATEST, Experiment, Options
 from tuner.spec.option_values import option
 from tuner.spec.space import Space
-from tuner.spec.spaces import parsed, space_files
+from tuner.spec.spaces import is_path, parsed, space_files, split_path
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
@@ -64,20 +68,34 @@ Start: type[BaseModel] = _model(
     "Start",
     "A search to start; an option that is left out has the space's default.",
     SETTABLE,
-    space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(space_files())})),
+    space=(str, Field(description="a name that /api/spaces lists", examples=list(space_files()))),
 )
 Resume: type[BaseModel] = _model(
     "Resume", "New limits of a resumed search; those left out stay as they are.", ON_RESUME
 )
 
 
-def defaults_of(space: str) -> dict[str, Any]:
-    """Returns a space's defaults of SETTABLE without importing its file; leaves out None and computed defaults."""
+def described(path: Path) -> tuple[str, dict[str, Any]]:
+    """Returns the first line of a space's docstring, and its defaults of SETTABLE; does not import the space's file.
+
+    Leaves out None and computed defaults, such as what a script leaves out, because tuner reads the script's text.
+    """
+    try:
+        tree = parsed(path)
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"(does not parse: {error})", {}
+    return (ast.get_docstring(tree) or "").partition("\n")[0], _defaults(tree)
+
+
+def _defaults(tree: ast.Module) -> dict[str, Any]:
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     own = {each.name: each.default for each in dataclasses.fields(Space)}
     defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
-    calls = (node for node in ast.walk(parsed(space_files()[space])) if isinstance(node, ast.Call))
-    called = next((call for call in calls if ast.unparse(call.func) == "Space"), None)
+    calls = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    kinds = ((kind, call) for kind in ("Space", "script") for name, call in calls if name.rpartition(".")[2] == kind)
+    kind, called = next(kinds, ("", None))
+    if kind != "Space":
+        defaults |= dict.fromkeys(own.keys() & defaults.keys())
     for keyword in called.keywords if called else ():
         if keyword.arg in own and keyword.arg in defaults:
             defaults[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
@@ -86,31 +104,48 @@ def defaults_of(space: str) -> dict[str, Any]:
     return {name: value for name, value in defaults.items() if value is not None}
 
 
-def start_arguments(asked: BaseModel) -> list[str]:
+def start_arguments(asked: BaseModel, spaces: OwnSpaces) -> list[str]:
     """Returns the command line of a new search; raises RequestError for an unknown space or an unprintable text."""
     chosen = asked.model_dump(exclude_none=True)
-    space, known = chosen.pop("space"), space_files()
-    if space not in known:  # a path or a module would let a request run any code
-        raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
+    space = chosen.pop("space")
+    if space not in space_files():  # a path or a module would let a request run any code
+        file = spaces.find(space)
+        if file is None:
+            known = [*space_files(), *spaces.files()]
+            raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
+        space = str(file)
     return [f"--space={space}", *_arguments(chosen)]
 
 
-def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
-    """Returns the arguments that resume a search; `space` is the space that its experiment.json names.
+def resume_arguments(name: str, space: str, path: str, asked: BaseModel, spaces: OwnSpaces) -> list[str]:
+    """Returns the arguments that resume a search; `space` and `path` are what its experiment.json says of its space.
 
-    If the folder names another space by then, `tuner.run` refuses it before any import. Raises RequestError if the
-    space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
+    `path` is the absolute path of the space's file, or empty if it is not known. If the folder names another space by
+    then, `tuner.run` refuses it before any import. Raises RequestError if the space is neither one of `search_spaces/`
+    nor an own one, the name is LATEST, or a text is not printable.
     """
     if name == LATEST:  # a user gave a folder this name by hand
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
     file, colon, attribute = space.partition(":")
     if file not in space_files() or (colon and not attribute.isidentifier()):
-        raise RequestError(
-            f"{name} searches {space[:MOST_CHARS]!r}: the service resumes only searches over "
-            f"{', '.join(space_files())}; if you trust that code, run "
-            f"{command('run', '--resume', name, '--results FOLDER')}"
-        )
+        space = _own_space(name, space, path, spaces)
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
+
+
+def _own_space(name: str, space: str, path: str, spaces: OwnSpaces) -> str:
+    """Returns the value of `--space` for an experiment over an own space; raises RequestError for any other space."""
+    file, attribute = split_path(space)
+    if file.endswith(".py") and (own := spaces.at(path or file)):
+        return f"{own}:{attribute}" if attribute else str(own)
+    where, allowing = "", ""
+    if is_path(space):
+        where = f" ({path[:MOST_CHARS]!r})" if path not in ("", file) else ""
+        allowing = "start tuner.serve with --spaces and the folder of that file, or "
+    raise RequestError(
+        f"{name} searches {space[:MOST_CHARS]!r}{where}: the service resumes only searches over the spaces that ship "
+        f"and over the files in the folder of --spaces; if you trust that code, {allowing}run "
+        f"{command('run', '--resume', name, '--results FOLDER')}"
+    )
 
 
 def _arguments(chosen: dict[str, Any]) -> list[str]:

@@ -24,11 +24,13 @@ from tuner.errors import RequestError, printable
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.record.texts import command
+from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.ray_jobs import JobState, RayJobs
 from tuner.serve.jobs.requests import ELSEWHERE, checked_options, resume_arguments, start_arguments
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
+from tuner.tuning.resume.trust import recorded_path
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
 NO_DATA_DIR = "--data-dir="  # empty = the space's default; without it, a resume would use the folder in experiment.json
@@ -133,8 +135,10 @@ class Searches:
     if another service starts the searches of this folder, or the state folder is not writable.
     """
 
-    def __init__(self, results: Path, state: Path, jobs: RayJobs, chosen: list[str]) -> None:
-        self._results, self._jobs = results.absolute(), jobs
+    def __init__(
+        self, results: Path, state: Path, jobs: RayJobs, chosen: list[str], spaces: OwnSpaces = NO_SPACES
+    ) -> None:
+        self._results, self._jobs, self.spaces = results.absolute(), jobs, spaces
         self._chosen = [f"--results={self._results}", *chosen]
         self._one_service = FileLock(state / "lock")
         try:
@@ -182,19 +186,19 @@ class Searches:
         fields = asked.model_dump()
         name = fields["name"] or self._free_name(fields["space"])
         with self.reserved(name):
-            return self._ask(name, start_arguments(asked.model_copy(update={"name": name})))
+            return self._ask(name, start_arguments(asked.model_copy(update={"name": name}), self.spaces))
 
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self.reserved(name):
             # Reads only experiment.json, so that a space unknown to the service is refused before anything imports it.
-            saved = load_experiment(self._results / name)[0]
+            saved, facts = load_experiment(self._results / name)
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
                     f"{name} reads its data from {saved.data_dir}, but tuner.serve uses only its own --data-dir, which "
                     f"is empty; start tuner.serve with that folder, or run {command('run', '--resume', name)}"
                 )
-            return self._ask(name, resume_arguments(name, saved.space, asked))
+            return self._ask(name, resume_arguments(name, saved.space, recorded_path(facts), asked, self.spaces))
 
     def stop(self, name: str) -> Search:
         """Removes a queued search, or stops a running one as Ctrl-C does; returns at once; refuses other searches."""
@@ -245,7 +249,7 @@ class Searches:
         return search
 
     def _free_name(self, space: str) -> str:
-        base = f"{space}-{time.strftime('%Y%m%d-%H%M%S')}"
+        base = f"{Path(space).stem[:80]}-{time.strftime('%Y%m%d-%H%M%S')}"
         with self._lock:
             taken = self._searches.keys() | self._reserved
             names = chain([base], (f"{base}-{number}" for number in count(2)))

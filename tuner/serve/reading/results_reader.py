@@ -25,12 +25,12 @@ from tuner.record.storage.lock import abandoned
 from tuner.serve.answers import figure_text
 from tuner.serve.reading.summary import Summary, summary_of, with_notes
 from tuner.spec.experiment import NAMES
-from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
-from tuner.views.figures.values import chosen, offered
+from tuner.views.figures.catalogue import CHOICES, FIGURES, FigureName
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
 MOST_MEMORY = 2 << 30  # bytes, as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
+MOST_DRAWN = 4  # choices of a figure that are kept; a further choice replaces the oldest
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
 TURN_S, WAIT_S = 0.5, 2.0  # seconds: how long a request reads before others may read; how long it waits for its turn
@@ -39,21 +39,23 @@ LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list,
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. It keeps drawn figures, except those that compare an epoch not `offered`."""
+    """An experiment's record and summary. It keeps drawn figures: of each, the MOST_DRAWN last choices."""
 
     record: ExperimentRecord
     summary: Summary
     drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def figure(self, name: FigureName, values: str = "") -> bytes:
-        """Returns a figure as JSON, empty if it has no data; `values` chooses what a figure of COMPARING compares."""
+    def figure(self, name: FigureName, choice: str = "") -> bytes:
+        """Returns a figure as JSON, empty if it has no data; `choice` is for the figures of CHOICES."""
         with blamed(self.summary.name):
-            choice = chosen(self.record, values) if name in COMPARING else ""
-            text = self.drawn.get((name, choice))
+            choices = [CHOICES[name](self.record, choice)] if name in CHOICES else []
+            key = name, "".join(choices)
+            text = self.drawn.get(key)
             if text is None:
-                text = figure_text(FIGURES[name](self.record, *([choice] if choice else [])))
-                if not choice or choice in offered(self.record):  # any other epoch is drawn again at each request
-                    self.drawn[name, choice] = text
+                text = figure_text(FIGURES[name](self.record, *choices))
+                for old in [each for each in list(self.drawn) if each[0] == name][: 1 - MOST_DRAWN]:
+                    self.drawn.pop(old, None)
+                self.drawn[key] = text
         return text
 
 

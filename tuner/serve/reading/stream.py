@@ -15,7 +15,9 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from tuner.record.storage.files import open_in
 
 # The journal is polled, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
-PAUSE_S = 0.2  # seconds between two checks of a journal
+PAUSE_S = 0.04  # seconds between two checks of a journal
+CALM_S = 0.2  # the same after QUIET_S seconds without news: a search that has ended costs less
+QUIET_S = 60.0
 HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
 MOST_LINES = 20_000  # lines sent per read, because CHUNK_BYTES of a damaged journal may have 4 million empty lines
@@ -36,18 +38,20 @@ async def event_frames(
     It continues after `experiment_finished`, because a search may be resumed. It ends when `read_on` returns None.
     """
     yield format_sse_event(retry=2000)
-    place, quiet_s = Place(), 0.0
+    place, quiet_s, silent_s = Place(), 0.0, 0.0  # seconds without a journal's line, and without any frame
     while not stopping():
         read = await asyncio.to_thread(read_on, journal, place, after)
         if read is None:
             return
         frames, reached = read
-        if frames or quiet_s >= HEARTBEAT_S:
-            quiet_s = 0.0
+        quiet_s = 0.0 if frames else quiet_s
+        if frames or silent_s >= HEARTBEAT_S:
+            silent_s = 0.0
             yield frames or KEEPALIVE_COMMENT
         if reached == place:
-            quiet_s += pause_s
-            await asyncio.sleep(pause_s)
+            pause = max(pause_s, CALM_S) if quiet_s > QUIET_S else pause_s
+            quiet_s, silent_s = quiet_s + pause, silent_s + pause
+            await asyncio.sleep(pause)
         place = reached
 
 

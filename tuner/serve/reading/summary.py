@@ -13,6 +13,7 @@ from tuner.serve.answers import text_of
 from tuner.spec.experiment import Experiment
 from tuner.views import tables
 from tuner.views.commands import audit_command, extend_command, retrain_command
+from tuner.views.progress import progress_of
 from tuner.views.tables import BestRow
 from tuner.views.verdict import outcome_of
 
@@ -26,6 +27,8 @@ class Summary:
     `outcome` is the state, or refused if the request was wrong, failed if a finished search has only failed trials or
     no finite value, out of time if a budget ended it, or killed. `killed`: its process recorded no end.
     `length` is the maximum epochs of a trial: `max_epochs`, or fewer if the trials end earlier by themselves.
+    `ended` of `asked` trials have ended (0 = only a budget limits them); `rate` and `left_s` are those of
+    `tuner.views.progress`.
     `grace_period` and `brackets` describe the current rungs. `epochs` counts the epochs of all trials, and
     `repeated_epochs` the epochs trained again. `took_s` is the search's seconds without pauses between sessions.
     `lines` counts the journal's lines in this summary; an event stream can start after them. `resume`, `retrain` and
@@ -57,6 +60,10 @@ class Summary:
     brackets: int = 1
     seed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    ended: int = 0
+    asked: int = 0
+    rate: float | None = None
+    left_s: float | None = None
     best: BestRow | None = None
     started: float | None = None
     updated: float | None = None
@@ -112,6 +119,7 @@ def summary_of(record: ExperimentRecord) -> Summary:
         state=record.state,
         killed=record.reason == KILLED,
         counts=record.stats.counts,
+        **progress_of(record)._asdict(),
         best=tables.best_row(record),
         started=facts.get("created"),
         updated=record.updated,

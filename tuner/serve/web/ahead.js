@@ -4,15 +4,20 @@
 
 import { readAddress } from "./address.js";
 import { get, pathOf } from "./service.js";
+import { figuresAt } from "./tabs.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 
-export const FIRST_ROWS = 500; // loaded at first; to sort, filter, save or scroll further loads all rows
-export const FIRST_FIGURES = ["curves"]; // at the top of the page; a second request brings the others
+export const FIGURES = ["best", "front", "confirmed", "curves", "rung_values", "lineage", "history", "parallel", "slices",
+  "failing", "timeline", "usage"];
+export const FIRST_ROWS = 500; // loaded at first; a table that is shown loads all its rows
+
+/** Returns the figures of the tab that the address names; a second request brings the others. */
+export const firstFigures = () => figuresAt(readAddress().place, FIGURES);
 
 /** @param {string} name @returns {Promise<Changes>} */
 const ask = (name) => get(`${pathOf(name)}/changes?${new URLSearchParams([["since", "0"], ["limit", String(FIRST_ROWS)],
-  ...FIRST_FIGURES.map((figure) => ["figures", figure])])}`);
+  ...firstFigures().map((figure) => ["figures", figure])])}`);
 
 /** What was requested before the other scripts ran.
  * @type {{name: string, answer: Promise<Changes>} | null} */

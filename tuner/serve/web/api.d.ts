@@ -10,7 +10,7 @@ export interface Summary {
   name: string; error: string; space: string; state: string; killed: boolean; searcher: string; scheduler: string;
   metric: string; mode: string; prune_by: string; prune_mode: string; num_samples: number; max_epochs: number;
   length: number; grace_period: number;
-  reduction_factor: number; brackets: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
+  reduction_factor: number; brackets: number; seed: number; counts: { [status: string]: number }; ended: number; asked: number; rate: number | null; left_s: number | null; best: BestRow | null;
   started: number | null; updated: number | null; epochs: number; repeated_epochs: number; took_s: number; lines: number; notice: string;
   resume: string; retrain: string; message: string; actions: string[]; outcome: string; audit: string;
   tags: string[]; notes: string; archived: boolean; notes_error: string;
@@ -21,12 +21,12 @@ export interface TrialRow {
   trial: string; status: string; epochs: number; best: Num | null; best_epoch: number | null; last: Num | null;
   seconds: number; rung: number | null; reason: string; config: Config; resources: Config; node: string;
   cpu_hours: number; gpu_hours: number;
-  errors: string[];
+  errors: string[]; attempts: number; metrics: { [name: string]: (Num | null)[] };
 }
 
 export interface RungRow {
   rung: number; bracket: number | null; band: number | null; reached: number; continued: number; stopped: number; waiting: number;
-  best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null;
+  best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null; would_survive: number | null;
 }
 
 export interface DecisionRow {
@@ -52,8 +52,21 @@ export interface Changes {
   summary: Summary; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
   value_choices: string[]; value_default: string;
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
-  verdict: Verdict;
+  verdict: Verdict; metrics: string[]; best_metrics: { [name: string]: Num }; front: FrontRow[]; confirmed: ConfirmedSetting[];
 }
+
+export interface FrontRow { point: number; trial: string; epoch: number; values: { [name: string]: number }; config: Config }
+
+export interface ConfirmedSetting {
+  trial: string; config: Config; single: number; epochs: number; trials: string[]; seeds: number[]; values: (number | null)[];
+  mean: number | null; low: number | null; high: number | null; best_probability: number | null; luck: number | null;
+}
+
+export interface CostRow {
+  parameter: string; value: string; trials: number; epochs: number; seconds: number; epoch_s: number | null;
+  cpu_hours: number; gpu_hours: number; saved: string; share: string;
+}
+export interface Costs { rows: CostRow[]; left_out: number }
 
 export interface Experiments { results: string; total: number; experiments: Summary[]; left_out: number }
 

@@ -1,10 +1,11 @@
 // @ts-check
 // The comparison of several experiments (#?compare=NAME&compare=NAME), and the checkboxes of the list that lead to it.
 
-import { at, duration, number, set } from "./dom.js";
+import { at, duration, el, number, offer, set, tell } from "./dom.js";
 import { fill, resetTables } from "./grid.js";
 import { redraw } from "./linked.js";
 import { drawInto } from "./look.js";
+import { session } from "./control.js";
 import { BUSY, get } from "./service.js";
 
 /** @typedef {import("./api.js").Comparison} Comparison */
@@ -15,7 +16,7 @@ import { BUSY, get } from "./service.js";
 const MOST = 25; // experiments in one comparison: the service refuses more
 const UPDATE_MS = 3000; // between two loads at least, while one of the searches runs
 const LONGEST_MS = 30000; // between two loads at most
-const READING_MS = 500; // between two requests at least, while the service reads experiments for the first time
+const READING_MS = 20; // between two requests while the service reads experiments for the first time: each reads a part
 const FIGURES = ["epochs", "seconds", "trials", "values"];
 /** @type {Record<string, string>} Plotly's dashes as SVG has them. */
 const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4" };
@@ -23,7 +24,7 @@ const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longda
 // --- the checkboxes of the list ---------------------------------------------------------------------------------------
 
 /** @type {Set<string>} */
-const ticked = new Set();
+export const ticked = new Set();
 /** The list's column of checkboxes. */
 export const TICKS = {
   /** @param {{name: string}} row */
@@ -33,6 +34,7 @@ export const TICKS = {
   /** @param {{name: string}} row @param {boolean} is */
   set: (row, is) => {
     ticked[is ? "add" : "delete"](row.name);
+    at("bulk").hidden = !session.isSignedIn || !ticked.size;
     showTicks();
   },
 };
@@ -43,10 +45,7 @@ export function showTicks() {
   const text = count < 2 ? "Tick two or more experiments to compare them." : count > MOST
     ? `${count} experiments are ticked; at most ${MOST} can be compared at once.` : "";
   if (text) return set(line, text);
-  const link = line.querySelector("a") ?? document.createElement("a");
-  link.href = linkTo({ names: [...ticked] });
-  set(link, `Compare ${count} experiments`);
-  if (!link.parentNode) line.replaceChildren(link);
+  line.replaceChildren(el("a", { href: linkTo({ names: [...ticked] }) }, `Compare ${count} experiments`));
 }
 
 // --- the address ------------------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ let turns = 0; // calls of showComparison: a later one takes the place of an ear
 /** Loads the comparison that the address names, shows it, and keeps it up to date while a search runs. */
 export async function showComparison() {
   clearTimeout(timer);
-  const address = location.hash, { names, group, values } = asked();
+  const address = location.hash, { names, group, values } = asked(), turn = ++turns, began = performance.now();
   if (drawnNames !== String(names)) {
     drawnNames = String(names);
     hidden.clear();
@@ -92,42 +91,23 @@ export async function showComparison() {
   set(at("where"), `comparison of ${names.length} experiments`);
   document.title = "compare: tuner";
   const query = new URLSearchParams(names.map((name) => ["name", name]));
-  if (group) query.set("group", group);
-  if (values) query.set("values", values);
-  const turn = ++turns;
-  let began = 0;
+  for (const [name, value] of Object.entries({ group, values })) if (value) query.set(name, value);
   let pause = UPDATE_MS;
   try {
-    /** @returns {Promise<Comparison>} */
-    const ask = () => {
-      began = performance.now();
-      return get(`/api/compare?${query}`);
-    };
-    const isCurrent = () => turn === turns && location.hash === address;
-    let comparison = await ask();
-    while (isCurrent() && isReading(comparison)) {
-      // The service reads on while the page draws.
-      const next = Promise.all([ask(), new Promise((resolve) => setTimeout(resolve, READING_MS))]);
-      next.catch(() => {}); // it is awaited below
-      draw(loaded = comparison);
-      [comparison] = await next;
-    }
-    if (!isCurrent()) return;
+    /** @type {Comparison} */
+    const comparison = await get(`/api/compare?${query}`);
+    if (turn !== turns || location.hash !== address) return;
     draw(loaded = comparison);
     const states = comparison.experiments.map((row) => row.state);
+    if (states.includes("reading")) pause = READING_MS;
     // 20 times the last load, to spare the searches
-    if (states.some((state) => BUSY.includes(state))) pause = Math.max(UPDATE_MS, Math.min(LONGEST_MS, 20 * (performance.now() - began)));
-    else pause = 0;
+    else pause = states.some((state) => BUSY.includes(state)) ? Math.max(UPDATE_MS, Math.min(LONGEST_MS, 20 * (performance.now() - began))) : 0;
   } finally {
     if (turn === turns && location.hash === address && pause) {
       timer = setTimeout(() => comparing() && !document.hidden && showComparison().catch(() => {}), pause);
     }
   }
 }
-
-/** Whether the service has not read all experiments yet.
- * @param {Comparison} comparison */
-const isReading = ({ experiments }) => experiments.some(({ state }) => state === "reading");
 
 /** Draws the figures again, for example in other colours. */
 export function refreshComparison() {
@@ -137,21 +117,19 @@ export function refreshComparison() {
 /** @param {Comparison} comparison */
 function draw(comparison) {
   const { experiments, groups, columns } = comparison;
-  set(at("compare-notice"), notice(comparison));
-  at("compare-notice").hidden = !at("compare-notice").textContent;
+  tell("compare-notice", notice(comparison));
   drawChoices(comparison);
   drawLegend(comparison);
   for (const name of FIGURES) drawFigure(comparison, name);
-  fill(at("compare-costs", HTMLTableElement), COSTS, experiments);
+  at("compare-differences").hidden = !columns.length;
+  fill(at("compare-costs"), COSTS, experiments);
   const everything = at("compare-same", HTMLInputElement).checked;
   for (const kind of /** @type {const} */ (["options", "parameters"])) {
     const rows = comparison[kind].filter((row) => row.differs || everything);
-    fill(at(`compare-${kind}`, HTMLTableElement), differenceColumns(columns), rows);
-    set(at(`compare-${kind}-equal`), columns.length > 1 ? `All have the same ${kind}.` : "Nothing to compare with.");
-    at(`compare-${kind}-equal`).hidden = rows.length > 0;
-    for (const part of document.querySelectorAll(`[data-table=compare-${kind}], .scroll:has(> #compare-${kind})`)) part.toggleAttribute("hidden", !rows.length);
+    /** @type {HTMLElement} */ (at(`compare-${kind}`).parentNode).hidden = !rows.length;
+    fill(at(`compare-${kind}`), differenceColumns(columns), rows);
+    tell(`compare-${kind}-equal`, rows.length ? "" : columns.length > 1 ? `All have the same ${kind}.` : "Nothing to compare with.");
   }
-  at("compare-differences").hidden = !columns.length;
   at("compare-choices").hidden = at("compare-legend").hidden = !groups.length;
 }
 
@@ -176,51 +154,41 @@ function drawChoices({ groups, group, value_choices, values }) {
   const metric = groups[group]?.metric ?? "";
   at("compare-group-choice").hidden = groups.length < 2;
   offer("compare-group", groups.map((each, i) => [String(i), title(each)]), String(group));
-  offer("compare-by", value_choices.map((choice) => [choice, choice === "best" ? `the best ${metric} of each trial`
-    : `the ${metric} at epoch ${choice}`]), values);
+  offer("compare-by", value_choices.map((choice) => [choice, titleOf(choice, metric)]), values);
 }
 
-/** @param {string} id @param {string[][]} choices value and text of each @param {string} chosen */
-function offer(id, choices, chosen) {
-  const box = at(id, HTMLSelectElement);
-  if (String([...box.options].map(({ value, text }) => [value, text])) !== String(choices)) {
-    box.replaceChildren(...choices.map(([value, text]) => new Option(text, value)));
-  }
-  box.value = chosen;
+/** @param {string} choice @param {string} metric */
+function titleOf(choice, metric) {
+  const [kind, other] = choice.split(/:(.*)/s);
+  if (kind === "best") return other ? `the ${other} at each trial's best epoch` : `the best ${metric} of each trial`;
+  return kind === "last" ? `the last ${other || metric} of each trial` : `the ${other || metric} at epoch ${kind}`;
 }
 
 /** Draws one button for each experiment in the figures; it hides and shows its lines.
  * @param {Comparison} comparison */
 function drawLegend({ experiments, groups, group }) {
-  const legend = at("compare-legend"), rows = experiments.filter((row) => groups[group]?.names.includes(row.name));
-  while (legend.children.length > rows.length) legend.lastChild?.remove();
-  rows.forEach((row, i) => {
-    const button = legend.children[i]?.querySelector("button") ?? addButton(legend);
-    const line = /** @type {SVGElement} */ (button.querySelector("line"));
-    line.setAttribute("stroke", row.color);
-    line.setAttribute("stroke-dasharray", STROKES[row.dash] ?? "");
-    set(/** @type {Node} */ (button.lastChild), row.name);
-    button.ariaPressed = String(!hidden.has(row.name));
-    button.title = "show or hide in all figures";
-    button.onclick = () => {
-      hidden[hidden.has(row.name) ? "delete" : "add"](row.name);
-      button.ariaPressed = String(!hidden.has(row.name));
+  const rows = experiments.filter((row) => groups[group]?.names.includes(row.name));
+  const wanted = JSON.stringify(rows.map(({ name, color, dash }) => [name, color, dash, hidden.has(name)])), legend = at("compare-legend");
+  if (legend.dataset.drawn === wanted) return;
+  legend.dataset.drawn = wanted;
+  legend.replaceChildren(...rows.map(({ name, color, dash }) => {
+    const button = el("button", { type: "button", ariaPressed: String(!hidden.has(name)), title: "show or hide in all figures", onclick: () => {
+      hidden[hidden.has(name) ? "delete" : "add"](name);
+      button.ariaPressed = String(!hidden.has(name));
       redraw(FIGURES.map((figure) => at(`compare-${figure}`)));
-    };
-  });
+    } }, sample(color, STROKES[dash] ?? ""), name);
+    return el("li", {}, button);
+  }));
 }
 
-/** @param {HTMLElement} legend */
-function addButton(legend) {
-  const button = document.createElement("button"), space = "http://www.w3.org/2000/svg";
-  const picture = document.createElementNS(space, "svg"), line = document.createElementNS(space, "line");
-  button.type = "button";
+/** Returns a picture of a line.
+ * @param {string} color @param {string} dashes */
+function sample(color, dashes) {
+  const [picture, line] = ["svg", "line"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
   for (const [name, value] of Object.entries({ width: 34, height: 10, "aria-hidden": true })) picture.setAttribute(name, String(value));
-  for (const [name, value] of Object.entries({ x1: 0, y1: 5, x2: 34, y2: 5, "stroke-width": 3 })) line.setAttribute(name, String(value));
+  for (const [name, value] of Object.entries({ x1: 0, y1: 5, x2: 34, y2: 5, "stroke-width": 3, stroke: color, "stroke-dasharray": dashes })) line.setAttribute(name, String(value));
   picture.append(line);
-  button.append(picture, document.createElement("span"));
-  legend.appendChild(document.createElement("li")).append(button);
-  return button;
+  return picture;
 }
 
 /** @param {Comparison} comparison @param {string} name */

@@ -2,7 +2,7 @@
 // Starts, stops, resumes and extends searches. The form is generated from the API's schema, which is generated from the
 // command line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
-import { at, attempt, duration, set } from "./dom.js";
+import { at, attempt, duration, el, set, tell } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { get, key, post } from "./service.js";
 
@@ -30,9 +30,8 @@ export async function showSession() {
   session.mayStart = signed_in && !problem;
   at("signin").hidden = signed_in;
   at("signout").hidden = !signed_in;
-  set(at("start-problem"), signed_in ? problem : "");
-  at("start-problem").hidden = !at("start-problem").textContent;
-  if (session.mayStart) attempt(makeForm); // the first view does not wait for it: the API's schema takes seconds
+  tell("start-problem", signed_in ? problem : "");
+  if (session.mayStart && !at("start-fields").children.length) attempt(makeForm); // the first view does not wait for it: the API's schema takes seconds
 }
 
 // --- start -----------------------------------------------------------------------------------------------------------
@@ -72,18 +71,11 @@ function field(name, schema) {
   input.title = schema.description ?? "";
   // Converts the text to a number if the schema requires one; other text is sent unchanged, and the service refuses it.
   input.dataset.number = String(types.includes("integer") || types.includes("number"));
-  const label = document.createElement("label");
-  label.append(LABELS[name] ?? name.replaceAll("_", " "), input);
-  return label;
+  return el("label", {}, LABELS[name] ?? name.replaceAll("_", " "), input);
 }
 
-/**
- * Shows the value that an option has if the user leaves it out; the space decides it where it is undefined.
- *
- * @param {HTMLElement} input
- * @param {string} name
- * @param {unknown} value
- */
+/** Shows the value that an option has if the user leaves it out; the space decides it where it is undefined.
+ * @param {HTMLElement} input @param {string} name @param {unknown} value */
 function showDefault(input, name, value) {
   const text = value === undefined ? "set by the space" : value ? String(value) : MEANINGS[name] ?? String(value);
   if (input instanceof HTMLSelectElement && name !== "space") input.options[0].text = `${text} (default)`;
@@ -92,42 +84,26 @@ function showDefault(input, name, value) {
 
 /** @param {string[]} choices @param {boolean} hasDefault */
 function select(choices, hasDefault) {
-  const box = document.createElement("select");
-  if (hasDefault) box.add(new Option("", ""));
-  for (const choice of choices) box.add(new Option(choice, choice));
-  return box;
+  return el("select", {}, ...(hasDefault ? [new Option("", "")] : []), ...choices.map((choice) => new Option(choice, choice)));
 }
 
-/**
- * Returns the options that the user filled in.
- *
- * @param {HTMLFormElement} form
- */
+/** Returns the options that the user filled in.
+ * @param {HTMLFormElement} form */
 function chosen(form) {
   /** @type {Record<string, string | number | boolean>} */
   const options = {};
-  for (const input of form.elements) {
-    if (!(input instanceof HTMLInputElement || input instanceof HTMLSelectElement) || !input.name) continue;
-    if (input instanceof HTMLInputElement && input.type === "checkbox") {
-      if (input.checked) options[input.name] = true;
-    } else if (input.value) {
-      const text = input.value.trim();
-      options[input.name] = input.dataset.number === "true" && Number.isFinite(Number(text)) ? Number(text) : text;
-    }
+  for (const [name, value] of new FormData(form)) {
+    const input = /** @type {HTMLInputElement} */ (form.elements.namedItem(name)), text = String(value).trim();
+    if (input.type === "checkbox") options[name] = true;
+    else if (text) options[name] = input.dataset.number === "true" && Number.isFinite(Number(text)) ? Number(text) : text;
   }
   return options;
 }
 
-/**
- * Sends a request with the buttons of its form disabled; shows its progress and for how long it takes, then its error
+/** Sends a request with the buttons of its form disabled; shows its progress and for how long it takes, then its error
  * if it is refused.
- *
- * @param {HTMLFormElement} form
- * @param {HTMLElement} status
- * @param {string} progress
- * @param {() => Promise<void>} work
- * @param {string} done what is shown at the end
- */
+ * @param {HTMLFormElement} form @param {HTMLElement} status @param {string} progress @param {() => Promise<void>} work
+ * @param {string} done what is shown at the end */
 export async function act(form, status, progress, work, done = "") {
   if (form.ariaBusy === "true") return; // Enter in a field sends a form whose button is disabled, too
   form.ariaBusy = "true";
@@ -143,6 +119,7 @@ export async function act(form, status, progress, work, done = "") {
   } catch (error) {
     status.className = "failed";
     set(status, error instanceof Error ? error.message : error);
+    if (/** @type {any} */ (error).status === 401) await showSession().catch(() => {}); // the buttons of a session that has ended go
   } finally {
     clearInterval(clock);
   }
@@ -161,10 +138,8 @@ export function showControl(summary) {
   at("control").hidden = !actions.includes("stop") && (!mayResume || Boolean(summary.not_resumed));
   at("stop").hidden = !actions.includes("stop");
   at("extend").hidden = !mayResume || Boolean(summary.not_resumed);
-  const mayAsk = session.mayStart && (mayResume || summary.outcome === "refused");
-  set(at("not-extended"), mayAsk ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
-    `${summary.not_resumed ? "No resume here" : "The epochs per trial stay as they are"}: ${why}.`).join("") : "");
-  at("not-extended").hidden = !at("not-extended").textContent;
+  const mayAsk = session.mayStart && (mayResume || summary.outcome === "refused"), why = summary.not_resumed || summary.same_epochs;
+  tell("not-extended", mayAsk && why ? `${summary.not_resumed ? "This page cannot extend the search" : "The epochs per trial stay as they are"}: ${why}.` : "");
   set(at("resume-button"), summary.state === "finished" ? "Extend" : "Resume");
   at("more-samples", HTMLInputElement).placeholder = String(summary.num_samples);
   const epochs = at("more-epochs", HTMLInputElement);
@@ -181,8 +156,7 @@ function tellWait() {
   const what = waits_for || (isUnreported ? `waiting for ${started ? "the first report" : "a worker"}` : "");
   const since = summary.waits_since ?? (isUnreported ? summary.updated : null);
   const wait = what && since ? `${state}: ${what}, ${duration(Math.max(0, Date.now() / 1000 - since))}` : "";
-  set(at("message"), wait || message);
-  at("message").hidden = !(wait || message);
+  tell("message", wait || message);
 }
 
 setInterval(() => BUSY.includes(shown.now?.loaded?.summary.state ?? "") && tellWait(), 1000);

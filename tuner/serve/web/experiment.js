@@ -2,8 +2,8 @@
 // The experiment on display: its rows and figures, kept up to date. The event stream says when its journal has new
 // lines; one request then brings the rows that changed and the figures that the user sees.
 
-import { FIRST_FIGURES, FIRST_ROWS, firstPage } from "./ahead.js";
-import { attempt } from "./dom.js";
+import { FIGURES, FIRST_ROWS, firstFigures, firstPage } from "./ahead.js";
+import { attempt, tell } from "./dom.js";
 import { BUSY, get, pathOf } from "./service.js";
 import { ALL_ROWS } from "./tables.js";
 
@@ -11,14 +11,15 @@ import { ALL_ROWS } from "./tables.js";
 /** @typedef {import("./api.js").Figure} Figure */
 /** @typedef {import("./api.js").Summary} Summary */
 
-export { BUSY };
-export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "failing", "timeline",
-  "usage"];
+/** @typedef {"trials" | "decisions"} Kind of rows */
+
+export { BUSY, FIGURES };
 const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one value of each trial
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
+const GONE = 404;
 const JOB_POLL_MS = 1500; // while a job starts or ends
 const POLL_MS = 10000; // while a search runs
-const GATHER_MS = 20; // between an event and its request: a trial's end is several lines at once
+const GATHER_MS = 5; // between an event and its request: a trial's end is several lines at once
 const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 10; // between two updates
 
 /** The experiment on display; null while the page shows the list.
@@ -34,7 +35,7 @@ const observer = new IntersectionObserver((entries) => {
   }
   shown.now?.scrolled();
 }, { rootMargin: "300px" });
-for (const section of document.querySelectorAll("#one > :is(section, details)")) observer.observe(section);
+for (const section of document.querySelectorAll(".tab > :is(section, details)")) observer.observe(section);
 
 /** @param {string} name */
 export const isNear = (name) => near.has(`${name}-section`);
@@ -43,7 +44,8 @@ export class Experiment {
   /** @type {Changes | null} What is loaded; `trials` and `decisions` are the loaded rows. */
   loaded = null;
   trial = ""; // the trial in the dialog
-  values = ""; // which value of each trial figures compare, if the user chose one
+  values = ""; // which value of each trial figures compare, if the user chose one, and of which metric
+  axis = ""; // over what the curves are drawn, if the user chose it, and which metric
   isClosed = false;
   /** @type {number | undefined} */ #update = undefined;
   /** @type {number | undefined} */ #poll = undefined;
@@ -52,7 +54,10 @@ export class Experiment {
   /** @type {EventSource | undefined} */ #stream = undefined;
   /** Resolves once all figures that have data are loaded. */
   rest = Promise.resolve();
-  #limit = FIRST_ROWS; // rows that are loaded at most; infinite once all are wanted
+  /** @type {Set<Kind>} Of which all rows are loaded, not only the first. */
+  #whole = new Set();
+  /** @type {Map<string, {state: string, answer: Promise<import("./api.js").OneTrial>}>} */
+  #details = new Map();
   #took = 0; // ms of the last load
   #rested = 0; // when the next update may begin
   #isBehind = false; // whether the journal has lines that are not loaded
@@ -63,11 +68,9 @@ export class Experiment {
   #asked = new Set();
   #last = Promise.resolve();
 
-  /**
-   * @param {string} name
+  /** @param {string} name
    * @param {(experiment: Changes, figures: string[]) => void} draw shows what is loaded; `figures` have changed
-   * @param {(text: string) => void} tell shows the state of the event stream
-   */
+   * @param {(text: string) => void} tell shows the state of the event stream */
   constructor(name, draw, tell) {
     this.name = name;
     this.draw = draw;
@@ -75,20 +78,35 @@ export class Experiment {
     this.path = pathOf(name);
   }
 
-  /** Whether all rows were loaded. */
-  get isWhole() {
-    return this.#limit === Infinity;
+  /** Loads what changed and draws it; one load at a time. */
+  load({ fresh = true, onlyRows = false } = {}) {
+    return this.#inTurn(() => this.#load(this.loaded?.summary.lines ?? 0, fresh, onlyRows));
   }
 
-  /** Loads what changed and draws it; one load at a time. From the first call with `all` on, it loads all rows. */
-  async load({ all = false, fresh = true, onlyRows = false } = {}) {
-    const before = this.#last.catch(() => {});
-    this.#last = before.then(async () => {
-      const isWider = all && !this.isWhole;
-      if (isWider) this.#limit = Infinity;
-      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh, onlyRows);
-    });
+  /** @param {() => Promise<void>} work */
+  #inTurn(work) {
+    this.#last = this.#last.catch(() => {}).then(work);
     return this.#last;
+  }
+
+  /** Loads the rows of a kind that are missing; from then on, all of them are kept.
+   * @param {Kind} kind */
+  loadAll(kind) {
+    return this.#inTurn(async () => {
+      if (this.#whole.has(kind)) return;
+      const part = kind === "trials" ? "trials" : "rungs";
+      /** @type {any[]} */
+      let rows = [];
+      for (let total = Infinity; rows.length < total;) {
+        const more = await get(`${this.path}/${part}?offset=${rows.length}&limit=${ALL_ROWS}`);
+        if (this.isClosed || !this.loaded || !more[kind].length) return;
+        // A search that goes on shifts the decisions: they are loaded from the first one again.
+        rows = rows.length && more.total !== total ? [] : [...rows, ...more[kind]];
+        total = more.total;
+      }
+      this.#whole.add(kind);
+      if (this.loaded) this.draw(this.loaded = { ...this.loaded, [kind]: rows }, []);
+    });
   }
 
   /** Loads and draws the first page, then begins to load the other figures: a first page does not wait for them. */
@@ -102,59 +120,61 @@ export class Experiment {
   async #load(since, fresh, onlyRows) {
     if (this.isClosed) return;
     this.#isBehind = false;
-    const before = this.loaded, isFirst = !before && !this.isWhole;
-    const wanted = isFirst ? FIRST_FIGURES : onlyRows ? [] : FIGURES.filter((name) => (before?.figures[name]
+    const before = this.loaded, isFirst = !before;
+    const wanted = isFirst ? firstFigures() : onlyRows ? [] : FIGURES.filter((name) => (before?.figures[name]
       ? isNear(name) && (fresh || this.#isStale(name)) : fresh || !this.#asked.has(name)));
-    const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
+    const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : FIRST_ROWS) });
     for (const name of wanted) query.append("figures", name);
-    if (this.values) query.set("values", this.values);
+    for (const choice of /** @type {const} */ (["values", "axis"])) if (this[choice]) query.set(choice, this[choice]);
     const began = performance.now();
     /** @type {Changes} */
     const changes = await (isFirst ? firstPage(this.name) : get(`${this.path}/changes?${query}`));
     this.#took = performance.now() - began;
     for (const name of wanted) this.#asked.add(name);
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
+      this.#whole.clear();
       return this.#load(0, fresh, onlyRows); // more changed rows than one response has
     }
-    if (this.isWhole && !changes.since) await this.#loadRest(changes);
     if (this.isClosed) return;
     const figures = Object.keys(changes.figures);
-    const chosen = query.get("values") ?? "";
     for (const name of figures) {
-      if (chosen === this.values || !COMPARING.includes(name)) this.#drawn.set(name, changes.summary.lines);
+      const choice = COMPARING.includes(name) ? "values" : "axis"; // the user may have chosen another one meanwhile
+      if ((query.get(choice) ?? "") === this[choice]) this.#drawn.set(name, changes.summary.lines);
     }
     if (before) changes.figures = { ...before.figures, ...changes.figures };
     if (before && changes.since) {
-      changes.trials = merged(before.trials, changes.trials, this.#limit);
-      changes.decisions = withNew(before.decisions, changes.decisions, this.#limit);
+      changes.trials = merged(before.trials, changes.trials, this.#most("trials"));
+      changes.decisions = withNew(before.decisions, changes.decisions, this.#most("decisions"));
     }
     this.loaded = changes;
+    if (this.#stream?.readyState === EventSource.OPEN) this.tell(this.isBusy ? "live" : "");
     this.#pollLater(changes.summary);
     this.draw(changes, figures);
   }
 
-  /** Adds the rows beyond those of the first response: a search has more than one response can send.
-   * @param {Changes} changes */
-  async #loadRest(changes) {
-    for (const [rows, part] of /** @type {const} */ ([["trials", "trials"], ["decisions", "rungs"]])) {
-      const total = rows === "trials" ? changes.num_trials : changes.num_decisions;
-      while (changes[rows].length < total) {
-        const more = await get(`${this.path}/${part}?offset=${changes[rows].length}&limit=${ALL_ROWS}`);
-        // A search that goes on shifts the decisions: the rows that are loaded stay the first ones.
-        if (this.isClosed || !more[rows].length || more.total !== total) break;
-        changes[rows].push(...more[rows]);
-      }
-    }
+  /** Loads everything about one trial; it is loaded once until the trial changes.
+   * @param {string} trial @returns {Promise<import("./api.js").OneTrial>} */
+  details(trial) {
+    const row = this.loaded?.trials.find((each) => each.trial === trial), state = `${row?.epochs} ${row?.status}`, known = this.#details.get(trial);
+    if (known?.state === state) return known.answer;
+    const answer = get(`${this.path}/trials/${encodeURIComponent(trial)}`);
+    this.#details.set(trial, { state, answer });
+    answer.catch(() => this.#details.delete(trial));
+    return answer;
   }
 
-  /**
-   * Compares trials by another value: `best`, `last`, or an epoch.
-   *
-   * @param {string} values
-   */
-  compareBy(values) {
-    this.values = values;
-    for (const name of COMPARING) this.#drawn.delete(name);
+  /** How many rows of a kind are kept.
+   * @param {Kind} kind */
+  #most(kind) {
+    return this.#whole.has(kind) ? Infinity : FIRST_ROWS;
+  }
+
+  /** Draws figures by another choice: those that compare trials by another value (`best`, `last:accuracy`, `4`), or the
+   * curves over another axis or of another metric (`time`, `epoch:accuracy`).
+   * @param {"values" | "axis"} choice @param {string} value */
+  choose(choice, value) {
+    this[choice] = value;
+    for (const name of choice === "values" ? COMPARING : ["curves"]) this.#drawn.delete(name);
     return this.load({ fresh: false });
   }
 
@@ -167,7 +187,7 @@ export class Experiment {
   follow() {
     if (!this.loaded || this.isClosed) return;
     this.#stream = new EventSource(`${this.path}/events?after=${this.loaded.summary.lines}`);
-    this.#stream.onopen = () => this.tell("live");
+    this.#stream.onopen = () => this.tell(this.isBusy ? "live" : "");
     this.#stream.onmessage = ({ data }) => {
       this.#isEnding = /"event": ?"experiment_finished"/.test(data);
       this.#isBehind = true;
@@ -175,8 +195,26 @@ export class Experiment {
     };
     this.#stream.onerror = () => {
       this.tell("reconnecting");
-      if (this.#stream?.readyState === EventSource.CLOSED) this.#retry = setTimeout(() => this.follow(), 5000);
+      if (this.#stream?.readyState === EventSource.CLOSED) this.#reconnect();
     };
+  }
+
+  /** Follows the journal again after a while, unless the experiment is gone. */
+  async #reconnect() {
+    const status = await get(this.path).then(() => 0, (error) => error.status);
+    if (this.isClosed) return;
+    if (status !== GONE) this.#retry = setTimeout(() => this.follow(), 5000);
+    else {
+      this.close();
+      this.tell("gone");
+      tell("problem", `${this.name} is no longer there: its folder was deleted, renamed or moved. This page shows its last state and `
+        + "is not updated any more; the list shows what is there.");
+    }
+  }
+
+  /** Whether a search is under way. */
+  get isBusy() {
+    return BUSY.includes(this.loaded?.summary.state ?? "");
   }
 
   /** Loads what changed, at once if the last update was long enough ago. One update serves all events meanwhile; a hidden
@@ -236,29 +274,24 @@ export class Experiment {
   }
 }
 
-/**
- * Returns the first rows in the order of the trials; changed rows replace their earlier versions.
- *
- * @param {import("./api.js").TrialRow[]} rows
- * @param {import("./api.js").TrialRow[]} changed
- * @param {number} limit
- */
+/** Returns the first rows in the order of the trials; changed rows replace their earlier versions.
+ * @param {import("./api.js").TrialRow[]} rows @param {import("./api.js").TrialRow[]} changed @param {number} limit */
 function merged(rows, changed, limit) {
   const known = new Map(rows.map((row) => [row.trial, row]));
   for (const row of changed) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
   return [...known.values()];
 }
 
-/**
- * Returns the decisions with the smallest margins; those of changed trials replace the earlier ones of these trials.
+/** Returns the closest decisions; those of changed trials replace the earlier ones of these trials.
  * A journal only adds decisions.
- *
- * @param {import("./api.js").DecisionRow[]} decisions
- * @param {import("./api.js").DecisionRow[]} changed
- * @param {number} limit
- */
+ * @param {import("./api.js").DecisionRow[]} decisions @param {import("./api.js").DecisionRow[]} changed
+ * @param {number} limit */
 function withNew(decisions, changed, limit) {
   const trials = new Set(changed.map((decision) => decision.trial));
   const all = [...decisions.filter((decision) => !trials.has(decision.trial)), ...changed];
-  return all.sort((a, b) => (a.margin ?? Infinity) - (b.margin ?? Infinity) || 0).slice(0, limit);
+  return all.sort((a, b) => distance(a) - distance(b) || 0).slice(0, limit);
 }
+
+/** Returns by what decisions are ordered. A trial that continues with margin 0 is last: its own value is the cutoff.
+ * @param {import("./api.js").DecisionRow} decision */
+const distance = ({ margin, action }) => (margin === null || (margin === 0 && action !== "stop") ? Infinity : margin);

@@ -1,16 +1,15 @@
 // @ts-check
-// How a table works: it draws rows as they are scrolled to, sorts, filters, and saves what it shows.
+// Tables: Tabulator draws, sorts and keeps the columns; this module gives it rows, the filter, downloads and keys.
 
-import { attempt, number, set } from "./dom.js";
+import { TabulatorFull as Tabulator } from "./vendor/tabulator/tabulator.mjs";
+import { attempt, button, el, escaped, set, shownAs } from "./dom.js";
 import { csvOf, jsonOf, save } from "./download.js";
-import { GRAMMAR, filterOf, numeric } from "./filter.js";
+import { GRAMMAR, completions, filterOf, numeric } from "./filter.js";
 
-/**
- * A column. It has `value`, `text` or both; each is made from the other if it is missing. `look` is a CSS class, or a
+/** A column. It has `value`, `text` or both; each is made from the other if it is missing. `look` is a CSS class, or a
  * function of the row that returns one; numbers are aligned to the right. A column with `link` shows links, and one with
- * `tick` shows checkboxes, which are not saved. A column with `isHead` has the headings of the rows. A heading with `href`
- * is a link, and does not sort.
- *
+ * `tick` shows checkboxes, which are not saved. A heading with `href` is a link, and does not sort. A column that is
+ * `rare` is hidden until the user wants it, and one that is `spare` while all its cells are empty.
  * @template Row
  * @typedef {object} Column
  * @property {string} head unique in its table
@@ -19,230 +18,277 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
  * @property {string | ((row: Row) => string)} [look]
  * @property {(row: Row) => string} [link]
  * @property {{has: (row: Row) => boolean, set: (row: Row, is: boolean) => void, about: (row: Row) => string}} [tick]
- * @property {boolean} [isHead]
  * @property {string} [href]
  * @property {string} [about] the heading's tooltip
- */
-/** @typedef {{head: string, descending: boolean}} Order */
+ * @property {boolean} [rare]
+ * @property {boolean} [spare] */
 
 const MOST_PRINTED = 1000; // rows on paper
-const CHUNK = 100; // rows that are drawn at once: 10,000 rows take seconds
+const MOST_WHOLE = 20; // rows of a table that has no scroll bar of its own
+const MOST_LOADED = 50_000; // rows that a table loads without being asked: a row takes about 1 kB
+const MANY = 200; // with more changed rows, drawing the table anew is faster than changing each cell
+const KEYS = ["name", "head", "trial", "epoch", "rung", "bracket", "band", "action", "point", "parameter", "value"]; // what tells rows apart
 const collator = new Intl.Collator(undefined, { numeric: true });
 
-/** @type {WeakMap<HTMLTableElement, Grid>} */
-const grids = new WeakMap();
-/** @type {Set<Grid>} */
-const known = new Set();
-/** Loads the rows that are missing: the page sets `all`, and `name` to the start of the saved files' names. `isShown`
- * says which rows a table has at all, and `drawn` is called with each table that was drawn. */
+/** @type {Map<HTMLElement, Grid>} */
+const grids = new Map();
+/** Loads the rows that a table lacks: the page sets `all`, `name` to the start of the saved files' names, and `kind` to
+ * what the user's columns are kept for. `isShown` says which rows a table has at all, and `drawn` is called with each
+ * table whose rows were drawn. */
 export const source = {
-  all: async () => {}, name: () => "",
-  /** @type {(row: any, table: HTMLTableElement) => boolean} */ isShown: () => true,
-  /** @type {(table: HTMLTableElement) => void} */ drawn: () => {},
+  all: async (/** @type {string} */ _table) => {}, name: () => "", kind: () => "",
+  /** @type {(row: any, node: HTMLElement) => boolean} */ isShown: () => true,
+  /** @type {(node: HTMLElement) => void} */ drawn: () => {},
 };
 
-/**
- * Shows rows in a table, in the order and with the filter that the user chose.
- *
- * @template Row
- * @param {HTMLTableElement} table
- * @param {Column<Row>[]} columns
- * @param {Row[]} rows the loaded rows
- * @param {number} total the number of all rows
- */
-export function fill(table, columns, rows, total = rows.length) {
-  let grid = grids.get(table);
-  if (!grid) {
-    grid = new Grid(table);
-    grids.set(table, grid);
-    known.add(grid);
-  }
-  grid.show(/** @type {Column<any>[]} */ (columns), rows, total);
+/** Shows rows in a table, in the order and with the filter that the user chose. A table in a closed tab is not drawn.
+ * @template Row @param {HTMLElement} node @param {Column<Row>[]} columns @param {Row[]} rows the loaded rows
+ * @param {number} total the number of all rows @param {object} options of Tabulator */
+export function fill(node, columns, rows, total = rows.length, options = {}) {
+  if (!node.offsetParent) return;
+  let grid = grids.get(node);
+  if (!grid) grids.set(node, grid = new Grid(node));
+  grid.show(/** @type {Column<any>[]} */ (columns), rows, total, options);
 }
 
-/** Draws all tables again: `source.isShown` has changed. */
-export function refreshTables() {
-  for (const grid of known) grid.update();
-}
+/** Filters all tables again: `source.isShown` has changed. */
+export const refreshTables = () => grids.forEach((grid) => grid.filter());
 
-/** Forgets orders, filters and scroll positions: the tables will show another experiment. The list keeps its own. */
+/** Groups the rows of a table by a column; an empty name undoes it.
+ * @param {HTMLElement} node @param {string} head */
+export const group = (node, head) => grids.get(node)?.group(head);
+
+/** Forgets orders, filters and rows: the tables will show another experiment. The list keeps its own. */
 export function resetTables() {
-  for (const grid of known) if (grid.table.id !== "experiments") grid.reset();
+  grids.forEach((grid, node) => node.id !== "experiments" && grid.reset());
 }
 
 class Grid {
   /** @type {Column<any>[]} */ #columns = [];
   /** @type {import("./filter.js").Field<any>[]} */ #fields = [];
   /** @type {any[]} The loaded rows. */ #rows = [];
-  /** @type {any[]} Those that match the filter, in order. */ #found = [];
-  /** @type {Order | null} */ #order = null;
+  /** @type {Map<string, any>} What Tabulator has of each row: `key`, `row`, and for each column what it is sorted by. */
+  #records = new Map();
+  /** @type {any} */ #table = null;
+  #isBuilt = false;
   #total = 0;
-  #drawn = CHUNK;
-  /** @type {Tools | null} */ #tools;
+  /** @type {(row: any) => boolean} */ #test = () => true;
+  #isFiltered = false; // whether Tabulator has a filter
+  #drawnColumns = "";
+  #groupedBy = "";
+  /** @type {HTMLElement | null} */ #focused = null;
 
-  /** @param {HTMLTableElement} table */
-  constructor(table) {
-    this.table = table;
-    this.scroller = table.closest(".scroll");
-    this.#tools = toolsOf(table, (kind) => this.#save(kind), () => this.#restart(true));
-    this.scroller?.addEventListener("scroll", () => this.#extend());
-    window.addEventListener("beforeprint", () => {
-      this.#drawn = Math.max(this.#drawn, Math.min(this.#found.length, MOST_PRINTED));
-      this.#draw();
-      const printed = Math.min(this.#drawn, this.#found.length), all = Math.max(this.#found.length, this.#isFiltered ? 0 : this.#total);
-      const missing = this.#rows.length < this.#total ? ` The page has loaded ${this.#rows.length} of ${this.#total}; scroll to the end to load all.` : "";
-      this.table.createCaption().textContent = printed < all || missing ? `${printed} of ${all} rows are printed.${missing}` : "";
-    });
+  /** @param {HTMLElement} node */
+  constructor(node) {
+    this.node = node;
+    this.tools = toolsOf(node, { save: (kind) => this.#save(kind), filter: () => this.filter(), columns: () => this.#columnChoices(),
+      complete: (text) => completions(text, this.#fields, this.#rows) });
   }
 
-  get #isFiltered() {
-    return Boolean(this.#tools?.box.value.trim());
-  }
-
-  /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total */
-  show(columns, rows, total) {
-    if (columns.map(({ head }) => head).join("\n") !== this.#columns.map(({ head }) => head).join("\n")) {
-      this.#columns = columns;
-      this.#addHead();
-    }
+  /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total @param {object} options */
+  show(columns, rows, total, options) {
     this.#columns = columns;
     this.#fields = columns.map(fieldOf);
     this.#rows = rows;
     this.#total = total;
-    this.update();
+    if (this.#table) this.#update();
+    else this.#build(options);
+    if (rows.length < total && total <= MOST_LOADED) attempt(() => source.all(this.node.id));
   }
 
   reset() {
-    this.#order = null;
-    if (this.#tools) this.#tools.box.value = "";
-    this.#columns = [];
-    this.#rows = this.#found = [];
-    this.#drawn = CHUNK;
-    this.scroller?.scrollTo(0, 0);
+    this.#table?.destroy();
+    this.node.replaceChildren();
+    this.#table = null;
+    this.#isBuilt = false;
+    this.#records = new Map();
+    this.#rows = [];
+    this.tools.box.value = "";
   }
 
-  update() {
-    const { rows, hint, problem } = this.#filtered();
-    this.#found = sorted(rows, this.#fields, this.#order);
-    this.#draw();
-    this.#tools?.tell(this.#found.length, this.#rows.length, this.#total, hint, problem);
-  }
-
-  /** Shows the first rows of a new order or filter.
-   * @param {boolean} isFilter */
-  #restart(isFilter = false) {
-    this.#drawn = CHUNK;
-    this.scroller?.scrollTo({ top: 0, left: isFilter ? 0 : this.scroller.scrollLeft });
-    this.update();
-    if (this.#rows.length < this.#total) attempt(source.all);
-  }
-
-  #filtered() {
-    const text = this.#tools?.box.value ?? "";
-    const own = this.#rows.filter((row) => source.isShown(row, this.table));
-    if (!text.trim()) return { rows: own, hint: "", problem: "" };
+  /** Applies the filter that the user typed. */
+  filter() {
+    if (!this.#isBuilt) return;
+    let { test, told, isWrong } = this.#typed();
+    const isNeeded = this.tools.box.value.trim() !== "" || this.#rows.some((row) => !source.isShown(row, this.node));
+    this.#test = test;
+    const passes = (/** @type {any} */ { row }) => source.isShown(row, this.node) && this.#test(row);
     try {
-      const { test, hint } = filterOf(text, this.#fields);
-      return { rows: own.filter(test), hint, problem: "" };
+      if (isNeeded) this.#table.setFilter(passes);
+      else if (this.#isFiltered) this.#table.clearFilter();
+    } catch (error) { // a regular expression takes too long
+      [this.#test, told, isWrong] = [() => true, problem(error), true];
+      this.#table.setFilter(passes);
+    }
+    this.#isFiltered = isNeeded;
+    if (this.#rows.length < this.#total && this.tools.box.value.trim()) attempt(() => source.all(this.node.id));
+    const found = isNeeded ? this.#table.getDataCount("active") : this.#rows.length, isPart = this.#rows.length < this.#total;
+    this.tools.tell(isPart ? `${found} of the first ${this.#rows.length} of ${this.#total}` : `${found} of ${this.#total}`, told, isWrong);
+  }
+
+  /** @param {string} head */
+  group(head) {
+    this.#groupedBy = head;
+    if (this.#isBuilt) this.#table.setGroupBy(head || false);
+  }
+
+  /** @returns {{test: (row: any) => boolean, told: string, isWrong: boolean}} */
+  #typed() {
+    const text = this.tools.box.value;
+    if (!text.trim()) return { test: () => true, told: "", isWrong: false };
+    try {
+      const { test, told } = filterOf(text, this.#fields);
+      return { test, told, isWrong: false };
     } catch (error) {
-      return { rows: own, hint: "", problem: error instanceof Error ? error.message : String(error) };
+      return { test: () => true, told: problem(error), isWrong: true };
     }
   }
 
-  /** Draws more rows when the user comes to the last ones. */
-  #extend() {
-    const box = this.scroller;
-    if (!box || box.scrollTop + 2 * box.clientHeight < box.scrollHeight) return;
-    if (this.#drawn < this.#found.length) {
-      this.#drawn += CHUNK;
-      this.#draw();
-    } else if (this.#rows.length < this.#total) attempt(source.all);
-  }
-
-  /** Draws the first rows; cells that have not changed are not replaced. */
-  #draw() {
-    const body = this.table.tBodies[0];
-    if (!body) return;
-    const rows = this.#found.slice(0, this.#drawn);
-    this.table.ariaRowCount = String(this.#found.length + 1);
-    while (body.rows.length > rows.length) body.deleteRow(-1);
-    rows.forEach((row, i) => {
-      const line = body.rows[i] ?? body.insertRow();
-      line.ariaRowIndex = String(i + 2);
-      if (typeof row.trial === "string") line.dataset.trial = row.trial;
-      this.#columns.forEach(({ look, link, tick, isHead }, j) => {
-        const cell = line.cells[j] ?? line.appendChild(isHead ? rowHead() : document.createElement("td"));
-        const text = this.#fields[j].shown(row);
-        if (tick) {
-          const box = /** @type {HTMLInputElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("input")));
-          Object.assign(box, { type: "checkbox", checked: tick.has(row), ariaLabel: tick.about(row),
-            onchange: () => tick.set(row, box.checked) });
-          cell.className = "tick";
-        } else if (link) {
-          const target = /** @type {HTMLAnchorElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("a")));
-          set(target, text);
-          target.href = link(row);
-        } else {
-          set(cell, text);
-          cell.className = (typeof look === "function" ? look(row) : look) ?? "";
-          if (look === "value" && cell.title !== text) cell.title = text; // the cell may be too narrow for it
-        }
-      });
+  /** @param {object} options */
+  #build(options) {
+    this.#records = this.#recorded();
+    this.#drawnColumns = this.#heads();
+    const table = this.#table = new Tabulator(this.node, {
+      data: [...this.#records.values()], index: "key", columns: this.#definitions(), nestedFieldSeparator: false,
+      layout: "fitDataFill", height: this.#height(), movableColumns: true, sortOrderReverse: true,
+      persistence: { columns: ["width", "visible"] }, persistenceID: `${this.node.id} ${source.kind()}`,
+      printAsHtml: true, printStyled: false, printRowRange: () => table.getRows("active").slice(0, MOST_PRINTED),
+      groupToggleElement: "header", groupHeaderPrint: (/** @type {unknown} */ value, /** @type {number} */ count) => escaped(`${value} (${count})`), groupHeader: (/** @type {unknown} */ value, /** @type {number} */ count, /** @type {unknown} */ _, /** @type {any} */ group) => {
+        group.getElement().role = "row"; // Tabulator's rowgroup may not be in another one
+        return el("b", { role: "gridcell" }, el("button", { type: "button", ariaExpanded: String(group.isVisible()) }, `${value} (${count})`));
+      },
+      rowFormatter: (/** @type {any} */ line) => { line.getElement().dataset.trial = line.getData().row.trial ?? ""; }, ...options,
     });
-    source.drawn(this.table);
-  }
-
-  #addHead() {
-    this.table.tHead?.remove();
-    this.table.replaceChildren();
-    const line = this.table.createTHead().insertRow();
-    for (const { head, look, about, href } of this.#columns) {
-      const cell = line.appendChild(document.createElement("th"));
-      cell.scope = "col";
-      cell.title = about ?? "";
-      if (look === "number") cell.className = look;
-      cell.append(href ? Object.assign(document.createElement("a"), { href, textContent: head }) : this.#sorter(head));
-    }
-    this.#mark();
-    this.table.createTBody();
-  }
-
-  /** Returns a heading that sorts on click: ascending, descending, then the original order.
-   * @param {string} head */
-  #sorter(head) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = head;
-    button.addEventListener("click", () => {
-      const last = this.#order;
-      this.#order = last?.head !== head ? { head, descending: false } : last.descending ? null : { head, descending: true };
-      this.#mark();
-      this.#restart();
+    table.on("tableBuilt", () => {
+      this.#isBuilt = true;
+      // The rows take the keyboard's focus, and role=grid allows no other element with a tabindex between it and them.
+      this.node.querySelector(".tabulator-tableholder")?.removeAttribute("tabindex");
+      if (this.#groupedBy) table.setGroupBy(this.#groupedBy);
+      this.#update();
     });
-    return button;
+    table.on("groupVisibilityChanged", (/** @type {any} */ group, /** @type {boolean} */ is) => { group.getElement().querySelector("button").ariaExpanded = String(is); });
+    table.on("renderStarted", () => this.#keepFocus());
+    for (const event of ["renderComplete", "scrollVertical"]) table.on(event, () => { source.drawn(this.node); this.#giveFocus(); });
+    window.addEventListener("beforeprint", () => this.#isBuilt && set(this.tools.printed, this.#printed()));
   }
 
-  #mark() {
-    for (const cell of this.table.tHead?.rows[0].cells ?? []) {
-      const own = this.#order?.head === cell.textContent ? this.#order : null;
-      cell.ariaSort = own && (own.descending ? "descending" : "ascending");
+  /** Remembers what has the focus in the table: drawing its rows takes it away. */
+  #keepFocus() {
+    const now = document.activeElement;
+    if (now instanceof HTMLElement && this.node.contains(now)) this.#focused = now;
+  }
+
+  /** Gives the focus back; to the row that the tab key reaches, if the row that had it is gone. */
+  #giveFocus() {
+    const line = this.#focused?.isConnected ? this.#focused : this.#focused && this.node.querySelector(".tabulator-row[tabindex='0']");
+    if (line !== document.activeElement) /** @type {HTMLElement | null} */ (line)?.focus({ preventScroll: true });
+    this.#focused = null;
+  }
+
+  /** Gives Tabulator what has changed: single cells if few rows have. */
+  #update() {
+    if (!this.#isBuilt) return;
+    this.#keepFocus();
+    if (this.#drawnColumns !== this.#heads()) {
+      this.#drawnColumns = this.#heads();
+      this.#records = new Map(); // their records lack the new columns
+      this.#table.setColumns(this.#definitions());
     }
+    const before = this.#records, now = this.#records = this.#recorded(), places = [...before.keys()];
+    const isLonger = places.length <= now.size && [...now.keys()].slice(0, places.length).every((key, i) => key === places[i]);
+    const changed = [...now.values()].filter((record) => before.get(record.key) !== record);
+    if (!isLonger || changed.length > MANY) this.#table.replaceData([...now.values()]);
+    else {
+      const [known, added] = [true, false].map((is) => changed.filter(({ key }) => before.has(key) === is));
+      if (known.length) this.#table.updateData(known);
+      if (added.length) this.#table.addData(added);
+      if (this.#height() && !this.#table.options.height) this.#table.setHeight(this.#height());
+      const sorters = this.#table.getSorters();
+      if (changed.length && sorters.length) this.#table.setSort(sorters.map((/** @type {any} */ { field, dir }) => ({ column: field, dir })));
+    }
+    this.filter();
+    source.drawn(this.node);
+    this.#giveFocus();
+  }
+
+  /** A long table scrolls by itself and draws only the rows that are on the screen. */
+  #height() {
+    return this.#rows.length > MOST_WHOLE ? "70vh" : undefined;
+  }
+
+  #heads() {
+    return this.#columns.map(({ head }) => head).join("\n");
+  }
+
+  /** Returns a record for each row; rows that have not changed keep theirs. */
+  #recorded() {
+    const records = new Map();
+    for (const row of this.#rows) {
+      let key = JSON.stringify(KEYS.map((field) => row[field]));
+      while (records.has(key)) key += "'";
+      const known = this.#records.get(key);
+      records.set(key, known?.row === row ? known : Object.fromEntries([["key", key], ["row", row],
+        ...this.#fields.map(({ head, value, shown }) => [head, numeric(value(row)) ?? shown(row)])]));
+    }
+    return records;
+  }
+
+  #definitions() {
+    return this.#columns.map((column, i) => {
+      const { head, look, about, href, tick, rare, spare } = column, field = this.#fields[i];
+      const heading = () => (href ? el("a", { href }, head) : tick ? el("span", {}, head) : el("button", { type: "button", title: about ?? "",
+        onkeydown: (/** @type {KeyboardEvent} */ event) => this.#moveColumn(event, head) }, head));
+      return {
+        title: escaped(head), field: head, titleFormatter: heading, sorter: order, headerSort: !href && !tick, headerSortTristate: true,
+        formatter: (/** @type {any} */ cell) => content(column, field, cell), frozen: i === 0 && !tick, hozAlign: look === "number" ? "right" : "left",
+        headerHozAlign: look === "number" ? "right" : "left", maxInitialWidth: look === "text" ? 520 : 260, minWidth: 44,
+        visible: !rare && !(spare && this.#rows.every((row) => !field.shown(row))),
+      };
+    });
+  }
+
+  /** Moves a column with Alt and an arrow.
+   * @param {KeyboardEvent} event @param {string} head */
+  #moveColumn(event, head) {
+    const isRight = event.key === "ArrowRight", column = this.#table.getColumn(head);
+    const next = event.altKey && (isRight ? column.getNextColumn() : event.key === "ArrowLeft" && column.getPrevColumn());
+    if (!next) return;
+    event.preventDefault();
+    column.move(next, isRight);
+    /** @type {HTMLElement | null} */ (column.getElement().querySelector("button"))?.focus();
+  }
+
+  /** Returns a checkbox for each column, which shows or hides it. */
+  #columnChoices() {
+    return this.#isBuilt ? this.#table.getColumns().map((/** @type {any} */ column) => {
+      const onchange = () => { column.toggle(); source.drawn(this.node); };
+      return el("label", {}, el("input", { type: "checkbox", checked: column.isVisible(), onchange }), ` ${column.getField()}`);
+    }) : [];
+  }
+
+  #printed() {
+    const found = this.#table.getDataCount("active"), printed = Math.min(found, MOST_PRINTED);
+    const missing = this.#rows.length < this.#total ? ` The page has loaded ${this.#rows.length} of ${this.#total}.` : "";
+    return printed < found || missing ? `${printed} of ${found} rows are printed.${missing}` : "";
   }
 
   /** Saves all rows that match the filter, in their order, drawn or not.
    * @param {"csv" | "json"} kind */
   async #save(kind) {
     await attempt(async () => {
-      if (this.#rows.length < this.#total) await source.all();
+      if (this.#rows.length < this.#total) await source.all(this.node.id);
       const write = kind === "csv" ? csvOf : jsonOf;
-      const type = kind === "csv" ? "text/csv;charset=utf-8" : "application/json";
       const fields = this.#fields.filter((_, j) => !this.#columns[j].tick);
-      save(`${source.name()}-${this.table.id}.${kind}`, type, write(fields, this.#found));
+      const rows = this.#table.getData("active").map((/** @type {any} */ { row }) => row);
+      save(`${source.name()}-${this.node.id}`, kind, write(fields, rows));
       const missing = this.#total - this.#rows.length;
       if (missing) throw new Error(`the file lacks ${missing} of ${this.#total} rows, which the service did not send; reload the page and save again`);
     });
   }
 }
+
+/** @param {unknown} error */
+const problem = (error) => `${error instanceof Error ? error.message : error}. All rows are shown.`;
 
 /** @param {Column<any>} column @returns {import("./filter.js").Field<any>} */
 function fieldOf({ head, value, text }) {
@@ -250,90 +296,69 @@ function fieldOf({ head, value, text }) {
   return { head, value: read, shown: (row) => shownAs(show(row)) };
 }
 
-const rowHead = () => Object.assign(document.createElement("th"), { scope: "row" });
+/** Returns what a cell shows, never as a text, which Tabulator would read as HTML.
+ * @param {Column<any>} column @param {import("./filter.js").Field<any>} field @param {any} cell */
+function content({ look, link, tick }, field, cell) {
+  const { row } = cell.getData(), text = field.shown(row), node = cell.getElement();
+  if (tick) {
+    const box = el("input", { type: "checkbox", checked: tick.has(row), ariaLabel: tick.about(row), onchange: () => tick.set(row, box.checked) });
+    return box;
+  }
+  const own = (typeof look === "function" ? look(row) : look) ?? "";
+  if (node.dataset) {
+    if (node.dataset.look) node.classList.remove(...node.dataset.look.split(" "));
+    node.dataset.look = own;
+    if (own) node.classList.add(...own.split(" "));
+    if (node.title !== text) node.title = text; // the cell may be too narrow for it
+  }
+  return link ? el("a", { href: link(row) }, text) : document.createTextNode(text);
+}
 
-/** @param {unknown} value */
-const shownAs = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : number(value));
-
-/**
- * Returns the rows in an order: numbers by value, then texts by alphabet; empty cells are always last.
- *
- * @param {any[]} rows
- * @param {import("./filter.js").Field<any>[]} fields
- * @param {Order | null} order
- */
-function sorted(rows, fields, order) {
-  const field = fields.find(({ head }) => head === order?.head);
-  if (!order || !field) return rows;
-  const sign = order.descending ? -1 : 1;
-  const keyed = rows.map((row) => {
-    const own = numeric(field.value(row)), text = own === null ? field.shown(row) : "";
-    return { row, own, text, rank: own !== null ? 0 : text ? sign : 2 };
-  });
-  keyed.sort((a, b) => a.rank - b.rank || (a.own !== null && b.own !== null ? sign * (a.own - b.own || 0)
-    : sign * collator.compare(a.text, b.text)));
-  return keyed.map(({ row }) => row);
+/** Compares two cells: numbers by value, then texts by alphabet. Empty cells are last in both directions.
+ * @param {unknown} a @param {unknown} b @param {unknown} _a @param {unknown} _b @param {unknown} _column @param {string} direction */
+function order(a, b, _a, _b, _column, direction) {
+  const isEmpty = [a, b].map((each) => each === "" || each === null || each === undefined);
+  if (isEmpty[0] || isEmpty[1]) return (Number(isEmpty[0]) - Number(isEmpty[1])) * (direction === "desc" ? -1 : 1);
+  if (typeof a === "number" && typeof b === "number") return a - b || 0;
+  return typeof a === typeof b ? collator.compare(String(a), String(b)) : typeof a === "number" ? -1 : 1;
 }
 
 // --- the line above a table -------------------------------------------------------------------------------------------
 
-/** @typedef {{box: HTMLInputElement, tell: (found: number, loaded: number, total: number, hint: string, problem: string) => void}} Tools */
+/** @typedef {{box: HTMLInputElement, printed: Node, tell: (count: string, told: string, isWrong: boolean) => void}} Tools */
 
-/**
- * Completes the element `[data-table=ID]` above a table: its filter and count, with `?`, what is wrong, and downloads.
- *
- * @param {HTMLTableElement} table
- * @param {(kind: "csv" | "json") => void} save
- * @param {() => void} filter
- * @returns {Tools | null}
- */
-function toolsOf(table, save, filter) {
-  const line = document.querySelector(`[data-table="${table.id}"]`), box = line?.querySelector("input[type=search]");
-  if (!line || !(box instanceof HTMLInputElement)) return null;
-  const count = line.appendChild(document.createElement("span"));
-  count.id = box.id.replace("filter", "count");
-  const help = document.createElement("dl"), problem = document.createElement("p");
-  help.className = "grammar";
-  help.id = `${box.id}-help`;
-  help.hidden = true;
-  for (const [example, meaning] of GRAMMAR) {
-    const term = help.appendChild(document.createElement("dt"));
-    term.appendChild(document.createElement("code")).textContent = example;
-    help.appendChild(document.createElement("dd")).textContent = meaning;
-  }
-  problem.id = `${box.id}-problem`;
-  problem.setAttribute("role", "status");
-  box.setAttribute("aria-describedby", problem.id);
-  box.addEventListener("input", filter);
-  const ask = button("?", `how to filter ${table.id}`, () => {
+/** Adds the line above a table: its filter and count, help, the choice of columns, and downloads.
+ * @param {HTMLElement} node
+ * @param {{save: (kind: "csv" | "json") => void, filter: () => void, columns: () => Node[], complete: (text: string) => string[]}} act
+ * @returns {Tools} */
+function toolsOf(node, act) {
+  const name = node.ariaLabel?.toLowerCase() ?? "", id = node.id;
+  const names = el("datalist", { id: `${id}-names` }), count = el("span", { id: `${id}-count` });
+  const told = el("p", { id: `${id}-told` }), help = el("dl", { id: `${id}-help`, className: "grammar", hidden: true });
+  const complete = () => names.replaceChildren(...act.complete(box.value).map((value) => el("option", { value })));
+  const box = el("input", { type: "search", id: `${id}-filter`, placeholder: `filter, e.g. ${node.dataset.example}`,
+    ariaLabel: `Filter ${name}`, oninput: () => { act.filter(); complete(); }, onfocus: complete });
+  box.setAttribute("list", names.id);
+  box.setAttribute("aria-describedby", told.id);
+  told.setAttribute("role", "status");
+  const ask = button("?", () => {
     help.hidden = !help.hidden;
     ask.ariaExpanded = String(!help.hidden);
-  });
+  }, `how to filter ${name}`);
   ask.ariaExpanded = "false";
   ask.setAttribute("aria-controls", help.id);
-  box.after(ask);
+  help.append(...GRAMMAR.flatMap(([example, meaning]) => [el("dt", {}, el("code", {}, example)), el("dd", {}, meaning)]));
+  const list = el("span", { className: "controls" });
+  const columns = el("details", { ontoggle: () => list.replaceChildren(...act.columns()) }, el("summary", {}, "columns"), list);
   const title = "all rows that match the filter, in this order, with all digits";
-  for (const kind of /** @type {const} */ (["csv", "json"])) {
-    const saver = button(kind.toUpperCase(), `save ${table.id} as ${kind.toUpperCase()}: ${title}`, () => save(kind));
-    saver.title = title;
-    line.append(saver);
-  }
-  line.after(problem, help);
-  return { box, tell: (found, loaded, total, hint, wrong) => {
-    const isFiltered = Boolean(box.value.trim()) && !wrong;
-    set(count, loaded < total && !isFiltered ? `first ${loaded} of ${total}` : `${found} of ${total}`);
-    set(problem, wrong ? `${wrong}. All rows are shown.` : hint ? `${hint}.` : found || !isFiltered ? "" : "No row matches the filter.");
-    problem.className = wrong ? "failed" : "notice";
-    box.setAttribute("aria-invalid", String(Boolean(wrong)));
+  const savers = /** @type {const} */ (["csv", "json"]).map((kind) =>
+    Object.assign(button(kind.toUpperCase(), () => act.save(kind), `save ${name} as ${kind.toUpperCase()}: ${title}`), { title }));
+  const printed = el("p", { className: "printed" });
+  node.before(el("div", { className: "controls tools" }, box, names, ask, count, columns, ...savers), told, help, printed);
+  return { box, printed, tell: (text, sentence, isWrong) => {
+    set(count, text);
+    set(told, sentence);
+    told.className = isWrong ? "failed" : "notice";
+    box.setAttribute("aria-invalid", String(isWrong));
   } };
-}
-
-/** @param {string} text @param {string} label @param {() => void} act */
-function button(text, label, act) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = text;
-  made.ariaLabel = label;
-  made.addEventListener("click", act);
-  return made;
 }

@@ -1,12 +1,13 @@
 // @ts-check
-// The sections that are loaded on request: what if, contour, importance, the audit, one trial.
+// The sections that are loaded on request: what if, contour, importance, costs, the audit, one trial.
 
-import { at, number, parameters, set } from "./dom.js";
+import { addressOf, readAddress } from "./address.js";
+import { at, bytes, counted, el, number, offer, parameters, set, tell } from "./dom.js";
 import { near, shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { get } from "./service.js";
-import { AUDITED, DECISIONS, FATES } from "./tables.js";
+import { AUDITED, COSTS, DECISIONS, FATES } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").FigureAnswer} FigureAnswer */
@@ -21,14 +22,9 @@ const span = ({ least, most }) => (least === most ? String(least) : `${least} to
 /** @type {Map<string, Request>} */
 const requests = new Map();
 
-/**
- * Sends a request and draws the response, unless the user opened another experiment or sent another request meanwhile.
- *
- * @template Answer
- * @param {string} id
- * @param {string} part of the experiment's address
- * @param {(answer: Answer, name: string) => void} draw
- */
+/** Sends a request and draws the response, unless the user opened another experiment or sent another request meanwhile.
+ * @template Answer @param {string} id @param {string} part of the experiment's address
+ * @param {(answer: Answer, name: string) => void} draw */
 async function ask(id, part, draw) {
   const experiment = shown.now;
   if (!experiment) return;
@@ -86,19 +82,15 @@ function whatIf() {
       layout.yaxis.type = at("log-metric", HTMLInputElement).checked ? "log" : "-";
     });
     const changed = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
-    const count = changed.length === 1 ? "1 trial has" : `${changed.length} trials have`;
-    set(at("whatif-count"), changed.length ? `${count} a different or unknown outcome.` : "No trial ends differently.");
-    fill(at("fates", HTMLTableElement), FATES, changed);
+    set(at("whatif-count"), changed.length ? `${counted(changed.length, "trial")} with a different or unknown outcome.` : "No trial ends differently.");
     at("fates-part").hidden = !changed.length;
+    fill(at("fates"), FATES, changed);
   };
   ask("whatif", `what-if?${query}`, draw);
 }
 
-/**
- * Describes the result of a replay.
- *
- * @param {WhatIf} o
- */
+/** Describes the result of a replay.
+ * @param {WhatIf} o */
 function verdict(o) {
   const best = !o.best ? "no trial has a finite metric" : o.best_lost === null ? "whether the best trial is kept is unknown"
     : o.best_lost ? "the best trial is LOST" : "the best trial is kept";
@@ -135,10 +127,7 @@ function prepareContour({ summary, parameters }) {
   const offered = [summary.name, ...parameters].join("\n");
   if (parameters.length < 2 || offered === axesOf) return;
   axesOf = offered;
-  for (const [box, first] of /** @type {const} */ ([[AXES.x, 0], [AXES.y, 1]])) {
-    box.replaceChildren(...parameters.map((name) => new Option(name, name)));
-    box.selectedIndex = first;
-  }
+  Object.values(AXES).forEach(({ id }, first) => offer(id, parameters.map((name) => [name, name]), parameters[first]));
 }
 
 /** @returns {{values?: string}} which value of each trial to compare, if the user chose one */
@@ -151,30 +140,21 @@ export function drawCompared() {
   }
 }
 
-function contour() {
-  const query = new URLSearchParams({ x: AXES.x.value, y: AXES.y.value, ...chosenValues() });
-  /** @param {FigureAnswer} answer @param {string} name */
-  const draw = ({ figure }, name) => {
-    set(at("contour-status"), "");
-    at("contour").hidden = false;
-    drawInto(at("contour"), figure, `${name} ${query}`);
-  };
-  ask("contour", `contour?${query}`, draw);
+/** Draws a figure that the service computes on request.
+ * @param {string} id @param {string} part */
+function showFigure(id, part) {
+  ask(id, part, (/** @type {FigureAnswer} */ { figure }, name) => {
+    set(at(`${id}-status`), "");
+    at(id).hidden = false;
+    drawInto(at(id), figure, `${name} ${part}`);
+  });
 }
 
-let importanceOf = ""; // the experiment whose importance is drawn
+const contour = () => showFigure("contour", `contour?${new URLSearchParams({ x: AXES.x.value, y: AXES.y.value, ...chosenValues() })}`);
 
 function importance() {
   set(at("importance-status"), "Training random forests ...");
-  at("importance").hidden = importanceOf !== shown.now?.name;
-  /** @param {FigureAnswer} answer @param {string} name */
-  const draw = ({ figure }, name) => {
-    importanceOf = name;
-    set(at("importance-status"), "");
-    at("importance").hidden = false;
-    drawInto(at("importance"), figure, name);
-  };
-  ask("importance", `importance?${new URLSearchParams(chosenValues())}`, draw);
+  showFigure("importance", `importance?${new URLSearchParams(chosenValues())}`);
 }
 
 // --- the audit -------------------------------------------------------------------------------------------------------
@@ -187,9 +167,19 @@ function audit() {
     at("audit-line").hidden = !command;
     set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials " +
       "to the end and counts how many of them beat the best trial.");
-    if (result) fill(at("audited", HTMLTableElement), AUDITED, result.trials);
+    if (result) fill(at("audited"), AUDITED, result.trials);
   };
   ask("audit", "audit", draw);
+}
+
+function costs() {
+  /** @param {import("./api.js").Costs} answer */
+  const draw = ({ rows }) => {
+    set(at("costs-status"), rows.length ? "Sums of all trials that have the value, in time on workers." : "No parameter differs between trials, or each trial has a value of its own.");
+    at("costs").hidden = false;
+    fill(at("costs"), COSTS, rows);
+  };
+  ask("costs", "costs", draw);
 }
 
 /** @param {import("./api.js").AuditResult} result */
@@ -201,37 +191,27 @@ function audited(result) {
 
 // --- one trial -------------------------------------------------------------------------------------------------------
 
-/**
- * Opens the dialog of a trial.
- *
- * @param {string} id
- */
+/** Opens the dialog of a trial.
+ * @param {string} id */
 export async function showTrial(id) {
   const experiment = shown.now;
   if (!experiment) return;
   /** @type {import("./api.js").OneTrial} */
-  const { row, decisions, figure, cost, checkpoint, retrain, logs } =
-    await get(`${experiment.path}/trials/${encodeURIComponent(id)}`);
+  const { row, decisions, figure, cost, checkpoint, retrain, logs } = await get(`${experiment.path}/trials/${encodeURIComponent(id)}`);
   if (experiment.isClosed || experiment.trial !== id) return;
   set(at("trial-name"), `Trial ${row.trial}: ${row.status}`);
   set(at("trial-reason"), row.reason);
   set(at("trial-parameters"), parameters(row.config));
   set(at("trial-cost"), [cost, row.node && `node ${row.node}`].filter(Boolean).join(" · "));
-  set(at("trial-errors"), row.errors.join("\n\n"));
-  at("trial-errors").hidden = !row.errors.length;
+  tell("trial-errors", row.errors.join("\n\n"));
   set(at("trial-checkpoint"), checkpoint || "none kept");
   set(at("trial-retrain"), retrain);
   at("trial-retrain-line").hidden = !retrain;
   at("trial-decisions-part").hidden = !decisions.length;
-  fill(at("trial-decisions", HTMLTableElement), DECISIONS.slice(1), decisions);
-  at("trial-logs").replaceChildren(...logs.map((log) => {
-    const part = document.createElement("details");
-    part.open = true;
-    part.append(Object.assign(document.createElement("summary"), { textContent: `${log.name}, ${log.size_bytes} bytes` }),
-      Object.assign(document.createElement("pre"), { textContent: log.tail, tabIndex: 0 }));
-    return part;
-  }));
+  at("trial-logs").replaceChildren(...logs.map((log) => el("details", { open: true }, el("summary", {}, `${log.name}, ${bytes(log.size_bytes)}`),
+    el("pre", { tabIndex: 0 }, log.tail))));
   if (!DIALOG.open) DIALOG.showModal();
+  fill(at("trial-decisions"), DECISIONS.slice(1), decisions);
   at("trial-figure").hidden = !figure.data.length;
   if (figure.data.length) drawInto(at("trial-figure"), figure, id);
 }
@@ -240,42 +220,32 @@ export async function showTrial(id) {
 
 const DIALOG = at("trial", HTMLDialogElement);
 const SECTIONS = [{ id: "whatif", show: whatIf }, { id: "contour", show: contour },
-  { id: "importance", show: importance }, { id: "audit", show: audit }];
+  { id: "importance", show: importance }, { id: "costs", show: costs }, { id: "audit", show: audit }];
 /** @param {string} id */
 const section = (id) => at(`${id}-section`, HTMLDetailsElement);
 
-/**
- * Called at each update and when a section comes onto the screen. A closed section sends no request; one far from the
+/** Called at each update and when a section comes onto the screen. A closed section sends no request; one far from the
  * screen repeats none.
- *
- * @param {Changes} loaded
- */
+ * @param {Changes} loaded */
 export function drawInsight(loaded) {
   prepareWhatIf(loaded.summary);
   prepareContour(loaded);
   section("whatif").hidden = !loaded.figures.curves;
   section("audit").hidden = !loaded.summary.audit;
+  section("costs").hidden = !loaded.parameters.length;
   for (const { id, show } of SECTIONS) {
     if (!section(id).open || section(id).hidden) continue;
     const last = requests.get(id);
-    if (last?.of !== loaded.summary.name) show();
-    else if (near.has(`${id}-section`) && last.lines !== loaded.summary.lines) repeat(id, show, last);
+    if (last?.of !== loaded.summary.name) {
+      at(id).hidden = true; // it shows another experiment
+      show();
+    }
+    else if (near.has(`${id}-section`) && last.lines !== loaded.summary.lines) {
+      const pause = last.again - performance.now();
+      if (pause <= 0) show();
+      else if (pause < Infinity) last.timer ??= setTimeout(() => shown.now?.loaded && drawInsight(shown.now.loaded), pause);
+    }
   }
-}
-
-/**
- * Repeats the request of a section, at once or when it may be repeated.
- *
- * @param {string} id
- * @param {() => void} show
- * @param {Request} last
- */
-function repeat(id, show, last) {
-  clearTimeout(last.timer);
-  const repeatIfLast = () => { if (requests.get(id) === last && last.of === shown.now?.name) show(); };
-  const pause = last.again - performance.now();
-  if (pause <= 0) show();
-  else if (pause < Infinity) last.timer = setTimeout(repeatIfLast, pause);
 }
 
 for (const { id, show } of SECTIONS) {
@@ -284,6 +254,6 @@ for (const { id, show } of SECTIONS) {
 for (const input of Object.values(RULES)) input.addEventListener("change", whatIf);
 for (const box of Object.values(AXES)) box.addEventListener("change", contour);
 DIALOG.addEventListener("close", () => {
-  if (shown.now?.trial) location.hash = encodeURIComponent(shown.now.name);
+  if (shown.now?.trial) location.hash = addressOf(shown.now.name, "", readAddress().place);
 });
 at("trial-close").addEventListener("click", () => DIALOG.close());

@@ -2,7 +2,7 @@
 // What users add to an experiment and do with it as a whole: tags, notes, archive, a new name, deletion, downloads.
 
 import { act, session } from "./control.js";
-import { at, attempt, bytes, set } from "./dom.js";
+import { at, attempt, bytes, counted, el, set, tell } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { get, pathOf, post, remove } from "./service.js";
 
@@ -12,28 +12,31 @@ const notesForm = at("notes-form", HTMLFormElement), renameForm = at("rename-for
 const deleteForm = at("delete-form", HTMLFormElement), dialog = at("delete-dialog", HTMLDialogElement);
 const tags = at("own-tags", HTMLInputElement), notes = at("own-notes", HTMLTextAreaElement);
 const typed = at("typed-name", HTMLInputElement), newName = at("new-name", HTMLInputElement);
-let filled = ""; // the experiment and labels that the form shows
+/** The experiment and the saved labels that the form was filled with.
+ * @type {{name: string, tags: string[], notes: string}} */
+let filled = { name: "", tags: [], notes: "" };
+const CONFLICT = 409;
 let offered = ""; // the experiment and state whose files are offered
 
 /** @param {Summary} summary */
 export function showLabels(summary) {
   const { name } = summary, isHere = session.isSignedIn;
-  set(at("tags"), summary.tags.length ? `Tags: ${summary.tags.join(", ")}` : "");
-  set(at("notes"), summary.notes);
-  set(at("notes-error"), summary.notes_error);
+  tell("tags", summary.tags.length ? `Tags: ${summary.tags.join(", ")}` : "");
+  tell("notes", summary.notes);
+  tell("notes-error", summary.notes_error);
   at("archived").hidden = !summary.archived;
-  for (const id of ["tags", "notes", "notes-error"]) at(id).hidden = !at(id).textContent;
+  at("report-link", HTMLAnchorElement).href = `${pathOf(name)}/report`;
   const isBusy = BUSY.includes(summary.state), hasFolder = summary.started !== null || summary.lines > 0;
   at("manage").hidden = !isHere || (isBusy && !hasFolder);
   notesForm.hidden = renameForm.hidden = at("archive").hidden = !hasFolder;
   set(at("archive"), summary.archived ? "Show in the list again" : "Archive");
-  const now = JSON.stringify([name, summary.tags, summary.notes]);
-  if (now !== filled) { // else an update would overwrite what the user types
-    if (JSON.parse(filled || "[]")[0] !== name) {
-      newName.value = name;
-      for (const id of ["notes-status", "rename-status", "archive-status"]) set(at(id), "");
-    }
-    filled = now;
+  const isOther = filled.name !== name, isTyped = tags.value !== filled.tags.join(" ") || notes.value !== filled.notes;
+  if (isOther) {
+    newName.value = name;
+    for (const id of ["notes-status", "rename-status", "archive-status"]) set(at(id), "");
+  }
+  if (isOther || !isTyped) { // else an update would overwrite what the user types
+    filled = summary;
     tags.value = summary.tags.join(" ");
     notes.value = summary.notes;
   }
@@ -65,25 +68,21 @@ async function offer(name) {
   if (shown.now?.name !== name) return;
   at("downloads").hidden = !files.length;
   at("best-files").replaceChildren(...files.map(({ path, size_bytes }) => {
-    const item = document.createElement("li"), link = item.appendChild(document.createElement("a"));
-    link.href = `${pathOf(name)}/best/${path.split("/").map(encodeURIComponent).join("/")}`;
-    link.download = "";
-    link.textContent = path;
-    item.append(` ${bytes(size_bytes)}`);
-    return item;
+    const href = `${pathOf(name)}/best/${path.split("/").map(encodeURIComponent).join("/")}`;
+    return el("li", {}, el("a", { href, download: "" }, path), ` ${bytes(size_bytes)}`);
   }));
 }
 
-/** @param {number} number @param {string} noun */
-const counted = (number, noun) => `${number || "no"} ${noun}${number === 1 ? "" : "s"}`;
+/** @param {number} count @param {string} noun */
+const some = (count, noun) => (count ? counted(count, noun) : `no ${noun}s`);
 
 /** Says what a deletion loses.
  * @param {import("./api.js").Contents} contents */
 function lost({ trials, epochs, size_bytes, files, is_whole, checkpoints, best }) {
   const model = best.some(({ path }) => !/\.(json|md)$/.test(path)) ? "the best model" : "no best model";
   const more = is_whole ? "" : "more than ";
-  return `This deletes ${counted(trials, "trial")} with ${counted(epochs, "epoch")} and ${more}${counted(files, "file")} of `
-    + `${more}${bytes(size_bytes)}: ${model} and ${counted(checkpoints, "checkpoint")} among them. `
+  return `This deletes ${some(trials, "trial")} with ${some(epochs, "epoch")} and ${more}${some(files, "file")} of `
+    + `${more}${bytes(size_bytes)}: ${model} and ${some(checkpoints, "checkpoint")} among them. `
     + "It cannot be undone. Archive the experiment instead to hide it from the list.";
 }
 
@@ -106,7 +105,17 @@ notesForm.addEventListener("submit", (event) => {
   event.preventDefault();
   const experiment = shown.now;
   act(notesForm, at("notes-status"), "saving", async () => {
-    await post(`${experiment?.path}/notes`, { tags: tags.value.split(/[\s,]+/).filter(Boolean), notes: notes.value });
+    const typed = { tags: tags.value.split(/[\s,]+/).filter(Boolean), notes: notes.value };
+    try {
+      await post(`${experiment?.path}/notes`, { ...typed, shown_tags: filled.tags, shown_notes: filled.notes });
+    } catch (error) {
+      if (/** @type {any} */ (error).status !== CONFLICT) throw error;
+      filled = await get(experiment?.path ?? "");
+      throw new Error(`somebody has saved other notes meanwhile: tags ${filled.tags.join(" ") || "none"}; notes: ${filled.notes || "none"}. `
+        + "Yours are still in the form. Save again to replace theirs");
+    }
+    filled = { name: filled.name, ...typed };
+    tags.value = typed.tags.join(" ");
     await experiment?.load({ fresh: false });
   }, "saved");
 });

@@ -1,12 +1,12 @@
 // @ts-check
 // Selection in figures: a layer over each figure shows the selected and pinned trials, and clicks and drags choose them.
 // Plotly draws nothing anew for a selection, because it takes up to a second for 10,000 trials. For hidden trials, Plotly
-// draws the figures that show them again; the layer itself draws the lines of parallel coordinates that are left.
+// draws the figures that show them again.
 
+import { plain } from "./dom.js";
 import { shown } from "./experiment.js";
 import { additions, drawAgain } from "./look.js";
 import { choice, select, subscribe } from "./selection.js";
-import { get } from "./service.js";
 
 /** @typedef {import("./api.js").Figure["data"][number]} Trace */
 /** @typedef {import("./selection.js").Trials} Trials */
@@ -24,8 +24,7 @@ import { get } from "./service.js";
  * @property {number[]} axes
  * @property {(i: number, axis: number) => number} at
  * @property {string | null} own the trace's colour, if its figure tells the pinned trials apart by colour
- * @property {Box} box in which the trace is visible
- */
+ * @property {Box} box in which the trace is visible */
 
 const VEIL = 0.72; // opacity of the page's colour over trials that are not selected
 const CLICK = 10; // pixels from a point or line at which a click still means it
@@ -34,115 +33,59 @@ const AHEAD = "300px"; // figures are updated this far from the screen
 
 /** @type {Set<HTMLElement>} */
 const figures = new Set();
-/** @type {Set<HTMLElement>} Far from the screen, they still show an earlier selection. */
-const stale = new Set();
-/** @type {Set<HTMLElement>} They still show trials that are hidden now, or lack trials that no longer are. */
-const outdated = new Set();
-/** @type {Set<HTMLElement>} Figures close to the screen. */
+/** Figures that show an earlier selection, and whether Plotly must draw them again for it.
+ * @type {Map<HTMLElement, boolean>} */
+const stale = new Map();
+/** @type {Set<HTMLElement>} */
 const close = new Set();
-/** @type {Set<HTMLElement>} Figures on the screen: they are updated before the others. */
-const onScreen = new Set();
+const observer = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) close[isIntersecting ? "add" : "delete"](/** @type {HTMLElement} */ (target));
+  update();
+}, { rootMargin: AHEAD });
 
-/** Keeps a set of the figures that are at most so far from the screen, and updates those that come there.
- * @param {Set<HTMLElement>} there @param {string} rootMargin */
-const observerOf = (there, rootMargin) => new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) {
-    const node = /** @type {HTMLElement} */ (target);
-    there[isIntersecting ? "add" : "delete"](node);
-    if (isIntersecting) update(node);
+/** Updates the figures close to the screen. Plotly draws one of them in each frame, because it takes up to a second for all. */
+function update() {
+  for (const node of [...close].filter((each) => stale.get(each) === false)) {
+    stale.delete(node);
+    paint(node);
   }
-}, { rootMargin });
-const observers = [observerOf(onScreen, "0px"), observerOf(close, AHEAD)];
-
-/** @param {HTMLElement} node */
-function update(node) {
-  if (outdated.delete(node)) drawAgain(node);
-  if (stale.delete(node)) paint(node);
-}
-
-let isUpdating = false; // whether figures close to the screen wait for a frame
-
-/** Updates the figures close to the screen, one after each frame: Plotly takes up to a second for all. */
-function updateNext() {
-  isUpdating = false;
-  const node = [...close].find((each) => stale.has(each) || outdated.has(each));
+  const node = [...close].find((each) => stale.has(each));
   if (!node) return;
-  update(node);
-  updateSoon();
+  stale.delete(node);
+  drawAgain(node); // which paints it, too
+  requestAnimationFrame(() => setTimeout(update));
 }
 
-function updateSoon() {
-  if (isUpdating) return;
-  isUpdating = true;
-  requestAnimationFrame(() => setTimeout(updateNext));
-}
-
-/** Draws figures again: those on the screen at once, those close to it soon, the others when they come there.
+/** Draws figures again: those close to the screen now, the others when they come there.
  * @param {HTMLElement[]} nodes */
 export function redraw(nodes) {
-  for (const node of nodes) {
-    outdated.add(node);
-    if (onScreen.has(node)) update(node);
-  }
-  updateSoon();
+  for (const node of nodes) stale.set(node, true);
+  update();
 }
 
 subscribe((now, before) => {
-  const changed = now.hidden === before.hidden ? [] : [...new Set([...now.hidden, ...before.hidden])]
-    .filter((trial) => now.hidden.has(trial) !== before.hidden.has(trial));
-  for (const node of figures) {
-    const trials = changed.length ? trialsDrawnBy(node) : NONE;
-    if (changed.some((trial) => trials.has(trial))) outdated.add(node);
-    stale.add(node);
-    if (onScreen.has(node)) update(node);
-  }
-  updateSoon();
+  for (const node of figures) stale.set(node, stale.get(node) || now.hidden !== before.hidden);
+  update();
 });
 
 // --- the traces of figures -------------------------------------------------------------------------------------------
 
 /** @type {WeakMap<any[], any[]>} */
 const names = new WeakMap();
-const ENTITIES = new Map([["&lt;", "<"], ["&gt;", ">"], ["&amp;", "&"], ["&quot;", '"'], ["&#x27;", "'"]]);
 /** Returns the trials of a trace as the tables name them: figures have escaped texts.
  * @param {any[]} escaped @returns {(string | null)[]} */
 function trialsOf(escaped) {
   let known = names.get(escaped);
-  if (!known) {
-    known = escaped.map((trial) => (typeof trial === "string" && trial.includes("&")
-      ? trial.replace(/&(lt|gt|amp|quot|#x27);/g, (text) => ENTITIES.get(text) ?? text) : trial));
-    names.set(escaped, known);
-  }
+  if (!known) names.set(escaped, known = escaped.map((trial) => (typeof trial === "string" ? plain(trial) : trial)));
   return known;
 }
 
 const LISTS = ["x", "y", "text", "base", "customdata"]; // of a trace: one value for each point
 const LOOKS = ["color", "size", "symbol", "opacity"]; // of marks: one value for all points, or one for each
 
-/** @type {WeakMap<HTMLElement, Trace[]>} The traces that a figure has if no trial is hidden. */
-const wholes = new WeakMap();
-/** @type {WeakMap<Trace[], Set<string | null>>} */
-const drawnBy = new WeakMap();
-/** @type {Set<string | null>} */
-const NONE = new Set();
-
-/** Returns the trials, hidden ones too, of the traces that Plotly draws again if one of them is hidden.
- * @param {HTMLElement} node */
-function trialsDrawnBy(node) {
-  const data = wholes.get(node) ?? [];
-  let known = drawnBy.get(data);
-  if (!known) {
-    const traces = data.filter((trace) => Array.isArray(trace.customdata) && trace.type !== "parcoords");
-    drawnBy.set(data, known = new Set(traces.flatMap(({ customdata }) => trialsOf(customdata))));
-  }
-  return known;
-}
-
-additions.data = (data, isImage) => {
+additions.data = (data) => {
   const { hidden } = choice.now;
-  /** @param {Trace} trace */
-  const isFiltered = (trace) => Array.isArray(trace.customdata) && (isImage || trace.type !== "parcoords");
-  return hidden.size ? data.map((trace) => (isFiltered(trace) ? withoutHidden(trace, hidden) : trace)) : data;
+  return hidden.size ? data.map((trace) => (Array.isArray(trace.customdata) ? withoutHidden(trace, hidden) : trace)) : data;
 };
 
 /** @param {Trace} trace @param {Trials} hidden */
@@ -172,9 +115,7 @@ function* marksOf(node) {
   const { data, _fullData: full, _fullLayout: layout } = /** @type {any} */ (node);
   for (const [n, trace] of (data ?? []).entries()) {
     if (!Array.isArray(trace.customdata) || full?.[n]?.visible !== true) continue;
-    const all = trialsOf(trace.customdata), { hidden } = choice.now; // Plotly draws no hidden trials, except in parallel coordinates
-    const trials = hidden.size && trace.type === "parcoords" ? all.map((trial) => (trial !== null && hidden.has(trial) ? null : trial)) : all;
-    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials,
+    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials: trialsOf(trace.customdata),
       own: trace.meta === "pinned" ? trace.line.color : null };
     if (trace.type === "parcoords") {
       yield { ...none, shape: "parallel", ...parallelPlaces(trace, layout) };
@@ -208,88 +149,56 @@ function parallelPlaces(trace, layout) {
   return { axes, at, box: { left: l - CLICK, top: t, right: l + w + CLICK, bottom: t + h } };
 }
 
-const COLORS = 256;
-
-/** Draws the lines of parallel coordinates that are not hidden, in Plotly's colours: WebGL takes up to a second for them.
- * @param {CanvasRenderingContext2D} pen @param {Marks} marks @param {any} node */
-function drawParallel(pen, { trials, axes, at }, { data: [{ line }], _fullLayout: { coloraxis } }) {
-  const { colorscale, reversescale, cmin, cmax } = coloraxis, canvas = document.createElement("canvas");
-  const bar = Object.assign(canvas, { width: COLORS, height: 1 }).getContext("2d");
-  if (!bar) return;
-  const scale = bar.fillStyle = bar.createLinearGradient(0, 0, COLORS, 0);
-  for (const [share, color] of colorscale) scale.addColorStop(reversescale ? 1 - share : share, color);
-  bar.fillRect(0, 0, COLORS, 1);
-  const { data: pixels } = bar.getImageData(0, 0, COLORS, 1);
-  /** @param {number} i */
-  const shade = (i) => Math.round((COLORS - 1) * Math.max(0, Math.min(1, (line.color[i] - cmin) / (cmax - cmin))));
-  const shown = trials.flatMap((trial, i) => (trial === null ? [] : [i]));
-  pen.lineWidth = 0.7; // lines on one another look as thick as those of WebGL
-  for (const i of shown.sort((a, b) => line.color[a] - line.color[b])) { // as Plotly: higher values above lower ones
-    pen.strokeStyle = `rgb(${pixels.slice(4 * shade(i), 4 * shade(i) + 3).join()})`;
-    pen.beginPath();
-    axes.forEach((across, axis) => pen[axis ? "lineTo" : "moveTo"](across, at(i, axis)));
-    pen.stroke();
-  }
-}
-
 // --- trials that a figure does not draw ------------------------------------------------------------------------------
-
-/** @typedef {{epochs: number[], values: (number | null)[], decisions: import("./api.js").DecisionRow[]}} Loaded */
 
 const LOADING = ["curves", "rung_values"]; // figures that show trials that they do not draw
 const MOST_LOADED = 8; // selected trials that are loaded
-/** @type {Map<string, Loaded | null>} Null while it is loaded. */
-const loadedTrials = new Map();
-let loadedOf = ""; // the experiment of these trials
+/** @type {WeakMap<object, Map<string, import("./api.js").OneTrial>>} Of each experiment, the trials that are loaded. */
+const loadedTrials = new WeakMap();
 
-/** Returns a selected trial that a figure does not draw; null until it is loaded.
- * @param {string} trial @returns {Loaded | null} */
-function loadedTrial(trial) {
-  const experiment = shown.now, metric = experiment?.loaded?.summary.metric ?? "";
-  if (!experiment) return null;
-  if (loadedOf !== experiment.name) loadedTrials.clear();
-  loadedOf = experiment.name;
-  const known = loadedTrials.get(trial), row = experiment.loaded?.trials.find((each) => each.trial === trial);
-  const isOld = known && row && row.epochs > (known.epochs.at(-1) ?? 0);
-  if (known !== undefined && !isOld) return known;
-  if (known === undefined) loadedTrials.set(trial, null);
-  get(`${experiment.path}/trials/${encodeURIComponent(trial)}`).then((/** @type {import("./api.js").OneTrial} */ { metrics, decisions }) => {
-    if (loadedOf !== experiment.name) return;
-    /** @param {unknown} value */
-    const number = (value) => (typeof value === "number" ? value : null);
-    loadedTrials.set(trial, { epochs: metrics.map(({ epoch }) => Number(epoch)), values: metrics.map((each) => number(each[metric])), decisions });
-    for (const node of figures) if (LOADING.includes(node.id)) paint(node);
-  }, () => {}); // a trial that cannot be loaded is not drawn
-  return known ?? null;
+/** Returns the selected and pinned trials; those that are missing are loaded, and the figures painted again. */
+function loadedChoice() {
+  const experiment = shown.now, { selected, pinned } = choice.now;
+  if (!experiment || selected.size > MOST_LOADED) return [];
+  const known = loadedTrials.get(experiment) ?? new Map();
+  loadedTrials.set(experiment, known);
+  return [...new Set([...selected, ...pinned])].flatMap((trial) => {
+    experiment.details(trial).then((answer) => {
+      if (known.get(trial) === answer) return;
+      known.set(trial, answer);
+      for (const node of figures) if (LOADING.includes(node.id)) paint(node);
+    }, () => {}); // a trial that cannot be loaded is not drawn
+    return known.has(trial) ? [/** @type {import("./api.js").OneTrial} */ (known.get(trial))] : [];
+  });
 }
 
-/** Adds the selected and pinned trials that the curves do not draw.
+/** Adds the selected and pinned trials that the curves over epochs do not draw.
  * @param {HTMLElement} node @param {Marks[]} all @returns {Marks[]} */
 function withLoaded(node, all) {
-  const { selected, pinned } = choice.now, first = all[0];
-  if (node.id !== "curves" || !first || selected.size > MOST_LOADED) return all;
+  const first = all[0], [clock, metric] = (shown.now?.axis ?? "").split(/:(.*)/s), summary = shown.now?.loaded?.summary;
+  if (node.id !== "curves" || !first || clock === "time") return all;
   const drawn = new Set(all.flatMap(({ trials }) => trials)), { xaxis, yaxis } = /** @type {any} */ (node)._fullLayout;
-  const more = [...new Set([...selected, ...pinned])].filter((trial) => !drawn.has(trial)).flatMap((trial) => {
-    const curve = loadedTrial(trial);
-    return curve ? [{ ...first, shape: /** @type {const} */ ("lines"), trials: curve.epochs.map(() => trial),
-      x: (/** @type {number} */ i) => xaxis._offset + xaxis.d2p(curve.epochs[i]),
-      y: (/** @type {number} */ i) => (curve.values[i] === null ? NaN : yaxis._offset + yaxis.d2p(curve.values[i])) }] : [];
+  const more = loadedChoice().filter(({ row }) => !drawn.has(row.trial)).map(({ row, metrics }) => {
+    const values = metrics.map((report) => report[metric || summary?.prune_by || summary?.metric || ""]);
+    return { ...first, shape: /** @type {const} */ ("lines"), trials: metrics.map(() => row.trial),
+      x: (/** @type {number} */ i) => xaxis._offset + xaxis.d2p(metrics[i].epoch),
+      y: (/** @type {number} */ i) => (typeof values[i] === "number" ? yaxis._offset + yaxis.d2p(values[i]) : NaN) };
   });
   return [...all, ...more];
 }
 
-/** Adds the values of selected and pinned trials at rungs that are drawn as boxes, which name no trials.
+/** Adds the values of selected and pinned trials at rungs that are drawn as boxes, which name no trials. The boxes of the
+ * median rule have running means, which decisions do not have.
  * @param {HTMLElement} node @param {Marks[]} all @returns {Marks[]} */
 function withinBoxes(node, all) {
-  if (node.id !== "rung_values" || choice.now.selected.size > MOST_LOADED) return all;
-  const { selected, pinned } = choice.now, { data, _fullLayout: { xaxis, yaxis } } = /** @type {any} */ (node);
+  if (node.id !== "rung_values" || shown.now?.loaded?.summary.scheduler === "median") return all;
+  const { data, _fullLayout: { xaxis, yaxis } } = /** @type {any} */ (node);
   const boxes = data.filter((/** @type {Trace} */ { type }) => type === "box").flatMap((/** @type {Trace} */ { x }) => x.map(Math.round));
   const places = new Map((xaxis?.ticktext ?? []).map((/** @type {string} */ text, /** @type {number} */ i) => [text, i]));
-  const chosen = boxes.length ? [...new Set([...selected, ...pinned])] : [];
-  const inBoxes = chosen.flatMap((trial) => (loadedTrial(trial)?.decisions ?? []).flatMap(({ rung, bracket, value }) => {
-    const place = places.get(`${rung}`) ?? places.get(`${rung} (${bracket})`);
+  const inBoxes = boxes.length ? loadedChoice().flatMap(({ decisions }) => decisions.flatMap(({ trial, rung, band, bracket, value }) => {
+    const place = places.get(`${rung}`) ?? places.get(`${rung} (${bracket})`) ?? places.get(`${rung} (${band}.${bracket})`);
     return typeof value === "number" && boxes.includes(place) ? [{ trial, value, place }] : [];
-  }));
+  })) : [];
   if (!inBoxes.length) return all;
   const box = { left: xaxis._offset, top: yaxis._offset, right: xaxis._offset + xaxis._length, bottom: yaxis._offset + yaxis._length };
   return [...all, { shape: "points", box, trials: inBoxes.map(({ trial }) => trial), from: () => 0, half: 0, axes: [], at: () => 0,
@@ -322,18 +231,12 @@ function layerOf(node) {
   return layer;
 }
 
-/**
- * Shows the selected and pinned trials in a figure.
- *
- * @param {HTMLElement} node
- * @param {Box | null} brush what the user marks with the mouse
- */
+/** Shows the selected and pinned trials in a figure.
+ * @param {HTMLElement} node @param {Box | null} brush what the user marks with the mouse */
 function paint(node, brush = null) {
   if (!brush) tellMissing(node);
-  const { selected, pinned, hidden } = choice.now;
-  const isOwn = hidden.size > 0 && /** @type {any} */ (node).data?.[0]?.type === "parcoords";
-  node.classList.toggle("own-lines", isOwn);
-  const isNeeded = isOwn || selected.size > 0 || pinned.size > 0 || brush !== null;
+  const { selected, pinned } = choice.now;
+  const isNeeded = selected.size > 0 || pinned.size > 0 || brush !== null;
   if (!isNeeded && !layers.has(node)) return;
   const layer = layerOf(node), pen = layer?.getContext("2d");
   if (!layer || !pen) return;
@@ -344,7 +247,6 @@ function paint(node, brush = null) {
   const style = getComputedStyle(document.documentElement);
   const [back, text, pin] = ["--back", "--text", "--pin"].map((name) => style.getPropertyValue(name));
   const all = withinBoxes(node, withLoaded(node, [...marksOf(node)]));
-  if (isOwn) drawParallel(pen, all[0], node);
   if (selected.size) {
     pen.globalAlpha = VEIL;
     pen.fillStyle = back;
@@ -373,7 +275,7 @@ function paint(node, brush = null) {
   pen.setLineDash([]);
 }
 
-const OF_ALL = ["curves", "parallel", "slices", "failing", "usage", "timeline", "contour"]; // figures of all trials, or of a sample
+const OF_ALL = ["front", "curves", "parallel", "slices", "failing", "usage", "timeline", "contour"]; // figures of all trials, or of a sample
 
 /** Says below a figure how many of the selected trials it does not draw.
  * @param {HTMLElement} node */
@@ -558,14 +460,13 @@ window.addEventListener("pointercancel", () => {
   pressed = null;
 }, { capture: true });
 
-additions.drawn = (node, data) => {
-  wholes.set(node, data);
+additions.drawn = (node) => {
   const has = /** @type {any} */ (node).data?.some((/** @type {Trace} */ trace) => Array.isArray(trace.customdata) || trace.type === "box");
   node.classList.toggle("linked", Boolean(has));
-  outdated.delete(node);
+  stale.delete(node);
   if (figures.has(node)) return;
   figures.add(node);
-  for (const observer of observers) observer.observe(node);
+  observer.observe(node);
   const figure = /** @type {any} */ (node);
   for (const event of ["plotly_afterplot", "plotly_relayouting", "plotly_restyle"]) figure.on(event, () => paint(node));
   node.addEventListener("pointerdown", (event) => press(node, event), { capture: true });

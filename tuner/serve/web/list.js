@@ -1,11 +1,13 @@
 // @ts-check
 // The list of experiments: its columns, filter and archive, kept up to date while it is shown.
 
-import { TICKS, comparing, showTicks } from "./compare.js";
-import { at, attempt, duration, moment, number, set } from "./dom.js";
+import { ofAll } from "./answer.js";
+import { TICKS, comparing, showTicks, ticked } from "./compare.js";
+import { act, session } from "./control.js";
+import { at, attempt, counted, duration, moment, number, set, tell } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
-import { fill } from "./grid.js";
-import { get } from "./service.js";
+import { fill, group } from "./grid.js";
+import { get, pathOf, post } from "./service.js";
 import { ending, isWithoutAnswer, state } from "./tables.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
@@ -30,17 +32,21 @@ const EXPERIMENTS = [
   { head: "name", value: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
   { head: "state", value: (e) => (e.error ? "unreadable" : ending(e)), text: stateText,
     look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
-  { head: "tag", value: (e) => e.tags, text: (e) => e.tags.join(", "), look: "tags", about: "tag:baseline finds all with this tag" },
+  { head: "trials", value: (e) => (e.error ? null : e.ended), text: (e) => (e.error ? "" : ofAll(e)), look: "number", about: "that have ended, of all" },
+  { head: "running", value: (e) => e.counts.running || null, look: "number", spare: true },
+  { head: "paused", value: (e) => e.counts.paused || null, look: "number", spare: true },
+  { head: "time left", value: (e) => e.left_s, text: (e) => (e.left_s === null ? "" : `about ${duration(e.left_s)}`), look: "number", spare: true,
+    about: "by the pace so far; in seconds for a filter and in a saved file" },
   { head: "best", value: (e) => e.best?.value ?? null, look: "number", about: "the best value of the metric" },
   { head: "metric", value: (e) => e.metric },
-  { head: "notes", value: remark, look: "value" },
+  { head: "tag", value: (e) => e.tags, text: (e) => e.tags.join(", "), look: "tags", spare: true, about: "tag:baseline finds all with this tag" },
+  { head: "notes", value: remark, look: "value", spare: true },
   { head: "space", value: (e) => e.space, about: "the Python file with the parameters and the training" },
   { head: "searcher", value: (e) => e.searcher, about: "how settings are proposed" },
   { head: "scheduler", value: (e) => e.scheduler, about: "which rule stops, pauses and resumes trials" },
-  { head: "completed", value: (e) => e.counts.completed ?? null, look: "number" },
+  { head: "completed", value: (e) => e.counts.completed ?? null, look: "number", rare: true },
   { head: "pruned", value: (e) => e.counts.pruned ?? null, look: "number" },
-  { head: "running", value: (e) => e.counts.running ?? null, look: "number" },
-  { head: "failed", value: (e) => e.counts.failed ?? null, look: "number" },
+  { head: "failed", value: (e) => e.counts.failed || null, look: "number", spare: true },
   { head: "epochs", value: (e) => (e.error ? null : e.epochs), look: "number", about: "epochs of all trials together" },
   { head: "started", value: (e) => e.started, text: (e) => moment(e.started) },
   { head: "duration", value: (e) => (e.error ? null : e.took_s), text: (e) => (e.error ? "" : duration(e.took_s)), look: "number",
@@ -71,12 +77,48 @@ export async function showList() {
 function drawList() {
   const archived = loaded.filter((each) => each.archived).length;
   const rows = at("show-archived", HTMLInputElement).checked ? loaded : loaded.filter((each) => !each.archived);
-  fill(at("experiments", HTMLTableElement), EXPERIMENTS, rows);
-  at("experiments-scroll").hidden = at("experiments-tools").hidden = !loaded.length;
+  at("ticked").hidden = at("experiments").hidden = !loaded.length;
   at("no-experiments").hidden = loaded.length > 0;
+  fill(at("experiments"), EXPERIMENTS, rows);
+  at("bulk").hidden = !session.isSignedIn || !ticked.size;
   showTicks();
   set(at("num-archived"), `show ${number(archived)} archived`);
   at("archived-choice").hidden = !archived;
 }
 
 at("show-archived").addEventListener("change", drawList);
+at("group-spaces").addEventListener("change", () => group(at("experiments"), at("group-spaces", HTMLInputElement).checked ? "space" : ""));
+
+// --- all ticked experiments at once -----------------------------------------------------------------------------------
+
+/** Sends a request about each ticked experiment, and says which were refused.
+ * @param {string} part of the address @param {(e: Summary) => object} body */
+function forTicked(part, body) {
+  const names = [...ticked], status = at("bulk-status");
+  act(at("ticked", HTMLFormElement), status, `saving ${counted(names.length, "experiment")}`, async () => {
+    /** @type {string[]} */
+    const problems = [];
+    for (const name of names) {
+      const row = loaded.find((each) => each.name === name);
+      if (row) await post(`${pathOf(name)}/${part}`, body(row)).catch((error) => problems.push(`${name}: ${error.message}`));
+    }
+    await showList();
+    if (problems.length) throw new Error(problems.join("; "));
+  }, `saved ${counted(names.length, "experiment")}`);
+}
+
+/** @param {boolean} isAdded */
+function tagTicked(isAdded) {
+  const tag = at("bulk-tag", HTMLInputElement).value.trim();
+  if (!tag) return tell("bulk-status", "type a tag first");
+  forTicked("notes", ({ tags, notes }) => ({ notes, shown_notes: notes, shown_tags: tags,
+    tags: isAdded ? [...new Set([...tags, tag])] : tags.filter((each) => each !== tag) }));
+}
+
+at("bulk-archive").addEventListener("click", () => forTicked("archive", () => ({ archived: true })));
+at("bulk-show").addEventListener("click", () => forTicked("archive", () => ({ archived: false })));
+at("bulk-remove").addEventListener("click", () => tagTicked(false));
+at("ticked").addEventListener("submit", (event) => {
+  event.preventDefault();
+  tagTicked(true);
+});

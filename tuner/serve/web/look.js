@@ -7,6 +7,7 @@
 const MODE_BAR = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
   modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d", "toImage"],
   modeBarButtonsToAdd: [saver("png"), saver("svg")] };
+const BEYOND = "beyond"; // marks for values beyond a clipped axis
 const HAS_WEBGL = Boolean(document.createElement("canvas").getContext("webgl"));
 
 // On paper: colours of the light page, and a width and height that fit one page of A4 and of US letter.
@@ -34,22 +35,18 @@ const widths = new ResizeObserver((entries) => {
 });
 
 /** What the page adds to each figure: `data` may change the traces that are drawn or saved as an image, and `drawn` is
- * called with its node and its own traces. */
+ * called with its node. */
 export const additions = {
-  /** @type {(data: Figure["data"], isImage: boolean) => Figure["data"]} */ data: (data) => data,
-  /** @type {(node: HTMLElement, data: Figure["data"]) => void} */ drawn: () => {},
+  /** @type {(data: Figure["data"]) => Figure["data"]} */ data: (data) => data,
+  /** @type {(node: HTMLElement) => void} */ drawn: () => {},
 };
 /** @typedef {(layout: Figure["layout"], data: Figure["data"]) => void} Change */
 
 const isDark = () => !isPrinting && matchMedia("(prefers-color-scheme: dark)").matches;
 
-/**
- * Reverses a colour scale on a dark page, so that the best value always gets the colour that contrasts most.
- *
- * @template {{[name: string]: any}} Part
- * @param {Part} part of a figure: a colour axis, a trace or its markers
- * @returns {Part}
- */
+/** Reverses a colour scale on a dark page, so that the best value always gets the colour that contrasts most.
+ * @template {{[name: string]: any}} Part @param {Part} part of a figure: a colour axis, a trace or its markers
+ * @returns {Part} */
 const contrasting = (part) => ("reversescale" in part && isDark() ? { ...part, reversescale: !part.reversescale } : part);
 
 /** Whether the user wants to see the values that clipped axes leave out. */
@@ -59,12 +56,8 @@ function showsAll() {
   return box instanceof HTMLInputElement && box.checked;
 }
 
-/**
- * Shows the description of a figure in words below it.
- *
- * @param {HTMLElement} node
- * @param {string} text
- */
+/** Shows the description of a figure in words below it.
+ * @param {HTMLElement} node @param {string} text */
 function describe(node, text) {
   const id = `${node.id}-text`;
   let line = document.getElementById(id);
@@ -78,25 +71,16 @@ function describe(node, text) {
   line.hidden = !text;
 }
 
-/**
- * Gives a figure its place on the page: its height and its description. What is below it does not move once it is drawn.
- *
- * @param {HTMLElement} node
- * @param {Figure} figure
- */
+/** Gives a figure its place on the page: its height and its description. What is below it does not move once it is drawn.
+ * @param {HTMLElement} node @param {Figure} figure */
 export function place(node, { layout }) {
   describe(node, layout.meta?.text ?? "");
   node.style.height = layout.height ? `${layout.height}px` : "";
 }
 
-/**
- * Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
- *
- * @param {HTMLElement} node
- * @param {Figure} figure
- * @param {string} revision
- * @param {Change} change may change both before they are drawn
- */
+/** Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
+ * @param {HTMLElement} node @param {Figure} figure @param {string} revision
+ * @param {Change} change may change both before they are drawn */
 export function drawInto(node, figure, revision, change = () => {}) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, muted, back] = ["--text", "--line", "--muted", "--back"].map((name) => style.getPropertyValue(name));
@@ -117,7 +101,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
     const { range, ...whole } = layout[clipped.axis];
     layout[clipped.axis] = { ...whole, title: { text: clipped.title } };
   }
-  const data = additions.data(figure.data, false).map((trace) => ({ ...contrasting(trace),
+  const data = additions.data(figure.data).filter(({ meta }) => meta !== BEYOND || !showsAll()).map((trace) => ({ ...contrasting(trace),
     ...(trace.marker && { marker: contrasting(trace.marker) }),
     ...(trace.error_x && { error_x: { color: text, ...trace.error_x } }),
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
@@ -131,7 +115,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
   Plotly.react(node, data, layout, MODE_BAR);
   widths.unobserve(node); // the observer looks again: Plotly draws a figure that it has drawn before in the old width
   widths.observe(node);
-  additions.drawn(node, figure.data);
+  additions.drawn(node);
 }
 
 /** Draws a figure again as it was last drawn.
@@ -140,23 +124,22 @@ export function drawAgain(node) {
   redraws.get(node)?.();
 }
 
-/**
- * Saves a figure as it is shown, with its selected trials, on the page's background: its own is transparent.
- *
- * @param {HTMLElement} node
- * @param {"png" | "svg"} format
- */
+/** Returns the name of a figure's file; the page's title may begin with the search's progress.
+ * @param {HTMLElement} node */
+export const fileOf = (node) => `${document.title.replace(/^\d+( of \d+)? |: tuner$/g, "")}-${node.id}`;
+
+/** Saves a figure as it is shown, with its selected trials, on the page's background: its own is transparent.
+ * @param {HTMLElement} node @param {"png" | "svg"} format */
 export function saveImage(node, format) {
   const { data, layout, _fullLayout: size } = /** @type {any} */ (node);
   if (!data) return;
   const back = getComputedStyle(document.documentElement).getPropertyValue("--back");
-  const filename = `${document.title.replace(/: tuner$/, "")}-${node.id}`;
   const marks = node.querySelector("canvas.selection-layer"), { l, t, w, h } = size._size;
   const images = marks instanceof HTMLCanvasElement ? [{ source: marks.toDataURL(), xref: "paper", yref: "paper", x: -l / w, y: 1 + t / h,
     sizex: size.width / w, sizey: size.height / h, sizing: "stretch", layer: "above" }] : [];
   const showlegend = layout.meta?.legend ?? layout.showlegend; // a page may show a legend of its own
-  Plotly.downloadImage({ data: additions.data(data, true), layout: { ...layout, images, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
-    { format, filename, width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
+  Plotly.downloadImage({ data: additions.data(data), layout: { ...layout, images, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
+    { format, filename: fileOf(node), width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
 }
 
 /** A figure's own button that saves it.

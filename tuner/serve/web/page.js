@@ -1,24 +1,26 @@
 // @ts-check
-// One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
+// One page, three views: the list of experiments (#), one experiment (#name), kept up to date by its journal, and a
+// comparison of several.
 
 import { readAddress, writePins } from "./address.js";
+import { drawAnswer, drawProgress, unsaid } from "./answer.js";
 import { comparing, refreshComparison, showComparison } from "./compare.js";
 import { showControl, showSession } from "./control.js";
-import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
-import { BUSY, Experiment, FIGURES, isNear, shown } from "./experiment.js";
-import { addImageButtons } from "./download.js";
+import { drawCurveChoices, drawCurves } from "./curves.js";
+import { at, attempt, offer, set, tell } from "./dom.js";
+import { Experiment, FIGURES, isNear, shown } from "./experiment.js";
+import { addFigureButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
-import { showDamaged, showLabels } from "./labels.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
+import { showDamaged, showLabels } from "./labels.js";
 import { showList } from "./list.js";
 import { drawInto, place } from "./look.js";
 import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
-import { showSection } from "./sections.js";
 import { choice, open, setPins } from "./selection.js";
 import { drawSelection } from "./selection_bar.js";
-import { DECISIONS, RUNGS, rules, state, trialColumns } from "./tables.js";
-import { drawVerdict, unsaid } from "./verdict.js";
+import { CONFIRMED, DECISIONS, FRONT, RUNGS, trialColumns } from "./tables.js";
+import { openTab, showSection } from "./tabs.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 
@@ -26,32 +28,28 @@ import { drawVerdict, unsaid } from "./verdict.js";
 
 /** @param {Changes} loaded @param {string[]} figures the figures that have changed */
 function draw(loaded, figures) {
-  const { summary, rungs, decisions } = loaded;
+  const { summary, rungs, decisions, front, confirmed, metrics } = loaded;
   set(at("name"), summary.name);
-  drawVerdict(loaded);
-  set(at("summary"), summarised(summary));
-  const { best, metric } = summary;
-  const winner = best && `trial ${best.trial}, epoch ${best.epoch}: ${parameters(best.config)}`;
-  set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${winner}` : "");
+  drawAnswer(loaded);
+  drawProgress(summary);
   showControl(summary);
   showLabels(summary);
-  const notice = unsaid(loaded);
-  set(at("notice"), notice);
-  at("notice").hidden = !notice;
-  set(at("nothing"), best ? "" : nothing(loaded));
-  at("nothing").hidden = Boolean(best);
+  tell("notice", unsaid(loaded));
   set(at("resume"), summary.resume);
-  at("commands").hidden = !summary.resume;
+  at("resume-line").hidden = !summary.resume;
   set(at("retrain"), summary.retrain);
   at("retrain-line").hidden = !summary.retrain;
   at("rungs-section").hidden = !rungs.length;
   at("decisions-section").hidden = !decisions.length;
   at("trials-section").hidden = !loaded.num_trials;
-  fill(at("rungs", HTMLTableElement), RUNGS, rungs);
-  fill(at("decisions", HTMLTableElement), DECISIONS, decisions, loaded.num_decisions);
-  fill(at("trials", HTMLTableElement), trialColumns(loaded.trials, metric), loaded.trials, loaded.num_trials);
-  drawChoices(loaded);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
+  fill(at("rungs"), RUNGS, rungs);
+  fill(at("decisions"), DECISIONS, decisions, loaded.num_decisions);
+  fill(at("trials"), trialColumns(loaded.trials, [summary.metric, ...metrics.filter((name) => name !== summary.metric)]), loaded.trials, loaded.num_trials);
+  fill(at("front-points"), FRONT, front);
+  fill(at("confirmed-settings"), CONFIRMED, confirmed);
+  drawChoices(loaded);
+  drawCurveChoices(loaded);
   for (const name of figures) {
     undrawn.add(name);
     place(at(name), loaded.figures[name]);
@@ -61,45 +59,14 @@ function draw(loaded, figures) {
   drawPinned(loaded);
 }
 
-/** @param {import("./api.js").Summary} summary */
-function summarised(summary) {
-  const counts = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
-  const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
-  return [summary.space, rules(summary).join(" + "), state(summary),
-    `${started} ${summary.num_samples ? `of ${summary.num_samples} ` : ""}trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
-    `${summary.epochs} ${summary.num_samples ? `of at most ${summary.num_samples * summary.length} ` : ""}epochs trained`
-    + (summary.repeated_epochs ? ` (${summary.repeated_epochs} more were trained again)` : ""),
-    summary.started && `started ${moment(summary.started)}`, summary.started && `duration ${duration(summary.took_s)}`]
-    .filter(Boolean).join(" · ");
-}
-
-/**
- * Says why no trial is the best one.
- *
- * @param {Changes} loaded
- */
-function nothing({ summary, trials }) {
-  if (summary.outcome === "refused") return "A refused search has no best trial.";
-  const reporting = trials.filter((trial) => trial.epochs).length;
-  const failed = trials.find((trial) => trial.errors.length || trial.status === "failed");
-  if (failed) return `No finite ${summary.metric}. Trial ${failed.trial}: ${failed.errors.at(-1) ?? failed.reason}`;
-  if (reporting) return `No trial reported a finite ${summary.metric} (${reporting} reported): the training diverges.`;
-  return BUSY.includes(summary.state) ? "No report yet." : "The search ended before a trial reported.";
-}
-
 /** @param {Changes} loaded */
-function drawChoices({ value_choices, value_default, summary, figures }) {
-  const box = at("values", HTMLSelectElement), chosen = shown.now?.values || value_default;
+function drawChoices({ value_choices, value_default, metrics, summary, figures }) {
+  const [kind, metric] = (shown.now?.values ?? "").split(/:(.*)/s), chosen = kind || value_default;
   at("values-choice").hidden = !figures.parallel;
-  /** @param {string} choice */
-  const name = (choice) => (isNaN(Number(choice)) ? `the ${choice} ${summary.metric} of each trial`
-    : `the ${summary.metric} at epoch ${choice}`);
+  offer("values-metric", metrics.map((name) => [name, name]), metric || summary.metric);
+  const best = metric && metric !== summary.metric ? "at its best epoch" : "best";
   const choices = value_choices.includes(chosen) ? value_choices : [...value_choices, chosen];
-  const offered = [...box.options].map((option) => option.textContent);
-  if (String(offered) !== String(choices.map(name))) {
-    box.replaceChildren(...choices.map((choice) => new Option(name(choice), choice)));
-  }
-  box.value = chosen;
+  offer("values", choices.map((each) => [each, each === "best" ? best : isNaN(Number(each)) ? each : `at epoch ${each}`]), chosen);
 }
 
 /** Figures that are not drawn as they are loaded: they are far from the screen. Drawing all takes a second.
@@ -108,39 +75,14 @@ const undrawn = new Set();
 
 /** Draws the figures of a kind that have changed since they were drawn.
  * @param {(name: string) => boolean} isWanted */
-function drawFigures(isWanted = () => true) {
+function drawFigures(isWanted) {
   const loaded = shown.now?.loaded;
   for (const name of loaded ? [...undrawn].filter(isWanted) : []) {
     undrawn.delete(name);
-    if (loaded?.figures[name]) drawFigure(loaded, name);
+    if (!loaded?.figures[name]) continue;
+    if (name === "curves") drawCurves(loaded);
+    else drawInto(at(name), loaded.figures[name], loaded.summary.name);
   }
-}
-
-const PRUNED = ["pruned", "stop", "cutoff"]; // traces of pruned trials only
-
-/** @param {string} id */
-const isChecked = (id) => at(id, HTMLInputElement).checked;
-
-/** @param {Changes} loaded @param {string} name */
-function drawFigure({ summary, figures }, name) {
-  if (name !== "curves") return drawInto(at(name), figures[name], summary.name);
-  const logs = { xaxis: isChecked("log-epoch"), yaxis: isChecked("log-metric") };
-  drawInto(at(name), figures[name], summary.name, (layout, data) => {
-    layout.margin.t = 40;
-    for (const side of /** @type {const} */ (["xaxis", "yaxis"])) {
-      // A zoom made on one scale means nothing on the other.
-      if (!logs[side]) continue;
-      Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
-      const range = layout[side].range; // of a clipped axis
-      if (range) layout[side].range = range[0] > 0 ? range.map(Math.log10) : undefined;
-    }
-    if (logs.xaxis) {
-      /** @param {{x: number}} annotation */
-      const logarithmic = (annotation) => ({ ...annotation, x: Math.log10(annotation.x) }); // as Plotly needs it
-      layout.annotations = layout.annotations.map(logarithmic);
-    }
-    for (const trace of data) trace.visible = isChecked("show-pruned") || !PRUNED.includes(trace.meta);
-  });
 }
 
 // --- which view ------------------------------------------------------------------------------------------------------
@@ -153,8 +95,10 @@ async function route() {
     at("trial", HTMLDialogElement).close();
     return attempt(showComparison);
   }
-  const { name, trial, section, pins } = readAddress();
+  const { name, trial, place: section, pins } = readAddress();
+  openTab(name, section);
   if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
+  else draw(shown.now.loaded, []);
   if (pins && shown.now?.name === name) setPins(pins);
   if (shown.now) writePins(choice.now.pinned); // a link within the page does not name them
   const experiment = shown.now;
@@ -162,7 +106,7 @@ async function route() {
   experiment.trial = trial;
   if (trial && experiment.loaded) await attempt(() => showTrial(trial));
   if (!trial) at("trial", HTMLDialogElement).close();
-  if (!section) return;
+  if (!section || trial) return;
   await experiment.rest; // a section without a figure is hidden
   if (shown.now === experiment) showSection(section);
 }
@@ -178,7 +122,10 @@ async function show(name) {
   resetTables();
   open(name ?? "");
   undrawn.clear();
-  const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
+  const experiment = shown.now = name ? new Experiment(name, draw, (text) => {
+    if (at("live").textContent === "reconnecting" && text !== "reconnecting") attempt(showSession); // a new service knows no session
+    set(at("live"), text);
+  }) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
   at("list").hidden = name !== "";
@@ -210,21 +157,24 @@ function redraw() {
 }
 
 source.name = () => shown.now?.name ?? (comparing() ? "compare" : "experiments");
-source.all = async () => {
-  const experiment = shown.now;
-  if (experiment?.loaded && !experiment.isWhole) await experiment.load({ all: true, fresh: false });
+source.kind = () => shown.now?.loaded?.summary.space ?? "";
+source.all = async (table) => {
+  if (table === "trials" || table === "decisions") await shown.now?.loadAll(table);
 };
 
-at("values").addEventListener("change", () => attempt(async () => {
-  const loading = shown.now?.compareBy(at("values", HTMLSelectElement).value);
-  drawCompared();
-  await loading;
-}));
-for (const id of ["show-pruned", "log-metric", "log-epoch", "all-values"]) at(id).addEventListener("change", redraw);
-for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
+for (const id of ["values", "values-metric"]) {
+  at(id).addEventListener("change", () => attempt(async () => {
+    const kind = at("values", HTMLSelectElement).value, metric = at("values-metric", HTMLSelectElement).value;
+    const loading = shown.now?.choose("values", metric === shown.now.loaded?.summary.metric ? kind : `${kind}:${metric}`);
+    drawCompared();
+    await loading;
+  }));
+}
+at("all-values").addEventListener("change", redraw);
+for (const figure of document.querySelectorAll(".figure")) addFigureButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refreshComparison);
-window.addEventListener("beforeprint", () => drawFigures());
+window.addEventListener("beforeprint", () => drawFigures((name) => at(name).offsetParent !== null));
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => {
   if (comparing()) return document.hidden || attempt(showComparison);

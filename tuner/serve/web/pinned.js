@@ -1,13 +1,12 @@
 // @ts-check
 // Pinned trials side by side: status, cost, settings and decisions in a table, learning curves in a figure.
 
-import { addressOf } from "./address.js";
-import { at, flat, number, set, trialDuration } from "./dom.js";
+import { addressOfTrial } from "./address.js";
+import { at, escaped, flat, number, set, trialDuration } from "./dom.js";
 import { shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { choice, subscribe } from "./selection.js";
-import { get } from "./service.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").OneTrial} OneTrial */
@@ -18,57 +17,20 @@ const LOOKS = [["#0072b2", "solid", "circle"], ["#d55e00", "dash", "square"], ["
   ["#cc79a7", "dashdot", "cross"], ["#e69f00", "longdash", "x"], ["#56b4e9", "solid", "triangle-up"],
   ["#8b93a7", "dash", "star"], ["#a0522d", "dot", "hexagon"]];
 
-/** @type {Map<string, {lines: number, answer: OneTrial | null, problem: string}>} The answers about pinned trials. */
-const known = new Map();
-let knownOf = ""; // the experiment of these answers
-let isLoading = false;
+let turns = 0; // calls of drawPinned: a later one takes the place of an earlier one
 
 /** Loads what is missing about the pinned trials, and shows them.
  * @param {Changes} loaded */
-export async function drawPinned(loaded) {
-  const experiment = shown.now, pinned = [...choice.now.pinned];
+export async function drawPinned({ summary }) {
+  const experiment = shown.now, pinned = [...choice.now.pinned], turn = ++turns;
   at("pinned-section").hidden = pinned.length < 2;
-  if (!experiment || pinned.length < 2) return;
-  if (knownOf !== experiment.name) known.clear();
-  knownOf = experiment.name;
-  show(loaded);
-  if (isLoading) return;
-  isLoading = true;
-  try {
-    const changed = new Map(loaded.trials.map((row) => [row.trial, row]));
-    const isOld = (/** @type {string} */ trial) => {
-      const answer = known.get(trial), row = changed.get(trial);
-      return !answer || (answer.answer ? row && (row.epochs !== answer.answer.row.epochs || row.status !== answer.answer.row.status)
-        : answer.lines !== loaded.summary.lines);
-    };
-    const missing = pinned.filter(isOld);
-    for (const trial of missing) {
-      try {
-        const answer = await get(`${experiment.path}/trials/${encodeURIComponent(trial)}`);
-        known.set(trial, { lines: loaded.summary.lines, answer, problem: "" });
-      } catch (error) {
-        known.set(trial, { lines: loaded.summary.lines, answer: null, problem: error instanceof Error ? error.message : String(error) });
-      }
-      if (experiment.isClosed) return;
-    }
-    if (missing.length) show(loaded);
-  } finally {
-    isLoading = false;
-  }
-  const missed = [...choice.now.pinned].some((trial) => !known.has(trial)); // pinned meanwhile
-  if (missed && !experiment.isClosed && experiment.loaded) drawPinned(experiment.loaded);
-}
-
-/** @param {Changes} loaded */
-function show({ summary }) {
-  const pinned = [...choice.now.pinned].map((trial) => ({ trial, ...known.get(trial) }));
-  const problems = pinned.flatMap(({ trial, problem }) => (problem ? [`${trial}: ${problem}`] : []));
-  const isWaiting = pinned.some(({ trial }) => !known.has(trial));
-  set(at("pinned-status"), isWaiting ? "loading ..." : problems.join("; "));
-  const answers = pinned.flatMap(({ answer }) => (answer ? [answer] : []));
+  if (!experiment || !at("pinned-section").offsetParent) return;
+  const found = await Promise.allSettled(pinned.map((trial) => experiment.details(trial)));
+  if (turn !== turns || experiment.isClosed) return;
+  const answers = found.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []));
+  set(at("pinned-status"), found.flatMap((each, i) => (each.status === "rejected" ? [`${pinned[i]}: ${each.reason.message}`] : [])).join("; "));
   const lines = linesOf(answers), isShort = at("only-differences", HTMLInputElement).checked;
-  const trials = answers.map(({ row }) => row.trial);
-  fill(at("pinned", HTMLTableElement), columnsOf(summary.name, trials), isShort ? lines.filter(differs) : lines);
+  fill(at("pinned"), columnsOf(answers.map(({ row }) => row.trial)), isShort ? lines.filter(differs) : lines);
   const isDrawn = answers.some(({ metrics }) => metrics.length);
   at("pinned_curves").hidden = !isDrawn;
   if (isDrawn) drawInto(at("pinned_curves"), curvesOf(answers, summary.metric), `${summary.name} pinned`);
@@ -80,9 +42,9 @@ const differs = ({ values }) => new Set(values.map((value) => JSON.stringify(val
  * @param {Line} line */
 const look = (line) => (line.isSetting && differs(line) ? "differs" : "");
 
-/** @param {string} experiment @param {string[]} trials @returns {import("./grid.js").Column<Line>[]} */
-const columnsOf = (experiment, trials) => [{ head: "value", value: (line) => line.head, isHead: true, look },
-  ...trials.map((trial, i) => ({ head: trial, href: addressOf(experiment, trial), look,
+/** @param {string[]} trials @returns {import("./grid.js").Column<Line>[]} */
+const columnsOf = (trials) => [{ head: "value", value: (line) => line.head, look },
+  ...trials.map((trial, i) => ({ head: trial, href: addressOfTrial(trial), look,
     value: (/** @type {Line} */ line) => line.values[i] }))];
 
 /** Returns what the table shows of each trial: a line for each value, parameter and rung.
@@ -142,12 +104,7 @@ function curvesOf(answers, metric) {
     meta: { text: `Learning curves of the pinned trials: ${described.join("; ")}.` } } };
 }
 
-/** Escapes a text as figures need it: Plotly reads texts as HTML.
- * @param {string} content */
-const escaped = (content) => content.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")
-  .replaceAll('"', "&quot;").replaceAll("'", "&#x27;");
-
-at("only-differences").addEventListener("change", () => { if (shown.now?.loaded) show(shown.now.loaded); });
+at("only-differences").addEventListener("change", () => { if (shown.now?.loaded) drawPinned(shown.now.loaded); });
 subscribe((now, before) => {
   if (now.pinned !== before.pinned && shown.now?.loaded) drawPinned(shown.now.loaded);
 });

@@ -15,11 +15,8 @@ export const choice = { now: NOTHING };
 /** @type {((now: Choice, before: Choice) => void)[]} */
 const listeners = [];
 
-/**
- * Calls a function after each change.
- *
- * @param {(now: Choice, before: Choice) => void} listener
- */
+/** Calls a function after each change.
+ * @param {(now: Choice, before: Choice) => void} listener */
 export function subscribe(listener) {
   listeners.push(listener);
 }
@@ -36,12 +33,8 @@ function change(part) {
   for (const listener of listeners) listener(choice.now, before);
 }
 
-/**
- * Selects trials instead of the selected ones, or in addition to them. The same action again deselects them.
- *
- * @param {string[]} trials
- * @param {boolean} isAdded
- */
+/** Selects trials instead of the selected ones, or in addition to them. The same action again deselects them.
+ * @param {string[]} trials @param {boolean} isAdded */
 export function select(trials, isAdded = false) {
   const { selected } = choice.now, isAgain = trials.every((trial) => selected.has(trial));
   if (isAdded) change({ selected: isAgain ? without(selected, trials) : new Set([...selected, ...trials]) });
@@ -52,11 +45,8 @@ export function clear() {
   if (choice.now.selected.size) change({ selected: NOTHING.selected });
 }
 
-/**
- * Pins trials; unpins them if all are pinned. Only the first MOST_PINNED are pinned.
- *
- * @param {string[]} trials
- */
+/** Pins trials; unpins them if all are pinned. Only the first MOST_PINNED are pinned.
+ * @param {string[]} trials */
 export function togglePins(trials) {
   const { pinned } = choice.now;
   setPins(trials.every((trial) => pinned.has(trial)) ? [...without(pinned, trials)] : [...pinned, ...trials]);
@@ -68,11 +58,8 @@ export function setPins(trials) {
   if ([...pinned].join("\n") !== [...choice.now.pinned].join("\n")) change({ pinned });
 }
 
-/**
- * Hides trials in all figures and tables; they are no longer selected.
- *
- * @param {Iterable<string>} trials
- */
+/** Hides trials in all figures and tables; they are no longer selected.
+ * @param {Iterable<string>} trials */
 export function hide(trials) {
   const all = new Set(trials);
   change({ hidden: new Set([...choice.now.hidden, ...all]), selected: without(choice.now.selected, all) });
@@ -82,11 +69,8 @@ export function showHidden() {
   if (choice.now.hidden.size) change({ hidden: NOTHING.hidden });
 }
 
-/**
- * Takes the choice that this tab last had for an experiment, also after a reload; none for an empty name.
- *
- * @param {string} name
- */
+/** Takes the choice that this tab last had for an experiment, also after a reload; none for an empty name.
+ * @param {string} name */
 export function open(name) {
   experiment = "";
   change(kept(name));

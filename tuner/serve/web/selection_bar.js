@@ -1,11 +1,11 @@
 // @ts-check
 // The bar at the bottom of the page: what is selected, pinned and hidden, what can be done with it, and its keys.
 
-import { addressOf, readAddress, writePins } from "./address.js";
-import { at, set } from "./dom.js";
+import { addressOf, addressOfTrial, readAddress, writePins } from "./address.js";
+import { at, counted, el, set } from "./dom.js";
 import { shown } from "./experiment.js";
 import { brushing } from "./linked.js";
-import { showSection } from "./sections.js";
+import { showSection } from "./tabs.js";
 import { MOST_PINNED, choice, clear, hide, setPins, showHidden, subscribe, togglePins } from "./selection.js";
 
 const MOST_NAMED = 3; // selected trials that the bar names
@@ -20,14 +20,11 @@ const HELP = [
   ["Enter", "opens the row's trial"],
 ];
 
-/** @param {number} count */
-const trials = (count) => (count === 1 ? "1 trial" : `${count} trials`);
-
 /** Shows what is selected, pinned and hidden. */
 export function drawSelection() {
   const { selected, pinned, hidden } = choice.now;
   const named = [...selected].slice(0, MOST_NAMED).join(", ");
-  set(at("selection-count"), selected.size ? `${trials(selected.size)} selected: ${named}` +
+  set(at("selection-count"), selected.size ? `${counted(selected.size, "trial")} selected: ${named}` +
     (selected.size > MOST_NAMED ? ", ..." : "") : "Click a trial in a figure or table to select it.");
   at("selection-actions").hidden = !selected.size;
   const isPinned = [...selected].every((trial) => pinned.has(trial));
@@ -37,19 +34,14 @@ export function drawSelection() {
   drawPins([...pinned]);
   at("pin-show").hidden = pinned.size < 2;
   at("hidden-trials").hidden = !hidden.size;
-  set(at("hidden-count"), hidden.size ? `${trials(hidden.size)} hidden` : "");
+  set(at("hidden-count"), hidden.size ? `${counted(hidden.size, "trial")} hidden` : "");
 }
 
 /** @param {string[]} pinned */
 function drawPins(pinned) {
   const list = at("pin-list");
   if ([...list.children].map((each) => each.textContent).join("\n") === pinned.join("\n")) return;
-  list.replaceChildren(...pinned.map((trial) => {
-    const link = document.createElement("a");
-    link.href = addressOf(readAddress().name, trial);
-    link.textContent = trial;
-    return link;
-  }));
+  list.replaceChildren(...pinned.map((trial) => el("a", { href: addressOfTrial(trial) }, trial)));
 }
 
 at("selection-pin").addEventListener("click", () => togglePins([...choice.now.selected]));
@@ -59,7 +51,11 @@ at("selection-only").addEventListener("click", () => {
   hide(all.map(({ trial }) => trial).filter((trial) => !selected.has(trial)));
 });
 at("selection-clear").addEventListener("click", clear);
-at("pin-show").addEventListener("click", () => showSection("pinned"));
+at("pin-show").addEventListener("click", () => {
+  const address = addressOf(readAddress().name, "", "pinned");
+  if (location.hash.split("?")[0] === address) showSection("pinned");
+  else location.hash = address;
+});
 at("pin-clear").addEventListener("click", () => setPins([]));
 at("hidden-show").addEventListener("click", showHidden);
 at("drag-selects").addEventListener("change", () => {
@@ -71,11 +67,7 @@ at("selection-ask").addEventListener("click", () => {
   help.hidden = !help.hidden;
   at("selection-ask").ariaExpanded = String(!help.hidden);
 });
-for (const [action, meaning] of HELP) {
-  const term = at("selection-help").appendChild(document.createElement("dt"));
-  term.appendChild(document.createElement("kbd")).textContent = action;
-  at("selection-help").appendChild(document.createElement("dd")).textContent = meaning;
-}
+at("selection-help").append(...HELP.flatMap(([action, meaning]) => [el("dt", {}, el("kbd", {}, action)), el("dd", {}, meaning)]));
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog[open]");
   if (event.key === "Escape" && !isTyping && !document.querySelector("dialog[open]")) clear();

@@ -1,8 +1,8 @@
 // @ts-check
 // The columns of the page's tables: their headings, values and looks.
 
-import { addressOf, readAddress } from "./address.js";
-import { duration, flat, number, trialDuration } from "./dom.js";
+import { addressOfTrial } from "./address.js";
+import { bytes, duration, flat, number, parameters, shownAs, trialDuration } from "./dom.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
@@ -16,7 +16,7 @@ export const ALL_ROWS = 10000; // the most that the service sends in one respons
 const MOST_PARAMETERS = 100; // that have a column; one more column has the others
 
 /** @param {{trial: string}} row */
-const link = (row) => addressOf(readAddress().name, row.trial);
+const link = (row) => addressOfTrial(row.trial);
 
 /** Whether the search has ended, and its request was wrong or it has no result.
  * @param {Summary} summary */
@@ -41,8 +41,8 @@ export const rules = (e) => [...new Set([e.searcher, e.scheduler])];
 /** @type {Column<RungRow>[]} */
 export const RUNGS = [
   { head: "rung", value: (r) => r.rung, look: "number", about: "epochs at which the scheduler compares trials" },
-  { head: "bracket", value: (r) => r.bracket, look: "number" },
-  { head: "band", value: (r) => r.band, look: "number", about: "hyperband and bohb have several brackets in each band" },
+  { head: "bracket", value: (r) => r.bracket, look: "number", spare: true },
+  { head: "band", value: (r) => r.band, look: "number", spare: true, about: "hyperband and bohb have several brackets in each band" },
   { head: "reached", value: (r) => r.reached, look: "number", about: "trials that reached the rung" },
   { head: "continued", value: (r) => r.continued, look: "number", about: "of them, those that trained on" },
   { head: "pruned", value: (r) => r.stopped, look: "number" },
@@ -52,8 +52,8 @@ export const RUNGS = [
     about: "the cutoff when the last trial was compared" },
   { head: "cutoff with all results", value: (r) => r.cutoff_now, look: "number",
     about: "the cutoff over all trials that reached the rung" },
-  { head: "would survive today", value: (r) => r.would_pass_now, look: "number",
-    about: "trials whose value at the rung is at least as good as the cutoff with all results" },
+  { head: "would survive today", value: (r) => r.would_survive, look: "number",
+    about: "pruned trials whose value at the rung is at least as good as the cutoff with all results" },
 ];
 
 /** @type {Column<DecisionRow>[]} */
@@ -63,28 +63,36 @@ export const DECISIONS = [
     about: "continued, paused, pruned; completed or failed if the trial ended by itself" },
   { head: "epoch", value: (d) => d.epoch, look: "number" },
   { head: "rung", value: (d) => d.rung, look: "number" },
-  { head: "bracket", value: (d) => d.bracket, look: "number" },
-  { head: "band", value: (d) => d.band, look: "number" },
+  { head: "bracket", value: (d) => d.bracket, look: "number", spare: true },
+  { head: "band", value: (d) => d.band, look: "number", spare: true },
   { head: "value", value: (d) => d.value, look: "number" },
   { head: "cutoff", value: (d) => d.cutoff, look: "number" },
-  { head: "margin", value: (d) => d.margin, look: "number", about: "distance between value and cutoff" },
+  { head: "margin", value: (d) => d.margin, look: "number",
+    about: "distance between value and cutoff; 0 and continued: the trial's own value is the cutoff" },
   { head: "compared with", value: (d) => (d.rung === null ? null : d.recorded), look: "number",
     about: "number of other trials that had a value at the rung by then" },
   { head: "reason", value: (d) => d.reason, look: "text" },
 ];
 
-/** The columns of every search; the values' names are those of trials.csv.
- * @param {string} metric
- * @returns {Column<TrialRow>[]} */
-const common = (metric) => [
+/** @param {unknown} value */
+const size = (value) => (typeof value === "number" ? bytes(value) : "");
+const USAGE = /^(cpu_|rss_|gpu_|train_s$|validate_s$|.*_per_s$|micro_batch_size$)/; // metrics that most users need rarely
+
+/** The columns of every search; the values' names are those of trials.csv. Each other metric has its value in the trial's
+ * best report and its last one.
+ * @param {string} metric @param {string[]} others @returns {Column<TrialRow>[]} */
+const common = (metric, others) => [
   { head: "trial", value: (t) => t.trial, link },
   { head: "status", value: (t) => t.status, look: (t) => t.status },
   { head: `best_${metric}`, value: (t) => t.best, look: "number" },
   { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
   { head: `last_${metric}`, value: (t) => t.last, look: "number" },
+  ...others.flatMap((name) => [name, `last_${name}`].map((head, i) => ({ head, look: "number", rare: i > 0 || USAGE.test(name),
+    value: (/** @type {TrialRow} */ t) => t.metrics[name]?.[i] ?? null, ...(name.endsWith("_bytes") && { text: (/** @type {TrialRow} */ t) => size(t.metrics[name]?.[i]) }), about: i ? `the last ${name}` : `${name} at the trial's best epoch` }))),
   { head: "epochs", value: (t) => t.epochs, look: "number" },
   { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number",
-    about: "in seconds for a filter and in a saved file" },
+    about: "on workers, of all attempts; in seconds for a filter and in a saved file" },
+  { head: "attempts", value: (t) => t.attempts, look: "number", rare: true, about: "1, and one more after each failure" },
   { head: "rung", value: (t) => t.rung, look: "number", about: "the rung at which the trial was pruned" },
 ];
 /** @type {Column<TrialRow>} */
@@ -101,14 +109,9 @@ function parametersOf(row) {
   return known;
 }
 
-/**
- * Returns the columns for these trials: each parameter that one of them has is a column of its own.
- *
- * @param {TrialRow[]} rows
- * @param {string} metric
- * @returns {Column<TrialRow>[]}
- */
-export function trialColumns(rows, metric) {
+/** Returns the columns for these trials: each parameter that one of them has is a column of its own.
+ * @param {TrialRow[]} rows @param {string[]} metrics the searched one first @returns {Column<TrialRow>[]} */
+export function trialColumns(rows, [metric, ...others]) {
   /** @type {Map<string, boolean>} Name -> whether all values are numbers. */
   const names = new Map();
   for (const row of rows) {
@@ -118,7 +121,7 @@ export function trialColumns(rows, metric) {
       }
     }
   }
-  const before = common(metric), own = new Set([...before, REASON].map(({ head }) => head));
+  const before = common(metric, others), own = new Set([...before, REASON].map(({ head }) => head));
   const shown = [...names].slice(0, MOST_PARAMETERS);
   /** @type {Column<TrialRow>[]} */
   const columns = shown.map(([name, isNumber]) => ({
@@ -129,7 +132,7 @@ export function trialColumns(rows, metric) {
   if (names.size > MOST_PARAMETERS) {
     const taken = new Set(shown.map(([name]) => name));
     columns.push({ head: "other parameters", look: "value", value: (row) =>
-      [...parametersOf(row)].filter(([name]) => !taken.has(name)).map(([name, value]) => `${name} ${number(value)}`).join(", ") });
+      [...parametersOf(row)].filter(([name]) => !taken.has(name)).map(([name, value]) => `${name} ${shownAs(value)}`).join(", ") });
   }
   return [...before, ...columns, REASON];
 }
@@ -157,4 +160,37 @@ export const AUDITED = [
     about: "whether its best value beats that of the best trial" },
   { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number" },
   { head: "note", value: (t) => t.differs, look: "text" },
+];
+
+/** @type {Column<import("./api.js").FrontRow>[]} */
+export const FRONT = [
+  { head: "point", value: (p) => p.point, look: "number", about: "as load_best(..., point=N) numbers them; 0 is the knee" },
+  { head: "trial", value: (p) => p.trial, link },
+  { head: "epoch", value: (p) => p.epoch, look: "number" },
+  { head: "metrics", text: (p) => parameters(p.values), look: "value" },
+  { head: "parameters", text: (p) => parameters(p.config), look: "text" },
+];
+
+/** @type {Column<import("./api.js").ConfirmedSetting>[]} */
+export const CONFIRMED = [
+  { head: "trial", value: (s) => s.trial, link, about: "the search's trial with this setting" },
+  { head: "mean", value: (s) => s.mean, look: "number", about: "over the other seeds" },
+  { head: "95 % from", value: (s) => s.low, look: "number" },
+  { head: "95 % to", value: (s) => s.high, look: "number" },
+  { head: "probability of the best mean", value: (s) => s.best_probability, look: "number" },
+  { head: "value in the search", value: (s) => s.single, look: "number" },
+  { head: "luck", value: (s) => s.luck, look: "number", about: "how much better the value in the search is than the mean" },
+  { head: "values", text: (s) => s.values.map((value) => (value === null ? "none" : number(value))).join(", "), look: "value" },
+  { head: "parameters", text: (s) => parameters(s.config), look: "text" },
+];
+
+/** @type {Column<import("./api.js").CostRow>[]} */
+export const COSTS = [
+  { head: "parameter", value: (c) => c.parameter }, { head: "value", value: (c) => c.value, about: "a value, or the range of a quarter of the trials" },
+  { head: "trials", value: (c) => c.trials, look: "number" }, { head: "epochs", value: (c) => c.epochs, look: "number" },
+  { head: "duration", text: (c) => duration(c.seconds), value: (c) => c.seconds, look: "number", about: "on workers; in seconds for a filter and in a saved file" },
+  { head: "seconds an epoch", value: (c) => c.epoch_s, look: "number" },
+  { head: "CPU-hours", value: (c) => c.cpu_hours, look: "number" }, { head: "GPU-hours", value: (c) => c.gpu_hours, look: "number" },
+  { head: "epochs saved", value: (c) => c.saved, look: "number", about: "by pruning, an estimate" },
+  { head: "share of the time", value: (c) => c.share, look: "number" },
 ];

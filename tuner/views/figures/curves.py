@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
-from tuner.record.records import TrialRecord, finite
+from tuner.errors import RequestError, nearest
+from tuner.record.records import Report, TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
+from tuner.views.figures.timeline import unit_of
+from tuner.views.figures.values import mode_of, of_metric, split
 from tuner.views.whatif import Fate, WhatIf
 
 MAX_POINTS = 20_000  # maximum points of all curves together: a browser draws them in well under a second
@@ -27,15 +30,34 @@ MOST_CUTOFFS = 200  # maximum rungs with a mark of the cutoff; the median rule h
 MOST_CUT = 1000  # what-if: with at least twice as many trials, only an even sample of the trials is drawn
 MOST_CUT_POINTS = 40_000  # what-if: maximum points of all curves together; each point repeats its trial's label
 MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch with quantiles
+EPOCH, TIME = "epoch", "time"
+PATTERN = "^(epoch|time)?(:.{1,200})?$"  # what a choice for the curves must look like, for the service
+ABOUT = "axis of the curves: epoch (default), or time on workers; `:METRIC` behind it chooses another metric"
 DASH = {"symbol": "line-ew-open", "size": 16, "color": plot.STOP_COLOR, "line": {"width": 2}}
 
 
-def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
-    """Draws the curves of the `drawn` trials with rungs and prunes, and, if not all are drawn, a band of quantiles."""
+def chosen_curves(record: ExperimentRecord, choice: str) -> str:
+    """Returns the choice of an axis and a metric, completed; raises RequestError for an unknown axis or metric."""
+    clock, metric = split(choice, "")
+    if clock not in ("", EPOCH, TIME):
+        raise RequestError(f"axis {clock!r}: must be {EPOCH} or {TIME}{nearest(clock, (EPOCH, TIME))}")
+    return (clock or EPOCH) + of_metric(record, metric, record.experiment.compared.metric)
+
+
+def draw_curves(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
+    """Draws the curves of the `drawn` trials with rungs and prunes, and, if not all are drawn, a band of quantiles.
+
+    Rungs, cutoffs and the band are drawn only over epochs, and cutoffs only for the metric that the rungs compare.
+    """
     experiment, winner, trials = record.experiment, record.best(), drawn(record)
-    (metric, mode_of_metric), best = experiment.compared, winner[0].id if winner else ""
+    compared, best = experiment.compared, winner[0].id if winner else ""
+    clock, metric = split(choice, compared.metric)
+    is_compared, is_timed = metric == compared.metric, clock == TIME
+    direction = compared.mode if is_compared else mode_of(record, metric)
+    longest = max((trial.seconds for trial in trials), default=0.0)
+    unit, per = unit_of(longest) if is_timed else ("epochs", 0.0)
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
-    curves = [(trial, _curve(trial, metric, step)) for trial in trials]
+    curves = [(trial, _curve(trial, metric, step, per=per)) for trial in trials]
     values = [value for _, curve in curves for _, value, *_ in curve if value is not None]
     if not values:
         return None
@@ -44,39 +66,56 @@ def draw_curves(record: ExperimentRecord) -> plot.Figure | None:
     lighter, width, size = (0.7, 1.0, 2.5) if count > FEW_CURVES else (1.0, 1.3, 5.3)
     kind = "scatter" if sum(len(curve) for _, curve in curves) <= MOST_SVG else "scattergl"
     is_dotted = count <= FEW_CURVES or kind == "scattergl"
-    traces = _band(record) if count < total else []
+    hover = {"hovertemplate": f"%{{text}}<br>after %{{x:.4g}} {unit}: %{{y:.5g}}<extra></extra>"} if is_timed else {}
+    traces = _band(record, metric) if count < total and not is_timed else []
     for status, (name, color, opacity) in plot.GROUPS.items():
         statuses = (status, "suggested") if status == "running" else (status,)
         same = [curve for trial, curve in curves if trial.id != best and trial.status in statuses]
         plain = [] if is_dotted else [curve for curve in same if _is_line(curve)]
         dotted = [curve for curve in same if is_dotted or not _is_line(curve)]
-        look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status}
+        look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status} | hover
         for mode, part in (("lines", plain), ("lines+markers", dotted)):
             traces.append(plot.lines(mode, part, color, width, size, showlegend=part is plain or not plain, **look))
     won = [curve for trial, curve in curves if trial.id == best]
-    look = {"name": f"best: trial {plot.escaped(best, 40)}", "meta": "best", "opacity": 1, "type": kind}
+    look = {"name": f"best: trial {plot.escaped(best, 40)}", "meta": "best", "opacity": 1, "type": kind} | hover
     traces.append(plot.lines("lines+markers", won, plot.BEST_COLOR, 3, 7, **look))
-    marks = _stop_marks(trials, metric)
+    marks = _stop_marks(trials, metric, is_compared, per)
+    if marks is None:
+        marks = _cutoff_marks(record) if is_compared and not is_timed else []
     few = f"<br>{count} of {total:,} trials drawn: the best ones and an even sample of the others"
-    rungs = _rungs(record)
+    rungs = [] if is_timed else _rungs(record)
+    across = f"{unit} of the trial on workers" if is_timed else "epoch"
+    of = f"{plot.tick(metric, 40)} over {'time on workers' if is_timed else 'epochs'}"
+    own = "" if is_compared and not is_timed else f"Curves of {of}. "
     below = {"yref": "paper", "layer": "below", "line": {"color": plot.GRAY, "width": 1, "dash": "dot"}}
     above = {"yref": "paper", "yanchor": "bottom", "font": {"size": 10, "color": plot.GRAY}, "showarrow": False}
     return plot.figure(
-        traces + (_cutoff_marks(record) if marks is None else marks),
-        _described(record),
-        clip=(metric, plot.clipped(values, mode_of_metric)),
-        xaxis=plot.titled(f"epoch{few if count < total else ''}", rangemode="tozero"),
+        traces + marks,
+        own + _described(record),
+        clip=(metric, plot.clipped(values, direction)),
+        xaxis=plot.titled(f"{across}{few if count < total else ''}", rangemode="tozero"),
         legend=plot.LEGEND | {"y": 1.06},
         shapes=[{"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, **below} for rung in rungs],
         annotations=[{"text": f"{'' if i else 'rung '}{at}", "x": at, "y": 1, **above} for i, at in enumerate(rungs)],
     )
 
 
-def _curve(trial: TrialRecord, metric: str, step: int, end: int = 0, text: str = "") -> list[plot.Point]:
-    """Returns the points of every `step`-th report, of the report at epoch `end`, and of the last report."""
+def _curve(
+    trial: TrialRecord, metric: str, step: int, end: int = 0, text: str = "", per: float = 0.0
+) -> list[plot.Point]:
+    """Returns the points of every `step`-th report, of the report at epoch `end`, and of the last report.
+
+    They are placed by epoch, or, if `per` is not 0, by the trial's time on workers in units of `per` seconds.
+    """
     ends, label = (end, trial.last_epoch), plot.label_of(trial) + text
     reports = [report for i, report in enumerate(trial.reports) if i % step == 0 or report.epoch in ends]
-    return [(r.epoch, finite(r.metrics[metric]), trial.id, label) for r in reports if metric in r.metrics]
+    if per:  # an epoch that was trained again has its old place among the reports
+        reports.sort(key=lambda report: report.time)
+    return [(_at(trial, r, per), finite(r.metrics[metric]), trial.id, label) for r in reports if metric in r.metrics]
+
+
+def _at(trial: TrialRecord, report: Report, per: float) -> float:
+    return round(trial.trained_s(report.time) / per, 4) if per else report.epoch
 
 
 def _is_line(curve: Sequence[plot.Point]) -> bool:
@@ -138,9 +177,9 @@ def _described(record: ExperimentRecord) -> str:
     return " ".join(lines)
 
 
-def _band(record: ExperimentRecord) -> list[plot.Figure]:
+def _band(record: ExperimentRecord, metric: str) -> list[plot.Figure]:
     """Draws the middle 80 % of an even sample of all trials as an area, and their median as a line."""
-    trials, metric = _evenly(list(record.trials), MOST_IN_BAND), record.experiment.compared.metric
+    trials = _evenly(list(record.trials), MOST_IN_BAND)
     step = math.ceil(sum(len(trial.reports) for trial in trials) / MAX_POINTS) or 1
     values: dict[int, list[float]] = {}
     for trial in trials:
@@ -155,8 +194,9 @@ def _band(record: ExperimentRecord) -> list[plot.Figure]:
     )
     same = {"meta": "band", "legendgroup": "band"}
     edge = same | {"line": {"width": 0}, "hoverinfo": "skip"}
-    area = {"fill": "tonexty", "fillcolor": "rgba(139,147,167,0.25)", "name": "middle 80 % of all trials"}
-    hover = {"hovertemplate": "median at epoch %{x}: %{y:.5g}<extra></extra>", "name": "median of all trials"}
+    whose = "all trials" if len(trials) == len(record.trials) else f"{len(trials):,} of {len(record.trials):,} trials"
+    area = {"fill": "tonexty", "fillcolor": "rgba(139,147,167,0.25)", "name": f"middle 80 % of {whose}"}
+    hover = {"hovertemplate": "median at epoch %{x}: %{y:.5g}<extra></extra>", "name": f"median of {whose}"}
     return [
         plot.points("lines", low, name="10 %", showlegend=False, **edge),
         plot.points("lines", high, showlegend=True, **edge, **area),
@@ -164,18 +204,23 @@ def _band(record: ExperimentRecord) -> list[plot.Figure]:
     ]
 
 
-def _stop_marks(trials: list[TrialRecord], metric: str) -> list[plot.Figure] | None:
-    """Marks each pruned trial's last value (or its last finite value) and its cutoff; None beyond MOST_STOPS marks."""
+def _stop_marks(trials: list[TrialRecord], metric: str, is_compared: bool, per: float) -> list[plot.Figure] | None:
+    """Marks each pruned trial's last value (or its last finite value) and its cutoff; None beyond MOST_STOPS marks.
+
+    The cutoff is marked only for the metric that the rungs compare. `per` is that of `_curve`.
+    """
     stops, cutoffs = [], []
     for trial in trials:
         end = next((decision for decision in reversed(trial.decisions) if decision.action == "stop"), None)
         if trial.status == "pruned" and end:
-            known = [(r.epoch, v) for r in trial.reports if (v := finite(r.metrics.get(metric))) is not None]
-            value = finite(end.value)
-            for epoch, at in [(end.epoch, value)] if value is not None else known[-1:]:
+            value = finite(end.value) if is_compared and not per else None
+            reports = sorted(trial.reports, key=lambda report: -report.order)
+            known = ((r, v) for r in reports if (v := finite(r.metrics.get(metric))) is not None)
+            last = [(_at(trial, report, per), at) for report, at in islice(known, 1)]
+            for place, at in [(end.epoch, value)] if value is not None else last:
                 label = f"{plot.label_of(trial)}<br>{plot.escaped(end.reason, 120)}"
-                stops.append((epoch, at, trial.id, label))
-                cutoffs.append((epoch, finite(end.cutoff), trial.id, label))
+                stops.append((place, at, trial.id, label))
+                cutoffs.append((place, finite(end.cutoff) if is_compared else None, trial.id, label))
     if len(stops) > MOST_STOPS:
         return None
     cutoffs = [mark for mark in cutoffs if mark[1] is not None]
@@ -212,7 +257,8 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     )  # fmt: skip
     # A value's weight is the number of epochs for which it was the best, so that a bad first value is an outlier.
     lasted = [float(after.epochs - before.epochs) for before, after in pairwise(steps)]
-    within = plot.clipped([s.value for s in steps[:-1]], record.experiment.wanted.mode, lasted) if sum(lasted) else None
+    mode = record.experiment.wanted.mode
+    within = plot.clipped([s.value for s in steps[:-1]], mode, lasted) if sum(lasted) else None
     again, which = (f"{stats.repeated:,} of {word}" if stats.repeated else "" for word in ("them again", "which"))
     best = f"{steps[-1].value:.5g}, of trial {plot.tick(trials[-1].id, 40)}"
     text = (
@@ -221,7 +267,17 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
         f"improved {len(steps) - 2} times."
     )
     x_axis = plot.titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
-    return plot.figure([line], text, clip=(f"best {metric}", within), xaxis=x_axis)
+    traces = [line]
+    if within:  # the first values lie beyond the axis: without marks at its end, the line would begin in mid-figure
+        beyond = [s for s in steps if s.value != plot.within_range([s.value], within, mode)[0]]
+        edge, symbol = (within.high, "triangle-up") if mode == "min" else (within.low, "triangle-down")
+        shown = [(s.epochs, edge, record.trials[s.trial_index].id, f"{s.value:.5g}") for s in beyond]
+        traces.append(plot.points(
+            "markers", shown, name="beyond the axis", meta=plot.BEYOND, showlegend=False, cliponaxis=False,
+            marker={"symbol": symbol, "size": 9, "color": plot.BEST_COLOR},
+            hovertemplate="trial %{customdata}<br>best value %{text}, beyond the axis<extra></extra>",
+        ))  # fmt: skip
+    return plot.figure(traces, text, clip=(f"best {metric}", within), xaxis=x_axis)
 
 
 def draw_whatif(record: ExperimentRecord, outcome: WhatIf) -> plot.Figure:

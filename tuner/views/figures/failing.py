@@ -151,4 +151,5 @@ def draw_failing(record: ExperimentRecord) -> plot.Figure | None:
     sampled = f" The figure shows {drawn} of the ended trials." if drawn < len(data.trials) else ""
     text = f"{number} failed: {each}. {data.regions}{sampled}"
     across, up = data.x.layout(14), data.y.layout(14)
-    return plot.figure(traces, text, xaxis=across, yaxis=up, showlegend=True, legend=plot.LEGEND)
+    scales = {"xaxis": data.x.scale, "yaxis": data.y.scale}
+    return plot.figure(traces, text, scales=scales, xaxis=across, yaxis=up, showlegend=True, legend=plot.LEGEND)

@@ -14,7 +14,7 @@ from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.views.figures import plot
-from tuner.views.figures.values import chosen, default, title_of, values_of
+from tuner.views.figures.values import chosen, default, mode_of, offered, split, title_of, values_of
 
 MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
@@ -27,18 +27,20 @@ MANY = 300  # with more trials than this, marks of full size cover each other
 MOST_AT = 6  # maximum axes named in the text about the plots
 MOST_WHOLE = 1e9  # a whole number below this is written with all its digits
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
+LEVELS = 20  # of a contour's surface
 CELLS = 40  # cells of a contour's grid, along each axis
 NEAR = 0.08  # standard deviation of the smoothing kernel, as a share of the axis
 REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
 
 
 class Axis(NamedTuple):
-    """An axis with a position per trial; None: the trial lacks the parameter. Without `ticks`, positions are values."""
+    """An axis with a position per trial; None: the trial lacks the parameter. `scale` is that of `plot.figure`."""
 
     name: str
     values: list[float | None]
     ticks: list[float] = []
     texts: list[str] = []
+    scale: str = ""
 
     @property
     def known(self) -> list[float]:
@@ -55,28 +57,63 @@ class Axis(NamedTuple):
         """Returns the layout of the axis in a plot; a tick's text has at most `length` characters."""
         texts = [plot.tick(text, length) for text in self.texts]
         ticks = {"tickvals": self.ticks, "ticktext": texts} if self.ticks else {}
-        return plot.titled(plot.escaped(self.name, 30), **ticks)
+        return plot.axis_of(self.name, 30, **ticks)
 
 
 class Parallel(NamedTuple):
-    """The parameters' axes, the trials, and the compared value of each trial; `title` names this value."""
+    """The parameters' axes, the trials, and the compared value of each trial.
+
+    `title` names this value, and `mode` is its direction, empty if unknown. `total` is the number of trials that have
+    the value; of many, `trials` are a sample.
+    """
 
     axes: list[Axis]
     values: list[float]
     trials: list[TrialRecord]
     title: str
+    mode: str
+    total: int
+
+    @property
+    def counted(self) -> str:
+        """The number of trials in words: `30 trials`, or `1,000 of 2,000 trials (an even sample, with the best)`."""
+        if len(self.trials) == self.total:
+            return counted(self.total, "trial")
+        return f"{len(self.trials):,} of {self.total:,} trials (an even sample, with the best)"
+
+    @property
+    def best(self) -> float:
+        """The best value, or the greatest one if the direction is unknown."""
+        return min(self.values) if self.mode == "min" else max(self.values)
+
+    @property
+    def extreme(self) -> str:
+        return "best" if self.mode else "greatest"
 
 
-@kept
 def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
-    """Returns the trials with a finite value (of many trials, every n-th and the winner), and the axes that vary."""
-    choice, winner = chosen(record, choice), record.best()
-    values = values_of(record, choice)
-    pairs = [(trial, value) for trial, value in zip(record.trials, values, strict=True) if value is not None]
-    every = math.ceil(len(pairs) / MOST_LINES) or 1
-    pairs = [pair for i, pair in enumerate(pairs) if i % every == 0 or (winner and pair[0] is winner[0])]
-    trials, title = [trial for trial, _ in pairs], title_of(record.experiment.wanted.metric, choice)
-    return Parallel(axes_of(record, trials), [value for _, value in pairs], trials, title)
+    """Returns the trials with a finite value, and the axes that vary.
+
+    Of many trials, these are every n-th, the winner, and those with the least and the greatest value.
+    """
+    choice = chosen(record, choice)
+    # A record keeps its results as long as it is served. Readers may ask for any epoch of any metric.
+    return _kept_parallel(record, choice) if choice in offered(record) else _parallel(record, choice)
+
+
+def _parallel(record: ExperimentRecord, choice: str) -> Parallel:
+    winner, searched = record.best(), record.experiment.wanted.metric
+    known = [(t, v) for t, v in zip(record.trials, values_of(record, choice), strict=True) if v is not None]
+    every = math.ceil(len(known) / MOST_LINES) or 1
+    always = {end(known, key=lambda pair: pair[1])[0].id for end in (min, max)} if known else set()
+    always |= {winner[0].id} if winner else set()
+    pairs = [pair for i, pair in enumerate(known) if i % every == 0 or pair[0].id in always]
+    trials, values = [trial for trial, _ in pairs], [value for _, value in pairs]
+    mode = mode_of(record, split(choice, searched)[1])
+    return Parallel(axes_of(record, trials), values, trials, title_of(searched, choice), mode, len(known))
+
+
+_kept_parallel = kept(_parallel)
 
 
 def axes_of(record: ExperimentRecord, trials: list[TrialRecord]) -> list[Axis]:
@@ -108,7 +145,8 @@ def _axis(name: str, given: list[Any], declared: dict[str, Any]) -> Axis:
         logs = [None if number is None else math.log10(number) for number in numbers]
         low, high = math.log10(min(known)), math.log10(max(known))
         ticks = [float(power) for power in range(math.floor(low), math.ceil(high) + 1)]
-        return Axis(name, logs, ticks, [f"1e{tick:.0f}" if abs(tick) > 300 else f"{10**tick:g}" for tick in ticks])
+        powers = [f"1e{tick:.0f}" if abs(tick) > 300 else f"{10**tick:g}" for tick in ticks]
+        return Axis(name, logs, ticks, powers, "log")
     return Axis(name, numbers)
 
 
@@ -118,20 +156,21 @@ def _named(name: str, given: list[Any]) -> Axis:
     ordered = sorted(texts, key=lambda text: (finite(texts[text]) is None, finite(texts[text]) or 0, text))
     position = {text: float(i) for i, text in enumerate(ordered)}
     positions = [None if value is MISSING else position[formatted(value)] for value in given]
-    return Axis(name, positions, list(position.values()), ordered)
+    return Axis(name, positions, list(position.values()), ordered, "names")
 
 
 def too_few(record: ExperimentRecord, choice: str) -> plot.Figure | None:
     """Returns a figure that says that no trials can be compared, if the reader's choice is the cause; else None."""
-    if not choice or choice == default(record) or not parallel_of(record).axes:
+    if chosen(record, choice) == default(record) or not parallel_of(record).axes:
         return None
-    value = title_of(record.experiment.wanted.metric, choice)
+    value = title_of(record.experiment.wanted.metric, chosen(record, choice))
     return plot.empty_figure(f"No two trials with different settings have a {value}.")
 
 
 def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws Plotly's parallel coordinates, coloured by the metric. Outliers lie at the end of the metric's axis."""
-    data, mode = parallel_of(record, choice), record.experiment.wanted.mode
+    data = parallel_of(record, choice)
+    mode = data.mode
     if not data.axes:
         return too_few(record, choice)
     within = plot.clipped(data.values, mode)
@@ -146,15 +185,17 @@ def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | N
         "line": {"color": shown, "coloraxis": "coloraxis"},
         "dimensions": [*map(_dimension, data.axes), own],
     }
-    best = min(data.values) if mode == "min" else max(data.values)
     names = ", ".join(plot.tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
     more = len(data.axes) - MOST_NAMED
     text = (
-        f"{counted(len(data.trials), 'trial')} as lines through {names}{f' and {more} more' if more > 0 else ''} "
-        f"and {plot.tick(data.title, 60)}. The best line is at {best:.5g}."
+        f"{data.counted} as lines through {names}{f' and {more} more' if more > 0 else ''} "
+        f"and {plot.tick(data.title, 60)}. The {data.extreme} line is at {data.best:.5g}."
     )
     margin = {"t": 60, "b": 30, "l": 80, "r": 60}
-    return plot.figure([trace], text, margin=margin, coloraxis=plot.color_axis(data.values, mode, data.title))
+    scales = {str(i): axis.scale for i, axis in enumerate(data.axes)}
+    return plot.figure(
+        [trace], text, scales=scales, margin=margin, coloraxis=plot.color_axis(data.values, mode, data.title)
+    )
 
 
 def _dimension(axis: Axis) -> plot.Figure:
@@ -175,17 +216,24 @@ def _ends(positions: list[float]) -> list[float]:
 
 def draw_slices(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws one plot for each of the first MOST_AXES parameters that differ between trials."""
-    return _slices("parameters", parallel_of(record, choice), record, choice)
+    data = parallel_of(record, choice)
+    return _slices("parameters", data, record) if data.axes else too_few(record, choice)
 
 
 def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None:
     """Draws a plot of the trials' means for each usage or speed metric that all trials have and that varies."""
+    if (data := _usage_of(record, choice)).axes:
+        return _slices("usage", data, record)
+    return too_few(record, choice) if _usage_of(record).axes else None
+
+
+def _usage_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
     axes = [Axis(name, [each.get(name, math.nan) for each in means]) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
-    return _slices("usage", data._replace(axes=known), record, choice)
+    return data._replace(axes=known)
 
 
 @kept
@@ -202,10 +250,8 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
     return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
 
 
-def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) -> plot.Figure | None:
+def _slices(meta: str, data: Parallel, record: ExperimentRecord) -> plot.Figure:
     """Draws a grid of scatter plots that share the metric's axis; the marks of many trials are smaller and lighter."""
-    if not data.axes:
-        return too_few(record, choice)
     axes, values, trials, winner = data.axes[:MOST_AXES], data.values, data.trials, record.best()
     best = next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1)
     many = len(trials) > MANY
@@ -213,10 +259,10 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
     size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
     if best >= 0:
         color[best], size[best], opacity[best] = plot.BEST_COLOR, 11, 1.0
-    within = plot.clipped(values, record.experiment.wanted.mode)
+    within = plot.clipped(values, data.mode)
     look = {
         "type": "scattergl", "meta": meta,
-        "hovertemplate": f"%{{text}}<br>{plot.escaped(record.experiment.wanted.metric, 40)} %{{y:.5g}}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br>{plot.escaped(data.title, 40)} %{{y:.5g}}<extra></extra>",
         "marker": {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}},
     }  # fmt: skip
     ids, labels = [trial.id for trial in trials], list(map(plot.label_of, trials))
@@ -233,13 +279,14 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord, choice: str) ->
     grid = {"rows": rows, "columns": min(COLUMNS, len(axes)), "pattern": "independent", "ygap": 0.35}
     names = ", ".join(plot.tick(axis.name, 24) for axis in axes[:MOST_AT])
     more = f" and {len(axes) - MOST_AT} more" if len(axes) > MOST_AT else ""
-    text = f"{counted(len(trials), 'trial')}: {plot.tick(data.title, 60)} against {names}{more}."
+    text = f"{data.counted}: {plot.tick(data.title, 60)} against {names}{more}."
     if best >= 0:
         at = [(axis, axis.values[best]) for axis in axes[:MOST_AT]]
         places = [f"{plot.tick(axis.name, 24)} {label_at(axis, x)}" for axis, x in at if x is not None]
         text += f" The best trial, {plot.tick(trials[best].id, 40)}, is at {', '.join(places)}."
     layout |= {"grid": grid, "showlegend": False, "height": 60 + 230 * rows}
-    return plot.figure(traces, text, clip=(data.title, within), **layout)
+    scales = {f"xaxis{i + 1 if i else ''}": axis.scale for i, axis in enumerate(axes)}
+    return plot.figure(traces, text, clip=(data.title, within), scales=scales, **layout)
 
 
 def label_at(axis: Axis, position: float) -> str:
@@ -247,13 +294,16 @@ def label_at(axis: Axis, position: float) -> str:
     if position in axis.ticks:
         return plot.tick(axis.texts[axis.ticks.index(position)], 16)
     value = 10**position if axis.ticks else position
+    if axis.name.endswith("_bytes"):
+        return f"{value / 1e6:.3g} MB"
     is_whole = abs(value) < MOST_WHOLE and math.isclose(value, round(value), rel_tol=1e-9)
     return str(round(value)) if is_whole else f"{value:.4g}"
 
 
 def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> plot.Figure:
     """Draws the metric, smoothed over the parameters `x` and `y`, and, as dots, the trials that have both."""
-    parallel, mode = parallel_of(record, choice), record.experiment.wanted.mode
+    parallel = parallel_of(record, choice)
+    mode = parallel.mode
     axes = {axis.name: axis for axis in parallel.axes}
     for name in (x, y):
         if name not in axes:
@@ -271,7 +321,9 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
     bar, low, high = (color.pop(key) for key in ("colorbar", "cmin", "cmax"))
     surface = {
         "type": "contour", "x": xs, "y": ys, "z": grid, "hoverinfo": "skip", "line": {"width": 0},
-        "connectgaps": False, "ncontours": 20, "zmin": low, "zmax": high, "colorbar": bar, **color,
+        "connectgaps": False, "zmin": low, "zmax": high, "colorbar": bar, **color,
+        # With `ncontours`, Plotly works the levels out at the first drawing, and fails at the next one with equal data.
+        "contours": {"start": low, "end": high, "size": (high - low) / LEVELS},
     }  # fmt: skip
     ids, labels = [trial.id for trial in trials], map(plot.label_of, trials)
     dots = plot.points(
@@ -281,13 +333,18 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
                 "line": {"width": 1, "color": "rgba(0,0,0,0.5)"}},
     )  # fmt: skip
     best = min(values) if mode == "min" else max(values)
+    number = len(parallel.trials)
+    sample = "" if number == parallel.total else f" (of a sample of {number:,} of {parallel.total:,})"
     empty = " Places far from every trial stay empty." if any(None in row for row in grid) else ""
     title, winner = plot.tick(parallel.title, 60), plot.tick(trials[values.index(best)].id, 40)
     text = (
-        f"{title} of {counted(len(values), 'trial')} over {plot.tick(x, 30)} and {plot.tick(y, 30)}, smoothed between "
-        f"the trials. The best value is {best:.5g}: trial {winner}.{empty}"
+        f"{title} of {counted(len(values), 'trial')}{sample} over {plot.tick(x, 30)} and {plot.tick(y, 30)}, smoothed "
+        f"between the trials. The {parallel.extreme} value is {best:.5g}: trial {winner}.{empty}"
     )
-    return plot.figure([surface, dots], text, xaxis=across.layout(14), yaxis=up.layout(14), showlegend=False)
+    scales = {"xaxis": across.scale, "yaxis": up.scale}
+    return plot.figure(
+        [surface, dots], text, scales=scales, xaxis=across.layout(14), yaxis=up.layout(14), showlegend=False
+    )
 
 
 def shared(x: Axis, y: Axis) -> list[int]:

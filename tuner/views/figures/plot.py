@@ -13,7 +13,7 @@ import html
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, islice, repeat
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from tuner.record.texts import flat_parameters, formatted
 
 Figure = dict[str, Any]
 Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
+BEYOND = "beyond"  # the `meta` of marks for values beyond a clipped axis; `look.js` leaves them out of a whole axis
 GAP: Point = (None, None, None, "")
 # Okabe and Ito's colours (2008) for colour-blind readers, except MAIN_COLOR and GRAY; for a light and a dark page.
 BEST_COLOR = "#e69f00"  # the winner's colour in every figure
@@ -46,7 +47,9 @@ FENCE = 10  # an outlier is more than FENCE times as far from the best value as 
 GAIN = 3  # an axis is clipped only if it is at least GAIN times as long as the clipped axis would be
 LEAST_VALUES = 12  # with fewer values (2 if they have weights), none counts as an outlier
 NUM_TICKS = 5
-LEAST_DIGITS, MOST_DIGITS = 4, 15  # significant digits of a tick's text; beyond 15, rounding errors show
+MOST_ROUNDED = 1e308  # an end beyond it could be rounded to infinity
+MOST_STEPS = 1e15  # a range this far from zero, in steps of its ticks, gets ticks at its ends only
+LEAST_DIGITS, MOST_DIGITS = 4, 17  # significant digits of a tick's text; 17 tell any two floats apart
 
 
 def escaped(text: str, length: int = sys.maxsize) -> str:
@@ -81,9 +84,11 @@ def points(mode: str, rows: Iterable[Point], **look: Any) -> Figure:
 
 def lines(mode: str, curves: Iterable[Iterable[Point]], color: str, width: float, size: float, **look: Any) -> Figure:
     """Returns one trace with all curves, because one trace per trial would be slow with some hundreds of trials."""
-    own = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": size}}
-    hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
-    return points(mode, [row for curve in curves for row in (*curve, GAP)], hovertemplate=hover, **own | look)
+    own = {
+        "line": {"color": color, "width": width}, "marker": {"color": color, "size": size},
+        "hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>",
+    }  # fmt: skip
+    return points(mode, [row for curve in curves for row in (*curve, GAP)], **own | look)
 
 
 def figure(
@@ -92,18 +97,32 @@ def figure(
     *,
     clip: tuple[str, Range | None] | None = None,
     axis: str = "yaxis",
+    scales: Mapping[str, str] | None = None,
     **layout: Any,
 ) -> Figure:
-    """Returns a figure of the non-empty traces; `text` is its description, `clip` the metric axis's title and range."""
+    """Returns a figure of the non-empty traces; `text` is its description, `clip` the metric axis's title and range.
+
+    `scales` maps the axes whose positions are no values to what they are: `log` (log10 of the value), or `names` (the
+    number of the tick). The page needs it to save the values.
+    """
     if clip:
         layout = {axis: value_axis(*clip)} | layout
     clipping = {"clipped": {"axis": axis, "title": escaped(clip[0], 60)}} if clip and clip[1] else {}
     drawn = [trace for trace in traces if trace.get("x") != []]
-    return {"data": drawn, "layout": {"hovermode": "closest", **layout, "meta": {"text": text, **clipping}}}
+    return {
+        "data": drawn,
+        "layout": {"hovermode": "closest", **layout, "meta": {"text": text, "scales": scales or {}, **clipping}},
+    }
 
 
 def titled(text: str, **more: Any) -> Figure:
     return {"title": {"text": text}, **more}
+
+
+def axis_of(name: str, length: int, **more: Any) -> Figure:
+    """Returns the layout of the axis of a parameter or metric; numbers of bytes read 264MB."""
+    units = {"tickformat": ".3~s", "ticksuffix": "B"} if name.endswith("_bytes") and "tickvals" not in more else {}
+    return titled(escaped(name, length), **units, **more)
 
 
 def empty_figure(text: str) -> Figure:
@@ -124,7 +143,12 @@ class Range(NamedTuple):
 
 
 def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None = None) -> Range | None:
-    """Returns an axis's range without bad outliers, or None if it is hardly shorter; `weights` weight the median."""
+    """Returns an axis's range without bad outliers, or None if it is hardly shorter; `weights` weight the median.
+
+    Without a mode, which values are bad is unknown, and the range has all.
+    """
+    if not mode:
+        return None
     sign = sign_of(mode)
     pairs = sorted(zip((sign * value for value in values), weights or repeat(1.0), strict=False))
     if len(pairs) < (2 if weights else LEAST_VALUES):
@@ -158,17 +182,34 @@ def value_axis(title: str, within: Range | None) -> Figure:
 
 
 def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Returns NUM_TICKS even ticks, and texts with just enough digits to differ (Plotly writes 726.8556795M)."""
-    ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
+    """Returns the two ends and round ticks between them, and texts with just enough digits to differ.
+
+    The ends are always ticks, because they say what the best and the worst value is. A round tick is left out if it
+    would stand closer to an end than half of the ticks' distance.
+    """
+    if not high > low:
+        return [low], [f"{low:.{LEAST_DIGITS}g}"]
+    rough = 0.9 * (high - low) / (NUM_TICKS - 1)  # 0.9: a range of 1.0001 has the ticks of a range of 1
+    power = 10.0 ** math.floor(math.log10(rough)) if 0 < rough < math.inf else math.nan
+    step = next((n * power for n in (1, 2, 2.5, 5, 10) if n * power >= rough), math.nan)
+    ticks = shown = [low, high]
+    if math.isfinite(step) and max(-low, high) < MOST_ROUNDED:  # else the range overflows or underflows
+        steps = range(math.ceil(low / step), math.floor(high / step) + 1) if abs(low / step) < MOST_STEPS else ()
+        ticks = [low, *(n * step for n in steps if low + step / 2 <= n * step <= high - step / 2), high]
+        places = 2 - math.floor(math.log10(step))
+        shown = [round(tick, places) + 0.0 for tick in ticks]  # an end at -1.4e-05 of 0..1 is 0
     for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):
-        texts = [f"{tick:.{digits}g}" for tick in ticks]
+        texts = [f"{value:.{digits}g}" for value in shown]
         if len(set(texts)) == len(texts):
             break
     return ticks, texts
 
 
 def color_axis(values: Sequence[float], mode: str, title: str) -> Figure:
-    """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and the end that outliers share."""
+    """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and the end that outliers share.
+
+    Without a mode, no end is the best.
+    """
     within = clipped(values, mode)
     low, high = min(values), max(values)
     if within:
@@ -177,7 +218,8 @@ def color_axis(values: Sequence[float], mode: str, title: str) -> Figure:
     best, worst = (0, -1) if mode == "min" else (-1, 0)
     if within:
         texts[worst] += " or worse"
-    texts[best] += " (best)"
+    if mode:
+        texts[best] += " (best)"
     return {
         "colorscale": [[i / (len(VIRIDIS) - 1), color] for i, color in enumerate(VIRIDIS)],
         "reversescale": mode == "max",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from typing import NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.record.search_stats import AtRung
+from tuner.record.search_stats import AtRung, RungKey, RungSummary
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
@@ -22,34 +21,60 @@ MOST_CLIPPED = 5000  # maximum values that decide where the axis ends: an even s
 MOST_NAMED = 4  # maximum rungs in the text about the plot
 # OUTCOMES: name -> colour, offset from the rung
 OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
+MEANS = (
+    "The values are running means, of which the cutoff is the median; a trial is pruned if its best value is worse "
+    "than the cutoff. "
+)
 QUANTILES = {"lowerfence": 5, "q1": 25, "median": 50, "q3": 75, "upperfence": 95}
 
 
 class Rung(NamedTuple):
-    """The trials at one rung of one bracket; `bracket` is 0 without brackets."""
+    """The trials at one rung of one bracket: their numbers, and what is drawn of them."""
 
-    bracket: int
-    epoch: float
-    trials: dict[str, list[tuple[float, TrialRecord]]]  # outcome -> (value, trial)
+    summary: RungSummary
+    trials: dict[str, list[tuple[float, TrialRecord]]]  # outcome -> (value, trial), for finite values
     cutoffs: list[tuple[float, float]]  # (time, cutoff), thinned
-    num_waiting: int  # trials that are paused there
 
     @property
     def values(self) -> list[float]:
         return [value for some in self.trials.values() for value, _ in some]
 
+    @property
+    def bracket(self) -> tuple[int, int]:
+        """Its band and its bracket; 0 without bands or brackets."""
+        return self.summary.band or 0, self.summary.bracket or 0
 
-def rungs_of(record: ExperimentRecord) -> list[Rung]:
-    """Collects values and cutoffs at rungs where not all trials wait, at most MOST_RUNGS, by bracket and rung."""
-    reached: dict[tuple[int, float], list[tuple[TrialRecord, AtRung]]] = defaultdict(list)
+
+def rungs_of(record: ExperimentRecord) -> tuple[list[Rung], int]:
+    """Collects values and cutoffs at rungs where not all trials wait, by band, bracket and rung; returns their number.
+
+    Of more than MOST_RUNGS rungs, it collects an even sample.
+    """
+    all_rungs = [rung for rung in record.stats.rungs if rung.waiting < rung.reached]
+    drawn = all_rungs[:: math.ceil(len(all_rungs) / MOST_RUNGS) or 1]
+    reached: dict[RungKey, list[tuple[TrialRecord, AtRung]]] = {(r.band, r.bracket, r.rung): [] for r in drawn}
+    is_median = record.experiment.scheduler == "median"
     for trial, at_rungs in zip(record.trials, record.stats.at_rungs, strict=True):
-        for (_, bracket, rung), at in at_rungs.items():
-            reached[bracket or 0, rung].append((trial, at))
-    keys = sorted(key for key, some in reached.items() if any(at.action != "pause" for _, at in some))
-    return [_rung(*key, reached[key]) for key in keys[:: math.ceil(len(keys) / MOST_RUNGS) or 1]]
+        means = _running_means(record, trial) if is_median else {}
+        for key in at_rungs.keys() & reached.keys():
+            at = at_rungs[key]
+            reached[key].append((trial, at._replace(value=means.get(at.epoch)) if is_median else at))
+    return [_rung(*each) for each in zip(drawn, reached.values(), strict=True)], len(all_rungs)
 
 
-def _rung(bracket: int, epoch: float, reached: list[tuple[TrialRecord, AtRung]]) -> Rung:
+def _running_means(record: ExperimentRecord, trial: TrialRecord) -> dict[int, float]:
+    """Returns epoch -> mean of the values from the grace period on; the median rule's cutoff is a median of these."""
+    first, metric = record.rules.grace_period, record.experiment.compared.metric
+    means, mean = dict[int, float](), 0.0
+    for report in trial.reports:
+        if report.epoch >= first and (value := finite(report.metrics.get(metric))) is not None:
+            number = len(means) + 1
+            # Both are divided before they are added, because the sum of large values could overflow.
+            mean = means[report.epoch] = mean * ((number - 1) / number) + value / number
+    return means
+
+
+def _rung(summary: RungSummary, reached: list[tuple[TrialRecord, AtRung]]) -> Rung:
     done = [each for each in reached if each[1].action != "pause"]
     trials: dict[str, list[tuple[float, TrialRecord]]] = {name: [] for name in OUTCOMES}
     for trial, at in done:
@@ -60,23 +85,27 @@ def _rung(bracket: int, epoch: float, reached: list[tuple[TrialRecord, AtRung]])
     # An even sample, with the first and the last by time; sorting all of 10,000 cutoffs would take 40 ms.
     every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
     thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
-    return Rung(bracket, epoch, trials, thinned, len(reached) - len(done))
+    return Rung(summary, trials, thinned)
 
 
 def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time."""
-    rungs, goal, spans = rungs_of(record), record.experiment.compared, record.stats.worker_spans
+    (rungs, number), goal, spans = rungs_of(record), record.experiment.compared, record.stats.worker_spans
     values = [value for rung in rungs for value in rung.values]
     if not values:
         return None
     every = math.ceil(len(values) / MOST_CLIPPED) or 1
     within = plot.clipped([*values[::every], min(values), max(values)], goal.mode)
-    many = len({rung.bracket for rung in rungs}) > 1
-    names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in rungs]
+    has_bands, has_brackets = len({r.bracket[0] for r in rungs}) > 1, len({r.bracket for r in rungs}) > 1
+    kinds = "band.bracket" if has_bands else "bracket" if has_brackets else ""
+    names = [f"{rung.summary.rung:g}{_parenthesised(rung, kinds)}" for rung in rungs]
+    sample = f"The plot has {len(rungs)} of {number} rungs. " if number > len(rungs) else ""
+    means = MEANS if record.experiment.scheduler == "median" else ""
     times = [time for rung in rungs for time, _ in rung.cutoffs]
     start = spans[0][0] if spans else min(times, default=0.0)
     unit, per = unit_of(max(times, default=start) - start)
-    marked = [(i, rung.cutoffs[-1][1]) for i, rung in enumerate(rungs) if rung.cutoffs]
+    lasts = [finite(rung.summary.cutoff_then) for rung in rungs]
+    marked = [(i, last) for i, last in enumerate(lasts) if last is not None]
     cutoffs = plot.points(
         "markers", marked, name="last cutoff used", meta="cutoff",
         marker={"symbol": "line-ew-open", "size": 44, "color": plot.GRAY, "line": {"width": 2}},
@@ -88,13 +117,18 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
     return plot.figure(
         [*traces, cutoffs, *over_time],
-        f"{_described(rungs, goal.metric)} {described(record, MOST_NAMED)}".strip(),
-        clip=(goal.metric, within),
-        xaxis=plot.titled("rung (bracket)" if many else "rung", domain=[0, 0.46], **ticks),
+        f"{sample}{_described(rungs, goal.metric)} {means}{described(record, MOST_NAMED)}".strip(),
+        scales={"xaxis": "names"},
+        clip=(f"running mean of {goal.metric}" if means else goal.metric, within),
+        xaxis=plot.titled(f"rung ({kinds})" if kinds else "rung", domain=[0, 0.46], **ticks),
         xaxis2=plot.titled(f"{unit} since the first trial started", domain=[0.54, 1], anchor="y2"),
         yaxis2=plot.titled("cutoff", matches="y", anchor="x2"),
         legend=plot.LEGEND,
     )
+
+
+def _parenthesised(rung: Rung, kinds: str) -> str:
+    return f" ({'.'.join(map(str, rung.bracket if '.' in kinds else rung.bracket[1:]))})" if kinds else ""
 
 
 def _dots(rungs: list[Rung], name: str) -> plot.Figure:
@@ -137,12 +171,11 @@ def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> p
 def _described(rungs: list[Rung], metric: str) -> str:
     lines = []
     for rung in rungs[:MOST_NAMED]:
-        pruned, total = len(rung.trials["pruned"]), len(rung.values) + rung.num_waiting
-        bracket = f" of bracket {rung.bracket}" if rung.bracket else ""
-        waiting = f", {counted(rung.num_waiting, 'trial')} waiting" if rung.num_waiting else ""
-        cutoff = f", last cutoff used {rung.cutoffs[-1][1]:.4g}" if rung.cutoffs else ""
-        text = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
-        lines.append(f"{text}{cutoff}.")
+        at, (band, bracket) = rung.summary, rung.bracket
+        of = f" of bracket {bracket}{f' in band {band}' if band else ''}" if band or bracket else ""
+        waiting = f", {counted(at.waiting, 'trial')} waiting" if at.waiting else ""
+        cutoff = "" if at.cutoff_then is None else f", last cutoff used {at.cutoff_then:.4g}"
+        lines.append(f"Rung {at.rung:g}{of}: {at.stopped} of {at.reached} trials pruned{waiting}{cutoff}.")
     more = len(rungs) - MOST_NAMED
     lines += [f"{counted(more, 'more rung')}."] if more > 0 else []
     return f"Values of {plot.tick(metric, 40)} at each rung. {' '.join(lines)}"

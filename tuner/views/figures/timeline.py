@@ -42,13 +42,17 @@ def _spans_of(record: ExperimentRecord) -> tuple[list[Span], list[str]]:
 
 @kept
 def cost_of(trial: TrialRecord) -> str:
-    """Returns the cost of a trial: `12 epochs in 30.1 s (2.51 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
-    epochs, seconds = len(trial.reports), trial.seconds
+    """Returns the cost of a trial: `12 epochs in 30.1 s (2.51 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`.
+
+    Epochs that were trained again and all attempts count.
+    """
+    epochs, seconds = len(trial.reports) + len(trial.repeated), trial.seconds
+    again = f" in {trial.attempts} attempts" if trial.attempts > 1 else ""
     each = f" ({seconds / epochs:.3g} s per epoch)" if epochs > 1 else ""
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
     share = f"{gpus:g} GPU, {cpus:g} CPU" if gpus else f"{cpus:g} CPU"
     cost = f"{seconds * gpus:.3g} GPU-seconds" if gpus else f"{seconds * cpus:.3g} CPU-seconds"
-    return f"{counted(epochs, 'epoch')} in {seconds:.3g} s{each} on {share}: {cost}"
+    return f"{counted(epochs, 'epoch')}{again} in {seconds:.3g} s{each} on {share}: {cost}"
 
 
 def unit_of(longest: float) -> tuple[str, float]:

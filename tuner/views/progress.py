@@ -1,0 +1,74 @@
+"""Says how far a search is: its pace, the time that is left, and what is spent and planned of its budgets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tuner.record.records import ENDED
+from tuner.record.results import ExperimentRecord
+from tuner.record.texts import duration
+
+LEAST_ENDED = 3  # ended trials from which the pace is estimated
+PAUSE = ("asha-promotion", "hyperband", "bohb")  # schedulers whose paused trials the rest of a budget finishes
+
+
+class Progress(NamedTuple):
+    """`ended` of `asked` trials have ended; `asked` is 0 if only a budget limits their number.
+
+    `rate` is the number of trials that end in an hour, and `left_s` estimates the seconds to the search's end, by the
+    pace so far. Both are None if the search does not run, or fewer than LEAST_ENDED trials have ended.
+    """
+
+    ended: int
+    asked: int
+    rate: float | None = None
+    left_s: float | None = None
+
+
+def progress_of(record: ExperimentRecord) -> Progress:
+    """Returns how far a search is; the estimate is the shortest of the times to the last trial and to each budget."""
+    ended = sum(record.stats.counts[status] for status in ENDED)
+    asked = max(record.experiment.num_samples, len(record.trials)) if record.experiment.num_samples else 0
+    took_s = record.took_s
+    if record.state != "running" or ended < LEAST_ENDED or not took_s > 0:
+        return Progress(ended, asked)
+    rests = [(asked - ended) / (ended / took_s)] if asked else []
+    for used, limit in _spent(record).values():
+        if used > 0:
+            rests.append(max(0.0, limit - used) / (used / took_s))
+    return Progress(ended, asked, 3600 * ended / took_s, min(rests, default=None))
+
+
+def _spent(record: ExperimentRecord) -> dict[str, tuple[float, float]]:
+    """Returns what is used of each budget, and the budget, in its own unit."""
+    used = {
+        "time_budget": record.took_s,
+        "gpu_hours": sum(trial.gpu_hours for trial in record.trials),
+        "cpu_hours": sum(trial.cpu_hours for trial in record.trials),
+        "epoch_budget": float(record.stats.num_reports),
+    }
+    return {name: (used[name], limit) for name, limit in record.experiment.budgets.items()}
+
+
+def budget_of(record: ExperimentRecord) -> str:
+    """Returns what is spent and left of each budget, and, while the search runs, what the rest is for; else empty."""
+    known = [_named(name, used, limit) for name, (used, limit) in _spent(record).items()]
+    if not known or record.refused:
+        return ""
+    e, is_confirming = record.experiment, len(record.searched) < len(record.trials)
+    plans = {
+        "new settings": not (is_confirming or len(record.searched) >= e.most_samples),
+        "the best paused trials to their last epoch": e.scheduler in PAUSE and not (record.changed or is_confirming),
+        "the best settings again with other seeds": e.confirm > 0,
+    }
+    plan = ", then ".join(what for what, is_planned in plans.items() if is_planned and record.state == "running")
+    return f"{'; '.join(known)}.{f' The rest trains {plan}.' if plan else ''}"
+
+
+def _named(name: str, used: float, limit: float) -> str:
+    left = max(0.0, limit - used)
+    if name == "time_budget":
+        return f"{duration(used)} of {duration(limit)} are spent, {duration(left)} are left"
+    unit = {"gpu_hours": "GPU-hours", "cpu_hours": "CPU-hours", "epoch_budget": "epochs"}[name]
+    number = "{:,.0f}".format if name == "epoch_budget" else "{:.3g}".format
+    return f"{number(used)} of {number(limit)} {unit} are spent, {number(left)} are left"
