@@ -39,15 +39,17 @@ window.onScreen = (node) => { if (!node) return false;
   const { top, bottom } = node.getBoundingClientRect();
   return node.checkVisibility({ contentVisibilityAuto: true }) && top < innerHeight && bottom > 0; };
 window.isDrawn = (node) => Boolean(node?._fullLayout && node.data?.length && node.querySelector(".svg-container"));
-window.numRows = (table) => document.querySelectorAll(`#${table} .tabulator-row`).length;
-window.areDrawn = () => [...document.querySelectorAll("#one .figure")].every((node) => !onScreen(node) || isDrawn(node));
-window.isOpen = () => document.querySelector("#verdict-ended")?.textContent && onScreen(document.querySelector("#answer-section"))
-  && isDrawn(document.querySelector("#best")) && areDrawn();
-window.isListed = () => numRows("trials") >= 10 && /^(\\d+) of \\1$/.test(document.querySelector("#trials-count")?.textContent ?? "");
+window.one = (selector) => document.querySelector(selector);
+window.areDrawn = () => [...document.querySelectorAll("#one .figure")]
+  .every((node) => !onScreen(node) || isDrawn(node));
+window.isOpen = () => one("#verdict-ended")?.textContent && onScreen(one("#answer-section")) && isDrawn(one("#best"))
+  && areDrawn();
+window.isListed = () => document.querySelectorAll("#trials .tabulator-row").length >= 10
+  && /^(\\d+) of \\1$/.test(one("#trials-count")?.textContent ?? "");
 window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
 """
 CHANGED = """([trial, text]) => {
-  const cells = () => document.querySelector(`#trials .tabulator-row[data-trial="${trial}"]`)?.textContent ?? "";
+  const cells = () => one(`#trials .tabulator-row[data-trial="${trial}"]`)?.textContent ?? "";
   return until(() => cells().includes(text)).then(seconds); }"""
 SELECTED = """async ([what, count]) => {
   const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
@@ -60,11 +62,13 @@ SELECTED = """async ([what, count]) => {
   showHidden();
   await painted();
   return took; }"""
-FILTERED = """async (text) => { const box = document.querySelector("#trials-filter"), began = performance.now();
+FILTERED = """async (text) => { const box = one("#trials-filter"), began = performance.now();
   box.value = text;
   box.dispatchEvent(new Event("input"));
   return await painted() - began; }"""
-SORTED = """async (head) => { const button = [...document.querySelectorAll("#trials .tabulator-col button")].find((each) => each.textContent === head);
+SORTED = """async (head) => {
+  const buttons = [...document.querySelectorAll("#trials .tabulator-col button")];
+  const button = buttons.find((each) => each.textContent === head);
   const began = performance.now();
   button.click();
   return await painted() - began; }"""
@@ -96,7 +100,8 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
             "curves": "in the curves",
             "parameters": "in the parameters",
         }.items():
-            with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
+            screen = SCREEN if tab == "trials" else ALL_FIGURES
+            with served(results) as server, opened(browser, server.url, screen) as page:
                 page.goto(f"{server.url}#{journal.parent.name}//{tab}", wait_until="commit")
                 whole(page)
                 for _ in range(max(3, repeats)):

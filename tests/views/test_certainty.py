@@ -97,7 +97,7 @@ def test_without_a_setting_to_confirm_no_resume_is_promised():
 
 def test_missing_epochs_are_named_only_if_the_search_stopped_the_trial():
     options = {"confirm": 1, "confirm_seeds": 2, "max_epochs": 100}
-    again = trial(1, [0.4, 0.1], "00000"), trial(2, [0.4, 0.1], "00000")
+    again = trial(1, [0.4, 0.1], "00000"), trial(2, [0.4, 0.12], "00000")
     whole, cut = (record(trial(0, [0.4, 0.2], status=status), *again, **options) for status in ("completed", "pruned"))
     assert "The search found 0.2, which was no luck." in certainty(whole)
     assert "The search found 0.2 by epoch 2, where it stopped the trial." in certainty(cut)

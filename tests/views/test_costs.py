@@ -36,10 +36,10 @@ def test_each_value_has_the_cost_of_its_trials_and_what_pruning_saved_there():
         1,
         8,
         80,
-        "0",
-        "50 %",
+        0,
+        50.0,
     )
-    assert (tanh.value, tanh.trials, tanh.epochs, tanh.epoch_s, tanh.saved) == ("tanh", 2, 8, 10, "about 8")
+    assert (tanh.value, tanh.trials, tanh.epochs, tanh.epoch_s, tanh.saved) == ("tanh", 2, 8, 10, 8)
     assert round(tanh.cpu_hours, 6) == 1.6 and round(tanh.gpu_hours, 6) == 0.8
 
 

@@ -46,8 +46,9 @@ def test_the_map_shows_how_trials_failed_and_names_the_region():
     assert shown == {"did not fail": 27, "ran out of memory": 10, "diverged": 3}
     assert {figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")} == {"width", "batch"}
     assert text_of(whole) == (
-        "13 of 40 ended trials failed: 3 diverged, 10 ran out of memory. 10 of the 10 trials where width is at least "
-        "512 and batch is at least 64 ran out of memory, and 0 of the 30 others."
+        "13 of 40 ended trials failed, diverged or broke a constraint: 3 diverged, 10 ran out of memory. "
+        "10 of the 10 trials where width is at least 512 and batch is at least 64 ran out of memory, and 0 of the 30 "
+        "others."
     )
 
 

@@ -58,7 +58,8 @@ def test_the_front_has_every_trial_the_best_ones_as_a_line_and_the_knee():
     layout = draw_front(whole)["layout"]
     assert [layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["loss (min)", "size (max)"]
     assert layout["meta"]["text"] == (
-        "3 trials on the Pareto front of 4 trials: no trial is better in all metrics. The knee is trial 00001: loss 2, "
+        "3 trials on the Pareto front of 4 trials. Each trial counts by one report: the last one that none of its "
+        "earlier reports beats. The knee is trial 00001: loss 2, "
         "size 8."
     )
     assert draw_front(record(*whole.trials)) is None and draw_front(replace(whole, refused=True)) is None

@@ -81,8 +81,9 @@ class Decision(NamedTuple):
     @property
     def margin(self) -> float:
         """|compared value - cutoff|; infinite if either is missing or not finite."""
-        value, cutoff = finite(self.compared_value), finite(self.cutoff)
-        return math.inf if value is None or cutoff is None else abs(value - cutoff)
+        value, cutoff = self.compared_value, self.cutoff
+        margin = math.inf if value is None or cutoff is None else abs(value - cutoff)
+        return margin if margin < math.inf else math.inf  # of NaN, too
 
 
 @dataclass(frozen=True)

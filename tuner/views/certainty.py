@@ -26,6 +26,8 @@ def certainty(record: ExperimentRecord) -> str:
     if best is None:
         keeps = " that keeps the constraints" * bool(record.experiment.constraint)
         return f"Not confirmed: no training with another seed has a finite value{keeps}."
+    if _ignores_seed(settings):
+        return f"Nothing was confirmed: {ONE_VALUE}."
     metric, seeds = record.experiment.wanted.metric, counted(len(best.values), "other seed")
     said = f"The setting of trial {best.trial} has the mean {metric} {formatted(best.mean)} over {seeds}"
     if best.low is not None and best.high is not None and best.best_probability is not None:
@@ -33,7 +35,7 @@ def certainty(record: ExperimentRecord) -> str:
         if len(settings) > 1:
             chance = f"{100 * best.best_probability:.0f} %"
             said += f", and with {chance} probability the best mean of the {len(settings)} confirmed settings"
-    return f"{said}. {_luck(best, record)}{f' NOTE: {ONE_VALUE}.' if _ignores_seed(settings) else ''}"
+    return f"{said}. {_luck(best, record)}"
 
 
 def _not_confirmed(record: ExperimentRecord) -> str:

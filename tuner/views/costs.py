@@ -20,7 +20,8 @@ class CostRow:
     """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
 
     With pbt, which changes values while trials train, a trial counts for its last value.
-    `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained.
+    `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained, and
+    leaves out trials without epochs. `share` is the percentage of all trials' time.
     """
 
     parameter: str
@@ -31,8 +32,8 @@ class CostRow:
     epoch_s: float | None
     cpu_hours: float
     gpu_hours: float
-    saved: str
-    share: str
+    saved: int
+    share: float
 
 
 def cost_rows(record: ExperimentRecord) -> list[CostRow]:
@@ -44,11 +45,11 @@ def cost_rows(record: ExperimentRecord) -> list[CostRow]:
         with_it = [trial for trial in record.trials if name in configs[trial.id]]
         for label, trials in grouped(with_it, [configs[trial.id][name] for trial in with_it]):
             seconds, epochs = sum(trial.seconds for trial in trials), sum(trial.last_epoch for trial in trials)
+            trained_s = sum(trial.seconds for trial in trials if trial.last_epoch)
             cpu, gpu = sum(trial.cpu_hours for trial in trials), sum(trial.gpu_hours for trial in trials)
             left = sum(saved.get(trial.id, 0) for trial in trials)
-            shares = f"about {left}" if left else "0", f"{100 * seconds / all_s:.0f} %"
-            each = seconds / epochs if epochs else None
-            rows.append(CostRow(name, label, len(trials), epochs, seconds, each, cpu, gpu, *shares))
+            each, share = trained_s / epochs if epochs else None, round(100 * seconds / all_s, 1)
+            rows.append(CostRow(name, label, len(trials), epochs, seconds, each, cpu, gpu, left, share))
     return rows
 
 

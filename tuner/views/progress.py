@@ -13,7 +13,7 @@ PAUSE = ("asha-promotion", "hyperband", "bohb")  # schedulers whose paused trial
 
 
 class Progress(NamedTuple):
-    """`ended` of `asked` trials have ended; `asked` is 0 if only a budget limits their number.
+    """`ended` of `asked` trials have ended, with those of --confirm; `asked` is 0 if only a budget limits their number.
 
     `rate` is the number of trials that end in an hour, and `left_s` estimates the seconds to the search's end, by the
     pace so far. Both are None if the search does not run, or fewer than LEAST_ENDED trials have ended.
@@ -28,7 +28,9 @@ class Progress(NamedTuple):
 def progress_of(record: ExperimentRecord) -> Progress:
     """Returns how far a search is; the estimate is the shortest of the times to the last trial and to each budget."""
     ended = sum(record.stats.counts[status] for status in ENDED)
-    asked = max(record.experiment.num_samples, len(record.trials)) if record.experiment.num_samples else 0
+    e, num_repeats = record.experiment, len(record.trials) - len(record.searched)
+    repeats = max(num_repeats, e.confirm * e.confirm_seeds) if record.state == "running" else num_repeats
+    asked = max(e.num_samples, len(record.searched)) + repeats if e.num_samples else 0
     took_s = record.took_s
     if record.state != "running" or ended < LEAST_ENDED or not took_s > 0:
         return Progress(ended, asked)

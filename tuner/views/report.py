@@ -42,7 +42,7 @@ HEADINGS = {  # column -> its heading, for the columns whose name is not the hea
     "high": "95 % to", "config": "parameters", "seconds": "duration (s)",
     "would_survive": "pruned that would survive today",
     "saved": "epochs saved", "cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "epoch_s": "seconds an epoch",
-    "share": "share of the time", "at_rung": "rank correlation at the rung (95 % interval)",
+    "share": "share of the time (%)", "at_rung": "rank correlation at the rung (95 % interval)",
     "at_end": "rank correlation of the value at the rung with the best value, completed trials (95 % interval)",
 }  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all

@@ -17,7 +17,7 @@ from tuner.views import commands
 from tuner.views.audit_record import result_of
 from tuner.views.certainty import certainty
 from tuner.views.prediction import described
-from tuner.views.progress import budget_of
+from tuner.views.progress import budget_of, progress_of
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
@@ -123,9 +123,8 @@ def outcome_of(record: ExperimentRecord) -> str:
 
 def _ended(record: ExperimentRecord, outcome: str) -> str:
     counts, metric = record.stats.counts, record.experiment.wanted.metric
-    ended = sum(counts[status] for status in ENDED)
-    asked = max(record.experiment.num_samples, len(record.trials))
-    far = f"{ended} of {counted(asked, 'trial')} have ended."
+    ended, asked = progress_of(record)[:2]
+    far = f"{ended} of {counted(asked or len(record.trials), 'trial')} have ended."
     over = "ran out of time" if "time budget" in record.reason else "ran out of its budget"
     reason = f"{_sentence(record.reason)} " if record.reason else ""
     if outcome == "refused":

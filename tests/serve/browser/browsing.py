@@ -5,6 +5,7 @@ import re
 import pytest
 
 from tests.serve.conftest import begin, train
+from tuner.record.events import event_of, line_of
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
@@ -35,6 +36,13 @@ def add_trials(journal, numbers):
         decision = {"epoch": 1, "rung": 1, "bracket": 0, "cutoff": 4.5, "recorded": number, "value": 4.0 + number}
         decision |= {"action": "continue", "reason": f"arrived as {number}"}
         train(journal, f"{number:05}", config, [5.0 + number - epoch for epoch in range(1, 5)], decision)
+
+
+def put_apart(results, start=1000.0, name="demo"):
+    """Puts the events of a journal a second apart: else all of it happens in one millisecond."""
+    path = results / name / "journal.jsonl"
+    events = [{**event_of(line), "time": start + i} for i, line in enumerate(path.read_bytes().splitlines())]
+    path.write_bytes(b"".join(map(line_of, events)))
 
 
 def opened(page, service, address="#demo//trials", trials=6):

@@ -92,7 +92,7 @@ def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(p
     assert page.evaluate(loaded) == 0
 
 
-def test_the_rows_and_the_open_tabs_figures_are_requested_before_plotly_has_loaded(page, viewer, written):
+def test_the_rows_and_the_open_tabs_first_figure_are_requested_before_plotly_has_loaded(page, viewer, written):
     held, asked = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.route("**/plotly.min.js", lambda route: held.append(route))
@@ -102,14 +102,15 @@ def test_the_rows_and_the_open_tabs_figures_are_requested_before_plotly_has_load
     assert page.evaluate("typeof Plotly") == "undefined"
     held.pop().continue_()
     expect(rows(page, "trials")).to_have_count(6)
-    for address, figures in (("#demo//curves", [1, 11]), ("#demo", [4, 8])):
+    for address, figure in (("#demo//curves", "curves"), ("#demo", "best"), ("#demo//parameters", "parallel")):
         asked.clear()
         page.goto("about:blank")
         page.goto(viewer.url + address, wait_until="commit")
         page.wait_for_timeout(100)
         held.pop().continue_()
-        page.wait_for_function(DRAWN, arg=address.partition("//")[2] or "best")
-        assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == figures
+        page.wait_for_function(DRAWN, arg=figure)
+        first, second = [url for url in asked if "/changes?" in url][:2]
+        assert first.count("figures=") == 1 and f"figures={figure}" in first and second.count("figures=") == 11
 
 
 def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for_paper(page, viewer, written):

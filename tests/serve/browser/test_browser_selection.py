@@ -1,9 +1,7 @@
 """One selection for all figures and tables, in chromium: by mouse and keyboard, in the address, after a reload."""
 
 import pytest
-from browsing import DRAWN, add_trials, drawn, expect, opened, place, row, rows, saved, tab, write_experiment
-
-from tuner.record.events import event_of, line_of
+from browsing import DRAWN, add_trials, drawn, expect, opened, place, put_apart, row, rows, saved, tab, write_experiment
 
 pytestmark = pytest.mark.browser
 NONE = {"selected": [], "pinned": [], "hidden": []}
@@ -55,9 +53,7 @@ def shows_selection(page, figure):
 
 @pytest.mark.parametrize("figure", ["curves", "rung_values", "history", "parallel", "slices", "timeline"])
 def test_a_click_in_any_figure_selects_in_all_of_them_and_in_tables(page, viewer, written, figure):
-    journal = viewer.results / "demo" / "journal.jsonl"
-    events = [{**event_of(line), "time": 1000.0 + i} for i, line in enumerate(journal.read_bytes().splitlines())]
-    journal.write_bytes(b"".join(map(line_of, events)))  # else all runs are in one millisecond
+    put_apart(viewer.results)
     page.goto(f"{viewer.url}#demo")
     drawn(page, figure)
     assert page.evaluate(COVERED, figure) == 0

@@ -113,7 +113,7 @@ def test_columns_that_the_user_hides_or_wants_stay_so_and_one_moves_by_keys(page
             tools.locator("summary").click()
         tools.get_by_label(head, exact=True).set_checked(is_shown)
 
-    write_experiment(viewer.results, "other").close()
+    other = write_experiment(viewer.results, "other")
     assert "attempts" not in heads(page, "trials")  # few users need it
     choose("attempts", True)
     choose("duration", False)
@@ -123,6 +123,14 @@ def test_columns_that_the_user_hides_or_wants_stay_so_and_one_moves_by_keys(page
         expect(rows(page, "trials")).to_have_count(4)
     opened(page, viewer, "#other//trials")  # of the same space
     assert "attempts" in heads(page, "trials") and "duration" not in heads(page, "trials")
+    config, metrics = {"x": 0.5, "act": "a", "row": 1, "key": 2}, {"loss": 1.0, "epochs": 70, "best_loss": 80}
+    other.write("trial_started", "00006", config=config, resources={"CPU": 1}, node="n")
+    other.write("report", "00006", epoch=1, metrics=metrics)  # an update with columns of any name
+    expect(page.locator("#trials .tabulator-col[tabulator-field='metric epochs']")).to_be_visible()
+    expect(rows(page, "trials")).to_have_count(7)
+    assert "attempts" in heads(page, "trials") and "duration" not in heads(page, "trials")
+    names = {"row": "1", "key": "2", "metric epochs": "70", "epochs": "1", "metric best_loss": "80", "best_loss": "1"}
+    assert {name: column(page, "trials", name)[6] for name in names} == names
     choose("duration", True)
     assert "duration" in heads(page, "trials")
     page.locator("#trials .tabulator-col[tabulator-field=status] button").focus()
@@ -134,6 +142,12 @@ def test_columns_that_the_user_hides_or_wants_stay_so_and_one_moves_by_keys(page
     assert heads(page, "trials")[:3] == ["trial", "status", "best_loss"]
     page.keyboard.press("ArrowRight")  # without Alt, nothing moves
     assert heads(page, "trials")[:3] == ["trial", "status", "best_loss"]
+    choose("last_epochs", True)  # its width is not that of a hidden column
+    page.reload()
+    expect(rows(page, "trials")).to_have_count(7)
+    widths = page.locator("#trials .tabulator-col:visible").evaluate_all("all => all.map((each) => each.clientWidth)")
+    assert min(widths) >= 40 and "last_epochs" in heads(page, "trials")
+    other.close()
 
 
 def test_an_update_changes_single_cells_and_keeps_the_rows_their_focus_and_the_selection_of_a_text(page, demo):

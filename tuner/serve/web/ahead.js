@@ -12,8 +12,8 @@ export const FIGURES = ["best", "front", "confirmed", "curves", "rung_values", "
   "failing", "timeline", "usage"];
 export const FIRST_ROWS = 500; // loaded at first; a table that is shown loads all its rows
 
-/** Returns the figures of the tab that the address names; a second request brings the others. */
-export const firstFigures = () => figuresAt(readAddress().place, FIGURES);
+/** Returns the figure at the top of the tab that the address names; a second request brings the others. */
+export const firstFigures = () => figuresAt(readAddress().place, FIGURES).slice(0, 1);
 
 /** @param {string} name @returns {Promise<Changes>} */
 const ask = (name) => get(`${pathOf(name)}/changes?${new URLSearchParams([["since", "0"], ["limit", String(FIRST_ROWS)],

@@ -66,11 +66,11 @@ export function progressed(summary) {
 /** Shows the progress of a search that is under way, on the page and in the browser's title.
  * @param {Summary} summary */
 export function drawProgress(summary) {
-  const isBusy = BUSY.includes(summary.state), bar = at("progress", HTMLProgressElement);
-  bar.hidden = !isBusy || !summary.asked;
+  const isRunning = ["running", "stopping"].includes(summary.state), bar = at("progress", HTMLProgressElement);
+  bar.hidden = !isRunning || !summary.asked;
   Object.assign(bar, { max: summary.asked || 1, value: summary.ended, ariaLabel: "trials that have ended" });
-  set(at("progress-text"), isBusy ? progressed(summary) : "");
-  document.title = `${isBusy ? `${ofAll(summary)} ` : ""}${summary.name}: tuner`;
+  set(at("progress-text"), isRunning ? progressed(summary) : "");
+  document.title = `${isRunning ? `${ofAll(summary)} ` : ""}${summary.name}: tuner`;
 }
 
 /** Says why no trial is the best one.

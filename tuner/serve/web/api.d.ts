@@ -64,7 +64,7 @@ export interface ConfirmedSetting {
 
 export interface CostRow {
   parameter: string; value: string; trials: number; epochs: number; seconds: number; epoch_s: number | null;
-  cpu_hours: number; gpu_hours: number; saved: string; share: string;
+  cpu_hours: number; gpu_hours: number; saved: number; share: number;
 }
 export interface Costs { rows: CostRow[]; left_out: number }
 

@@ -110,7 +110,7 @@ export async function showComparison() {
 }
 
 /** Draws the figures again, for example in other colours. */
-export function refreshComparison() {
+function refreshComparison() {
   if (comparing() && loaded) draw(loaded);
 }
 

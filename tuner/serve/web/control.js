@@ -116,6 +116,7 @@ export async function act(form, status, progress, work, done = "") {
   try {
     await work();
     set(status, done);
+    if (!session.isSignedIn) showSession().catch(() => {}); // the user signed in again in another window
   } catch (error) {
     status.className = "failed";
     set(status, error instanceof Error ? error.message : error);
@@ -129,10 +130,16 @@ export async function act(form, status, progress, work, done = "") {
 
 // --- stop and resume -------------------------------------------------------------------------------------------------
 
+let controlOf = ""; // the experiment whose limits are typed
 const CHECKING = "checking the request: a process imports the space";
 
 /** @param {import("./api.js").Summary} summary */
 export function showControl(summary) {
+  if (controlOf !== summary.name) { // what was typed for another search must not extend this one
+    controlOf = summary.name;
+    controlForm.reset();
+    set(at("control-status"), "");
+  }
   tellWait();
   const actions = session.mayStart ? summary.actions : [], mayResume = actions.includes("resume");
   at("control").hidden = !actions.includes("stop") && (!mayResume || Boolean(summary.not_resumed));
@@ -141,9 +148,9 @@ export function showControl(summary) {
   const mayAsk = session.mayStart && (mayResume || summary.outcome === "refused"), why = summary.not_resumed || summary.same_epochs;
   tell("not-extended", mayAsk && why ? `${summary.not_resumed ? "This page cannot extend the search" : "The epochs per trial stay as they are"}: ${why}.` : "");
   set(at("resume-button"), summary.state === "finished" ? "Extend" : "Resume");
-  at("more-samples", HTMLInputElement).placeholder = String(summary.num_samples);
+  at("more-samples", HTMLInputElement).placeholder = `${summary.num_samples || "no limit"} now`;
   const epochs = at("more-epochs", HTMLInputElement);
-  epochs.placeholder = String(summary.max_epochs);
+  epochs.placeholder = `${summary.max_epochs} now`;
   epochs.disabled = Boolean(summary.same_epochs);
 }
 

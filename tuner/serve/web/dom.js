@@ -67,10 +67,10 @@ export function duration(seconds) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
-/** Formats the time that one trial took: 0.12 s, where `duration` rounds to 0 s.
+/** Formats the time that one trial took: 0.12 s or 1.5 s, where `duration` rounds to whole seconds.
  * @param {number} seconds */
 export const trialDuration = (seconds) =>
-  (seconds > 0 && seconds < 1 ? `${Number(seconds.toPrecision(2))} s` : duration(seconds));
+  (seconds > 0 && seconds < 10 ? `${Number(seconds.toPrecision(2))} s` : duration(seconds));
 
 const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
 /** @param {number} count */

@@ -44,7 +44,7 @@ function pointsOf({ data, layout }) {
   /** @param {any} trace @param {"x" | "y"} side */
   const axis = (trace, side) => {
     const name = `${side}axis${(trace[`${side}axis`] ?? side).slice(1)}`, own = layout[name] ?? {};
-    return { ...own, scale: scales[name], head: plain(own.title?.text ?? "").replace(/<br>.*| \(clipped.*/, "") || side };
+    return { ...own, scale: scales[name], head: plain((own.title ?? (own.matches && layout[`${side}axis`].title))?.text ?? "").replace(/<br>.*| \(clipped.*/, "") || side };
   };
   return data.filter((/** @type {any} */ { visible }) => visible !== false).flatMap((/** @type {any} */ trace) => {
     const { type, name, customdata, dimensions, z } = trace, [x, y] = [axis(trace, "x"), axis(trace, "y")], series = plain(name ?? "") || type;
@@ -52,7 +52,7 @@ function pointsOf({ data, layout }) {
       ({ series, [x.head]: valueAt(across, x), [y.head]: valueAt(up, y), surface: z[j][i] })));
     /** @type {any[][]} */
     const lists = dimensions ? dimensions.map((/** @type {any} */ each, /** @type {number} */ i) => [plain(each.label), each.values, { ...each, scale: scales[i] }])
-      : [[x.head, trace.x, x], [y.head, trace.y, y], ...QUANTILES.map((key) => [key, trace[key], {}]), ["from", trace.base, {}],
+      : [[x.head, trace.base ? trace.x.map((/** @type {number} */ length, /** @type {number} */ i) => trace.base[i] + length) : trace.x, x], [y.head, trace.y, y], ...QUANTILES.map((key) => [key, trace[key], {}]), ["from", trace.base, {}],
         ["plus", trace.error_x?.array, {}], ["minus", trace.error_x?.arrayminus, {}]];
     const known = lists.filter(([, list]) => Array.isArray(list));
     return (known[0]?.[1] ?? []).flatMap((/** @type {unknown} */ _, /** @type {number} */ i) => {

@@ -3,7 +3,7 @@
 // lines; one request then brings the rows that changed and the figures that the user sees.
 
 import { FIGURES, FIRST_ROWS, firstFigures, firstPage } from "./ahead.js";
-import { attempt, tell } from "./dom.js";
+import { attempt } from "./dom.js";
 import { BUSY, get, pathOf } from "./service.js";
 import { ALL_ROWS } from "./tables.js";
 
@@ -47,6 +47,7 @@ export class Experiment {
   values = ""; // which value of each trial figures compare, if the user chose one, and of which metric
   axis = ""; // over what the curves are drawn, if the user chose it, and which metric
   isClosed = false;
+  #gone = ""; // why nothing more can be loaded
   /** @type {number | undefined} */ #update = undefined;
   /** @type {number | undefined} */ #poll = undefined;
   /** @type {number | undefined} */ #retry = undefined;
@@ -85,7 +86,10 @@ export class Experiment {
 
   /** @param {() => Promise<void>} work */
   #inTurn(work) {
-    this.#last = this.#last.catch(() => {}).then(work);
+    this.#last = this.#last.catch(() => {}).then(() => {
+      if (this.#gone) throw new Error(this.#gone);
+      return work();
+    });
     return this.#last;
   }
 
@@ -207,8 +211,9 @@ export class Experiment {
     else {
       this.close();
       this.tell("gone");
-      tell("problem", `${this.name} is no longer there: its folder was deleted, renamed or moved. This page shows its last state and `
-        + "is not updated any more; the list shows what is there.");
+      this.#gone = `${this.name} is no longer there: its folder was deleted, renamed or moved. This page shows its last state and `
+        + "is not updated any more; the list shows what is there.";
+      attempt(() => this.load());
     }
   }
 
@@ -239,7 +244,7 @@ export class Experiment {
   scrolled() {
     this.#scroll ??= setTimeout(() => {
       this.#scroll = undefined;
-      if (FIGURES.some((name) => this.loaded?.figures[name] && isNear(name) && this.#isStale(name))) {
+      if (!this.isClosed && FIGURES.some((name) => this.loaded?.figures[name] && isNear(name) && this.#isStale(name))) {
         attempt(() => this.load({ fresh: false }));
       } else if (this.loaded) this.draw(this.loaded, []);
     }, 150);
@@ -262,6 +267,9 @@ export class Experiment {
       const isSame = now.state === seen.state && now.message === seen.message && now.lines <= seen.lines
         && String(now.actions) === String(seen.actions) && now.waits_for === seen.waits_for && (now.lines > 0 || now.updated === seen.updated);
       if (!isSame) await this.load({ fresh: now.lines !== seen.lines });
+    } catch (error) {
+      if (/** @type {any} */ (error).status !== GONE) throw error;
+      await this.#reconnect();
     } finally {
       this.#pollLater(this.loaded?.summary ?? before);
     }

@@ -55,7 +55,7 @@ export function filterOf(text, fields) {
   const isNext = (...words) => words.includes((tokens[place]?.[1] ?? tokens[place]?.[5] ?? "").toLowerCase());
   /** @param {Filter<Row>[]} parts @param {"some" | "every"} how @param {string} word @returns {Filter<Row>} */
   const joined = (parts, how, word) => (parts.length === 1 ? parts[0] : { test: (row) => parts[how](({ test }) => test(row)),
-    told: parts.map(({ told }) => told).join(` ${word} `) });
+    told: parts.map(({ told }) => (how === "some" && told.includes(" and ") ? `(${told})` : told)).join(` ${word} `) });
   /** @returns {Filter<Row>} */
   const any = () => {
     const parts = [all()];

@@ -24,9 +24,11 @@ import { GRAMMAR, completions, filterOf, numeric } from "./filter.js";
  * @property {boolean} [spare] */
 
 const MOST_PRINTED = 1000; // rows on paper
+const PAPER_PX = 1000; // width, in the screen's letters, that fits the paper in those of print
 const MOST_WHOLE = 20; // rows of a table that has no scroll bar of its own
 const MOST_LOADED = 50_000; // rows that a table loads without being asked: a row takes about 1 kB
 const MANY = 200; // with more changed rows, drawing the table anew is faster than changing each cell
+const [KEY, ROW] = ["\nkey", "\nrow"]; // what a record has besides its columns, which may have any name
 const KEYS = ["name", "head", "trial", "epoch", "rung", "bracket", "band", "action", "point", "parameter", "value"]; // what tells rows apart
 const collator = new Intl.Collator(undefined, { numeric: true });
 
@@ -67,7 +69,7 @@ class Grid {
   /** @type {Column<any>[]} */ #columns = [];
   /** @type {import("./filter.js").Field<any>[]} */ #fields = [];
   /** @type {any[]} The loaded rows. */ #rows = [];
-  /** @type {Map<string, any>} What Tabulator has of each row: `key`, `row`, and for each column what it is sorted by. */
+  /** @type {Map<string, any>} What Tabulator has of each row: its key, the row, and for each column what it is sorted by. */
   #records = new Map();
   /** @type {any} */ #table = null;
   #isBuilt = false;
@@ -76,6 +78,9 @@ class Grid {
   #isFiltered = false; // whether Tabulator has a filter
   #drawnColumns = "";
   #groupedBy = "";
+  #firstRows = () => this.#table.getRows("active").slice(0, MOST_PRINTED);
+  /** @type {Map<string, boolean>} Whether the user wants to see a column. */ #wanted = new Map();
+  /** @type {Set<string>} Columns whose width the user chose. */ #resized = new Set();
   /** @type {HTMLElement | null} */ #focused = null;
 
   /** @param {HTMLElement} node */
@@ -97,6 +102,7 @@ class Grid {
   }
 
   reset() {
+    window.removeEventListener("beforeprint", this.#onPrint);
     this.#table?.destroy();
     this.node.replaceChildren();
     this.#table = null;
@@ -112,7 +118,7 @@ class Grid {
     let { test, told, isWrong } = this.#typed();
     const isNeeded = this.tools.box.value.trim() !== "" || this.#rows.some((row) => !source.isShown(row, this.node));
     this.#test = test;
-    const passes = (/** @type {any} */ { row }) => source.isShown(row, this.node) && this.#test(row);
+    const passes = (/** @type {any} */ record) => source.isShown(record[ROW], this.node) && this.#test(record[ROW]);
     try {
       if (isNeeded) this.#table.setFilter(passes);
       else if (this.#isFiltered) this.#table.clearFilter();
@@ -129,7 +135,9 @@ class Grid {
   /** @param {string} head */
   group(head) {
     this.#groupedBy = head;
-    if (this.#isBuilt) this.#table.setGroupBy(head || false);
+    if (!this.#isBuilt) return;
+    this.#table.setGroupBy(head || false);
+    this.#table.options.printRowRange = head ? "active" : this.#firstRows; // a function cannot return groups
   }
 
   /** @returns {{test: (row: any) => boolean, told: string, isWrong: boolean}} */
@@ -146,42 +154,63 @@ class Grid {
 
   /** @param {object} options */
   #build(options) {
+    this.#wanted = new Map(stored(this.#key) ?? []);
     this.#records = this.#recorded();
     this.#drawnColumns = this.#heads();
     const table = this.#table = new Tabulator(this.node, {
-      data: [...this.#records.values()], index: "key", columns: this.#definitions(), nestedFieldSeparator: false,
+      data: [...this.#records.values()], index: KEY, columns: this.#definitions(), nestedFieldSeparator: false,
       layout: "fitDataFill", height: this.#height(), movableColumns: true, sortOrderReverse: true,
-      persistence: { columns: ["width", "visible"] }, persistenceID: `${this.node.id} ${source.kind()}`,
-      printAsHtml: true, printStyled: false, printRowRange: () => table.getRows("active").slice(0, MOST_PRINTED),
+      persistence: { columns: ["width"] }, persistenceID: `${this.node.id} ${source.kind()}`,
+      // Only widths that the user chose are kept: others follow the cells.
+      persistenceWriterFunc: (/** @type {string} */ id, /** @type {string} */ type, /** @type {any[]} */ columns) => stored(`${id}-${type}`,
+        columns.map(({ width, ...column }) => (this.#resized.has(column.field) ? { ...column, width } : column))),
+      persistenceReaderFunc: (/** @type {string} */ id, /** @type {string} */ type) => {
+        const columns = stored(`${id}-${type}`) ?? [];
+        this.#resized = new Set(columns.flatMap((/** @type {any} */ { field, width }) => (width ? [field] : [])));
+        return columns.length ? columns : false;
+      },
+      printAsHtml: true, printStyled: false, printRowRange: this.#firstRows,
       groupToggleElement: "header", groupHeaderPrint: (/** @type {unknown} */ value, /** @type {number} */ count) => escaped(`${value} (${count})`), groupHeader: (/** @type {unknown} */ value, /** @type {number} */ count, /** @type {unknown} */ _, /** @type {any} */ group) => {
         group.getElement().role = "row"; // Tabulator's rowgroup may not be in another one
-        return el("b", { role: "gridcell" }, el("button", { type: "button", ariaExpanded: String(group.isVisible()) }, `${value} (${count})`));
+        return el("b", { role: "gridcell" }, el("button", { type: "button", ariaExpanded: String(group.isVisible()), onclick: () => this.#keepFocus() }, `${value} (${count})`));
       },
-      rowFormatter: (/** @type {any} */ line) => { line.getElement().dataset.trial = line.getData().row.trial ?? ""; }, ...options,
+      rowFormatter: (/** @type {any} */ line) => { line.getElement().dataset.trial = line.getData()[ROW].trial ?? ""; }, ...options,
+    });
+    table.on("columnResized", (/** @type {any} */ column) => {
+      this.#resized.add(column.getField());
+      table.module("persistence").save("columns");
     });
     table.on("tableBuilt", () => {
+      window.addEventListener("beforeprint", this.#onPrint); // after Tabulator's own listener
       this.#isBuilt = true;
       // The rows take the keyboard's focus, and role=grid allows no other element with a tabindex between it and them.
       this.node.querySelector(".tabulator-tableholder")?.removeAttribute("tabindex");
-      if (this.#groupedBy) table.setGroupBy(this.#groupedBy);
+      if (this.#groupedBy) this.group(this.#groupedBy);
       this.#update();
     });
-    table.on("groupVisibilityChanged", (/** @type {any} */ group, /** @type {boolean} */ is) => { group.getElement().querySelector("button").ariaExpanded = String(is); });
     table.on("renderStarted", () => this.#keepFocus());
     for (const event of ["renderComplete", "scrollVertical"]) table.on(event, () => { source.drawn(this.node); this.#giveFocus(); });
-    window.addEventListener("beforeprint", () => this.#isBuilt && set(this.tools.printed, this.#printed()));
   }
 
-  /** Remembers what has the focus in the table: drawing its rows takes it away. */
+  /** Says how many rows are printed, and makes a wide table as small as the paper needs. Tabulator has put the table for
+   * paper in the place of its own. */
+  #onPrint = () => {
+    set(this.tools.printed, this.#printed());
+    const table = /** @type {HTMLElement | null} */ (this.node.parentElement?.querySelector(".tabulator-print-table table"));
+    if (table) table.style.setProperty("zoom", String(Math.min(1, PAPER_PX / table.scrollWidth)));
+  };
+
+  /** Remembers what has the focus in the table: drawing its rows, groups or columns takes it away. */
   #keepFocus() {
     const now = document.activeElement;
     if (now instanceof HTMLElement && this.node.contains(now)) this.#focused = now;
   }
 
-  /** Gives the focus back; to the row that the tab key reaches, if the row that had it is gone. */
+  /** Gives the focus back; to a button of the same name or the row that the tab key reaches, if what had it is gone. */
   #giveFocus() {
-    const line = this.#focused?.isConnected ? this.#focused : this.#focused && this.node.querySelector(".tabulator-row[tabindex='0']");
-    if (line !== document.activeElement) /** @type {HTMLElement | null} */ (line)?.focus({ preventScroll: true });
+    const lost = this.#focused, same = () => [...this.node.querySelectorAll("button")].find((each) => each.textContent === lost?.textContent);
+    const next = lost?.isConnected ? lost : lost && (same() ?? /** @type {HTMLElement | null} */ (this.node.querySelector(".tabulator-row[tabindex='0']")));
+    if (next !== document.activeElement) next?.focus({ preventScroll: true });
     this.#focused = null;
   }
 
@@ -189,26 +218,38 @@ class Grid {
   #update() {
     if (!this.#isBuilt) return;
     this.#keepFocus();
-    if (this.#drawnColumns !== this.#heads()) {
+    const isOther = this.#drawnColumns !== this.#heads();
+    if (isOther) {
       this.#drawnColumns = this.#heads();
       this.#records = new Map(); // their records lack the new columns
-      this.#table.setColumns(this.#definitions());
+      this.#table.setColumns(this.#table.module("persistence").load("columns", this.#definitions()));
     }
     const before = this.#records, now = this.#records = this.#recorded(), places = [...before.keys()];
     const isLonger = places.length <= now.size && [...now.keys()].slice(0, places.length).every((key, i) => key === places[i]);
-    const changed = [...now.values()].filter((record) => before.get(record.key) !== record);
-    if (!isLonger || changed.length > MANY) this.#table.replaceData([...now.values()]);
+    const changed = [...now.values()].filter((record) => before.get(record[KEY]) !== record);
+    if (isOther || !isLonger || changed.length > MANY) this.#table.replaceData([...now.values()]);
     else {
-      const [known, added] = [true, false].map((is) => changed.filter(({ key }) => before.has(key) === is));
+      const [known, added] = [true, false].map((is) => changed.filter((record) => before.has(record[KEY]) === is));
       if (known.length) this.#table.updateData(known);
       if (added.length) this.#table.addData(added);
       if (this.#height() && !this.#table.options.height) this.#table.setHeight(this.#height());
       const sorters = this.#table.getSorters();
       if (changed.length && sorters.length) this.#table.setSort(sorters.map((/** @type {any} */ { field, dir }) => ({ column: field, dir })));
     }
+    for (const [i, { head, spare }] of this.#columns.entries()) {
+      const column = spare && !this.#wanted.has(head) && this.#table.getColumn(head);
+      if (!column || column.isVisible() || this.#rows.every((row) => !this.#fields[i].shown(row))) continue;
+      column.show();
+      column.setWidth(true); // it was laid out while it was hidden
+    }
     this.filter();
     source.drawn(this.node);
     this.#giveFocus();
+  }
+
+  /** What the user's columns are kept for: the tables of experiments of one space have the same. */
+  get #key() {
+    return `tuner-columns ${this.node.id} ${source.kind()}`;
   }
 
   /** A long table scrolls by itself and draws only the rows that are on the screen. */
@@ -227,7 +268,7 @@ class Grid {
       let key = JSON.stringify(KEYS.map((field) => row[field]));
       while (records.has(key)) key += "'";
       const known = this.#records.get(key);
-      records.set(key, known?.row === row ? known : Object.fromEntries([["key", key], ["row", row],
+      records.set(key, known?.[ROW] === row ? known : Object.fromEntries([[KEY, key], [ROW, row],
         ...this.#fields.map(({ head, value, shown }) => [head, numeric(value(row)) ?? shown(row)])]));
     }
     return records;
@@ -242,7 +283,7 @@ class Grid {
         title: escaped(head), field: head, titleFormatter: heading, sorter: order, headerSort: !href && !tick, headerSortTristate: true,
         formatter: (/** @type {any} */ cell) => content(column, field, cell), frozen: i === 0 && !tick, hozAlign: look === "number" ? "right" : "left",
         headerHozAlign: look === "number" ? "right" : "left", maxInitialWidth: look === "text" ? 520 : 260, minWidth: 44,
-        visible: !rare && !(spare && this.#rows.every((row) => !field.shown(row))),
+        visible: this.#wanted.get(head) ?? (!rare && !(spare && this.#rows.every((row) => !field.shown(row)))),
       };
     });
   }
@@ -261,7 +302,13 @@ class Grid {
   /** Returns a checkbox for each column, which shows or hides it. */
   #columnChoices() {
     return this.#isBuilt ? this.#table.getColumns().map((/** @type {any} */ column) => {
-      const onchange = () => { column.toggle(); source.drawn(this.node); };
+      const onchange = () => {
+        column.toggle();
+        if (column.isVisible()) column.setWidth(true); // it was laid out while it was hidden
+        this.#wanted.set(column.getField(), column.isVisible());
+        stored(this.#key, [...this.#wanted]);
+        source.drawn(this.node);
+      };
       return el("label", {}, el("input", { type: "checkbox", checked: column.isVisible(), onchange }), ` ${column.getField()}`);
     }) : [];
   }
@@ -279,11 +326,22 @@ class Grid {
       if (this.#rows.length < this.#total) await source.all(this.node.id);
       const write = kind === "csv" ? csvOf : jsonOf;
       const fields = this.#fields.filter((_, j) => !this.#columns[j].tick);
-      const rows = this.#table.getData("active").map((/** @type {any} */ { row }) => row);
+      const rows = this.#table.getData("active").map((/** @type {any} */ record) => record[ROW]);
       save(`${source.name()}-${this.node.id}`, kind, write(fields, rows));
       const missing = this.#total - this.#rows.length;
       if (missing) throw new Error(`the file lacks ${missing} of ${this.#total} rows, which the service did not send; reload the page and save again`);
     });
+  }
+}
+
+/** Returns what the browser has stored under a name, after storing a value if one is given; null if it blocks storage.
+ * @param {string} name @param {unknown} [value] */
+function stored(name, value) {
+  try {
+    if (value !== undefined) localStorage.setItem(name, JSON.stringify(value));
+    return JSON.parse(localStorage.getItem(name) ?? "null");
+  } catch {
+    return null;
   }
 }
 
@@ -299,7 +357,7 @@ function fieldOf({ head, value, text }) {
 /** Returns what a cell shows, never as a text, which Tabulator would read as HTML.
  * @param {Column<any>} column @param {import("./filter.js").Field<any>} field @param {any} cell */
 function content({ look, link, tick }, field, cell) {
-  const { row } = cell.getData(), text = field.shown(row), node = cell.getElement();
+  const row = cell.getData()[ROW], text = field.shown(row), node = cell.getElement();
   if (tick) {
     const box = el("input", { type: "checkbox", checked: tick.has(row), ariaLabel: tick.about(row), onchange: () => tick.set(row, box.checked) });
     return box;
@@ -358,7 +416,7 @@ function toolsOf(node, act) {
   return { box, printed, tell: (text, sentence, isWrong) => {
     set(count, text);
     set(told, sentence);
-    told.className = isWrong ? "failed" : "notice";
+    told.className = isWrong ? "failed" : "about";
     box.setAttribute("aria-invalid", String(isWrong));
   } };
 }

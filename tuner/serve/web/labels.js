@@ -20,22 +20,22 @@ let offered = ""; // the experiment and state whose files are offered
 
 /** @param {Summary} summary */
 export function showLabels(summary) {
-  const { name } = summary, isHere = session.isSignedIn;
+  const { name } = summary, isOther = filled.name !== name;
+  const isTyped = !isOther && (tags.value !== filled.tags.join(" ") || notes.value !== filled.notes);
   tell("tags", summary.tags.length ? `Tags: ${summary.tags.join(", ")}` : "");
   tell("notes", summary.notes);
   tell("notes-error", summary.notes_error);
   at("archived").hidden = !summary.archived;
   at("report-link", HTMLAnchorElement).href = `${pathOf(name)}/report`;
   const isBusy = BUSY.includes(summary.state), hasFolder = summary.started !== null || summary.lines > 0;
-  at("manage").hidden = !isHere || (isBusy && !hasFolder);
+  at("manage").hidden = !(session.isSignedIn || isTyped) || (isBusy && !hasFolder);
   notesForm.hidden = renameForm.hidden = at("archive").hidden = !hasFolder;
   set(at("archive"), summary.archived ? "Show in the list again" : "Archive");
-  const isOther = filled.name !== name, isTyped = tags.value !== filled.tags.join(" ") || notes.value !== filled.notes;
   if (isOther) {
     newName.value = name;
     for (const id of ["notes-status", "rename-status", "archive-status"]) set(at(id), "");
   }
-  if (isOther || !isTyped) { // else an update would overwrite what the user types
+  if (!isTyped) { // else an update would overwrite what the user types
     filled = summary;
     tags.value = summary.tags.join(" ");
     notes.value = summary.notes;

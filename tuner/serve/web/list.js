@@ -77,6 +77,7 @@ export async function showList() {
 function drawList() {
   const archived = loaded.filter((each) => each.archived).length;
   const rows = at("show-archived", HTMLInputElement).checked ? loaded : loaded.filter((each) => !each.archived);
+  for (const name of ticked) if (!rows.some((row) => row.name === name)) ticked.delete(name); // a row that is not shown
   at("ticked").hidden = at("experiments").hidden = !loaded.length;
   at("no-experiments").hidden = loaded.length > 0;
   fill(at("experiments"), EXPERIMENTS, rows);
@@ -95,12 +96,15 @@ at("group-spaces").addEventListener("change", () => group(at("experiments"), at(
  * @param {string} part of the address @param {(e: Summary) => object} body */
 function forTicked(part, body) {
   const names = [...ticked], status = at("bulk-status");
-  act(at("ticked", HTMLFormElement), status, `saving ${counted(names.length, "experiment")}`, async () => {
+  return act(at("ticked", HTMLFormElement), status, `saving ${counted(names.length, "experiment")}`, async () => {
     /** @type {string[]} */
     const problems = [];
     for (const name of names) {
       const row = loaded.find((each) => each.name === name);
-      if (row) await post(`${pathOf(name)}/${part}`, body(row)).catch((error) => problems.push(`${name}: ${error.message}`));
+      if (row) await post(`${pathOf(name)}/${part}`, body(row)).catch((error) => {
+        if (error.status === 401) throw error;
+        problems.push(`${name}: ${error.message}`);
+      });
     }
     await showList();
     if (problems.length) throw new Error(problems.join("; "));

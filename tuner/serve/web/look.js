@@ -118,6 +118,12 @@ export function drawInto(node, figure, revision, change = () => {}) {
   additions.drawn(node);
 }
 
+/** Empties all figures: the page will show another experiment. */
+export function emptyFigures() {
+  for (const node of redraws.keys()) Plotly.react(node, [], {}, MODE_BAR);
+  redraws.clear();
+}
+
 /** Draws a figure again as it was last drawn.
  * @param {HTMLElement} node */
 export function drawAgain(node) {

@@ -4,7 +4,7 @@
 
 import { readAddress, writePins } from "./address.js";
 import { drawAnswer, drawProgress, unsaid } from "./answer.js";
-import { comparing, refreshComparison, showComparison } from "./compare.js";
+import { comparing, showComparison } from "./compare.js";
 import { showControl, showSession } from "./control.js";
 import { drawCurveChoices, drawCurves } from "./curves.js";
 import { at, attempt, offer, set, tell } from "./dom.js";
@@ -14,7 +14,8 @@ import { fill, resetTables, source } from "./grid.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
 import { showDamaged, showLabels } from "./labels.js";
 import { showList } from "./list.js";
-import { drawInto, place } from "./look.js";
+import { redraw } from "./linked.js";
+import { drawInto, emptyFigures, place } from "./look.js";
 import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
 import { choice, open, setPins } from "./selection.js";
@@ -120,10 +121,11 @@ async function show(name) {
   shown.now?.close();
   shown.now = null;
   resetTables();
+  emptyFigures();
   open(name ?? "");
   undrawn.clear();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => {
-    if (at("live").textContent === "reconnecting" && text !== "reconnecting") attempt(showSession); // a new service knows no session
+    if (at("live").textContent === "reconnecting" && text !== "reconnecting") showSession().catch(() => {}); // a new service knows no session
     set(at("live"), text);
   }) : null;
   document.title = name ? `${name}: tuner` : "tuner";
@@ -151,10 +153,6 @@ async function show(name) {
   at("one").hidden = shown.now === experiment && !experiment.loaded;
 }
 
-function redraw() {
-  const loaded = shown.now?.loaded;
-  if (loaded) draw(loaded, Object.keys(loaded.figures));
-}
 
 source.name = () => shown.now?.name ?? (comparing() ? "compare" : "experiments");
 source.kind = () => shown.now?.loaded?.summary.space ?? "";
@@ -170,10 +168,9 @@ for (const id of ["values", "values-metric"]) {
     await loading;
   }));
 }
-at("all-values").addEventListener("change", redraw);
-for (const figure of document.querySelectorAll(".figure")) addFigureButtons(/** @type {HTMLElement} */ (figure));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refreshComparison);
+const figures = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".figure"));
+figures.forEach(addFigureButtons);
+for (const each of [at("all-values"), matchMedia("(prefers-color-scheme: dark)")]) each.addEventListener("change", () => redraw([...figures]));
 window.addEventListener("beforeprint", () => drawFigures((name) => at(name).offsetParent !== null));
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => {

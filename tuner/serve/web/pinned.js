@@ -63,6 +63,7 @@ function linesOf(answers) {
     line("best epoch", ({ row }) => row.best_epoch),
     line("last value", ({ row }) => row.last),
     line("epochs", ({ row }) => row.epochs),
+    ...[...new Set(answers.flatMap(({ row }) => Object.keys(row.metrics)))].map((name) => line(`${name} at the best epoch`, ({ row }) => row.metrics[name]?.[0])),
     ...names.map((name) => ({ head: name, isSetting: true,
       values: settings.map((setting) => (setting.has(name) ? setting.get(name) ?? "null" : "")) })),
     ...[...rungs].map(([key, name]) => line(name, ({ decisions }) => {

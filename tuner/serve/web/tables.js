@@ -78,6 +78,8 @@ export const DECISIONS = [
 const size = (value) => (typeof value === "number" ? bytes(value) : "");
 const USAGE = /^(cpu_|rss_|gpu_|train_s$|validate_s$|.*_per_s$|micro_batch_size$)/; // metrics that most users need rarely
 
+const TAKEN = ["trial", "status", "best epoch", "epochs", "duration", "attempts", "rung", "reason"]; // headings that a metric cannot have
+
 /** The columns of every search; the values' names are those of trials.csv. Each other metric has its value in the trial's
  * best report and its last one.
  * @param {string} metric @param {string[]} others @returns {Column<TrialRow>[]} */
@@ -87,7 +89,7 @@ const common = (metric, others) => [
   { head: `best_${metric}`, value: (t) => t.best, look: "number" },
   { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
   { head: `last_${metric}`, value: (t) => t.last, look: "number" },
-  ...others.flatMap((name) => [name, `last_${name}`].map((head, i) => ({ head, look: "number", rare: i > 0 || USAGE.test(name),
+  ...others.flatMap((name) => [name, `last_${name}`].map((head, i) => ({ head: [...TAKEN, `best_${metric}`, `last_${metric}`, ...(i ? others : [])].includes(head) ? `metric ${head}` : head, look: "number", rare: i > 0 || USAGE.test(name),
     value: (/** @type {TrialRow} */ t) => t.metrics[name]?.[i] ?? null, ...(name.endsWith("_bytes") && { text: (/** @type {TrialRow} */ t) => size(t.metrics[name]?.[i]) }), about: i ? `the last ${name}` : `${name} at the trial's best epoch` }))),
   { head: "epochs", value: (t) => t.epochs, look: "number" },
   { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number",
@@ -192,5 +194,5 @@ export const COSTS = [
   { head: "seconds an epoch", value: (c) => c.epoch_s, look: "number" },
   { head: "CPU-hours", value: (c) => c.cpu_hours, look: "number" }, { head: "GPU-hours", value: (c) => c.gpu_hours, look: "number" },
   { head: "epochs saved", value: (c) => c.saved, look: "number", about: "by pruning, an estimate" },
-  { head: "share of the time", value: (c) => c.share, look: "number" },
+  { head: "share of the time, %", value: (c) => c.share, look: "number" },
 ];

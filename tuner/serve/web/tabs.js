@@ -24,11 +24,10 @@ export const figuresAt = (place, figures) => figures.filter((name) => tabAt(plac
 export function openTab(name, place) {
   const open = tabAt(place), isOther = open.hidden;
   for (const tab of TABS) tab.hidden = tab !== open;
-  LINKS.replaceChildren(...[...TABS].map((tab) => {
-    const link = el("a", { href: addressOf(name, "", tab === TABS[0] ? "" : nameOf(tab)) }, tab.dataset.title ?? "");
-    if (tab === open) link.ariaCurrent = "page";
-    return el("li", {}, link);
-  }));
+  TABS.forEach((tab, i) => { // the links stay: one of them may have the keyboard's focus
+    const link = LINKS.querySelectorAll("a")[i] ?? LINKS.appendChild(el("li", {}, el("a", {}, tab.dataset.title ?? ""))).firstChild;
+    Object.assign(link, { href: addressOf(name, "", i ? nameOf(tab) : ""), ariaCurrent: tab === open ? "page" : null });
+  });
   if (isOther) window.scrollTo(0, Math.min(scrollY, open.offsetTop - LINKS.offsetHeight));
 }
 

@@ -35,9 +35,9 @@ def draw_front(record: ExperimentRecord) -> plot.Figure | None:
     ]
     others = f" It shows two of {2 + len(more)} metrics; the table has all." if more else ""
     text = (
-        f"{counted(len(front), 'trial')} on the Pareto front of {counted(len(reports), 'trial')}: no trial is better "
-        f"in all metrics. The knee is trial {plot.tick(front[0][0].id, 40)}: {plot.tick(x, 40)} {knee[0]:.5g}, "
-        f"{plot.tick(y, 40)} {knee[1]:.5g}.{others}"
+        f"{counted(len(front), 'trial')} on the Pareto front of {counted(len(reports), 'trial')}. Each trial counts by "
+        f"one report: the last one that none of its earlier reports beats. The knee is trial "
+        f"{plot.tick(front[0][0].id, 40)}: {plot.tick(x, 40)} {knee[0]:.5g}, {plot.tick(y, 40)} {knee[1]:.5g}.{others}"
     )
     titles = [plot.titled(plot.escaped(f"{goal.metric} ({goal.mode})", 60)) for goal in aim.goals[:2]]
     return plot.figure(traces, text, xaxis=titles[0], yaxis=titles[1], legend=plot.LEGEND)

@@ -149,7 +149,7 @@ def draw_failing(record: ExperimentRecord) -> plot.Figure | None:
     each = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     number = f"{counts.total()} of {counted(len(data.trials), 'ended trial')}"
     sampled = f" The figure shows {drawn} of the ended trials." if drawn < len(data.trials) else ""
-    text = f"{number} failed: {each}. {data.regions}{sampled}"
+    text = f"{number} failed, diverged or broke a constraint: {each}. {data.regions}{sampled}"
     across, up = data.x.layout(14), data.y.layout(14)
     scales = {"xaxis": data.x.scale, "yaxis": data.y.scale}
     return plot.figure(traces, text, scales=scales, xaxis=across, yaxis=up, showlegend=True, legend=plot.LEGEND)
