@@ -106,7 +106,8 @@ def test_the_rows_and_the_open_tabs_first_figure_are_requested_before_plotly_has
         asked.clear()
         page.goto("about:blank")
         page.goto(viewer.url + address, wait_until="commit")
-        page.wait_for_timeout(100)
+        while not held:
+            page.wait_for_timeout(20)
         held.pop().continue_()
         page.wait_for_function(DRAWN, arg=figure)
         first, second = [url for url in asked if "/changes?" in url][:2]

@@ -111,7 +111,7 @@ def test_an_error_says_what_to_write_and_a_regular_expression_cannot_run_for_hou
     many = [{"trial": f"{number:05}", "reason": "a" * 300} for number in range(3000)]
     began = page.evaluate("performance.now()")
     [said] = page.evaluate(FOUND, [["trial", "reason"], many, ["reason~/a*a*b/"]])
-    assert "takes too long" in said and page.evaluate("performance.now()") - began < 1000
+    assert "takes too long" in said and page.evaluate("performance.now()") - began < 10_000  # all rows: 90 s
 
 
 def test_columns_and_values_are_completed(page, viewer, written):

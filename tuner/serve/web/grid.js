@@ -25,7 +25,7 @@ import { GRAMMAR, completions, filterOf, numeric } from "./filter.js";
 
 const MOST_PRINTED = 1000; // rows on paper
 const PAPER_PX = 1000; // width, in the screen's letters, that fits the paper in those of print
-const MOST_WHOLE = 20; // rows of a table that has no scroll bar of its own
+const LONG = 200; // rows from which a table has a fixed height: to fit it to its rows takes as long as to draw them
 const MOST_LOADED = 50_000; // rows that a table loads without being asked: a row takes about 1 kB
 const MANY = 200; // with more changed rows, drawing the table anew is faster than changing each cell
 const [KEY, ROW] = ["\nkey", "\nrow"]; // what a record has besides its columns, which may have any name
@@ -45,12 +45,12 @@ export const source = {
 
 /** Shows rows in a table, in the order and with the filter that the user chose. A table in a closed tab is not drawn.
  * @template Row @param {HTMLElement} node @param {Column<Row>[]} columns @param {Row[]} rows the loaded rows
- * @param {number} total the number of all rows @param {object} options of Tabulator */
-export function fill(node, columns, rows, total = rows.length, options = {}) {
+ * @param {number} total the number of all rows */
+export function fill(node, columns, rows, total = rows.length) {
   if (!node.offsetParent) return;
   let grid = grids.get(node);
   if (!grid) grids.set(node, grid = new Grid(node));
-  grid.show(/** @type {Column<any>[]} */ (columns), rows, total, options);
+  grid.show(/** @type {Column<any>[]} */ (columns), rows, total);
 }
 
 /** Filters all tables again: `source.isShown` has changed. */
@@ -90,26 +90,30 @@ class Grid {
       complete: (text) => completions(text, this.#fields, this.#rows) });
   }
 
-  /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total @param {object} options */
-  show(columns, rows, total, options) {
+  /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total */
+  show(columns, rows, total) {
     this.#columns = columns;
     this.#fields = columns.map(fieldOf);
     this.#rows = rows;
     this.#total = total;
     if (this.#table) this.#update();
-    else this.#build(options);
+    else this.#build();
     if (rows.length < total && total <= MOST_LOADED) attempt(() => source.all(this.node.id));
   }
 
   reset() {
+    this.#destroy();
+    this.#rows = [];
+    this.tools.box.value = "";
+  }
+
+  #destroy() {
     window.removeEventListener("beforeprint", this.#onPrint);
     this.#table?.destroy();
     this.node.replaceChildren();
     this.#table = null;
     this.#isBuilt = false;
     this.#records = new Map();
-    this.#rows = [];
-    this.tools.box.value = "";
   }
 
   /** Applies the filter that the user typed. */
@@ -152,14 +156,13 @@ class Grid {
     }
   }
 
-  /** @param {object} options */
-  #build(options) {
+  #build() {
     this.#wanted = new Map(stored(this.#key) ?? []);
     this.#records = this.#recorded();
     this.#drawnColumns = this.#heads();
     const table = this.#table = new Tabulator(this.node, {
       data: [...this.#records.values()], index: KEY, columns: this.#definitions(), nestedFieldSeparator: false,
-      layout: "fitDataFill", height: this.#height(), movableColumns: true, sortOrderReverse: true,
+      layout: "fitDataFill", [this.#isLong ? "height" : "maxHeight"]: "70vh", movableColumns: true, sortOrderReverse: true,
       persistence: { columns: ["width"] }, persistenceID: `${this.node.id} ${source.kind()}`,
       // Only widths that the user chose are kept: others follow the cells.
       persistenceWriterFunc: (/** @type {string} */ id, /** @type {string} */ type, /** @type {any[]} */ columns) => stored(`${id}-${type}`,
@@ -174,7 +177,7 @@ class Grid {
         group.getElement().role = "row"; // Tabulator's rowgroup may not be in another one
         return el("b", { role: "gridcell" }, el("button", { type: "button", ariaExpanded: String(group.isVisible()), onclick: () => this.#keepFocus() }, `${value} (${count})`));
       },
-      rowFormatter: (/** @type {any} */ line) => { line.getElement().dataset.trial = line.getData()[ROW].trial ?? ""; }, ...options,
+      rowFormatter: (/** @type {any} */ line) => { line.getElement().dataset.trial = line.getData()[ROW].trial ?? ""; }, 
     });
     table.on("columnResized", (/** @type {any} */ column) => {
       this.#resized.add(column.getField());
@@ -217,6 +220,10 @@ class Grid {
   /** Gives Tabulator what has changed: single cells if few rows have. */
   #update() {
     if (!this.#isBuilt) return;
+    if (this.#isLong && !this.#table.options.height) {
+      this.#destroy();
+      return this.#build();
+    }
     this.#keepFocus();
     const isOther = this.#drawnColumns !== this.#heads();
     if (isOther) {
@@ -232,7 +239,6 @@ class Grid {
       const [known, added] = [true, false].map((is) => changed.filter((record) => before.has(record[KEY]) === is));
       if (known.length) this.#table.updateData(known);
       if (added.length) this.#table.addData(added);
-      if (this.#height() && !this.#table.options.height) this.#table.setHeight(this.#height());
       const sorters = this.#table.getSorters();
       if (changed.length && sorters.length) this.#table.setSort(sorters.map((/** @type {any} */ { field, dir }) => ({ column: field, dir })));
     }
@@ -252,9 +258,8 @@ class Grid {
     return `tuner-columns ${this.node.id} ${source.kind()}`;
   }
 
-  /** A long table scrolls by itself and draws only the rows that are on the screen. */
-  #height() {
-    return this.#rows.length > MOST_WHOLE ? "70vh" : undefined;
+  get #isLong() {
+    return this.#rows.length > LONG;
   }
 
   #heads() {
@@ -292,9 +297,11 @@ class Grid {
    * @param {KeyboardEvent} event @param {string} head */
   #moveColumn(event, head) {
     const isRight = event.key === "ArrowRight", column = this.#table.getColumn(head);
-    const next = event.altKey && (isRight ? column.getNextColumn() : event.key === "ArrowLeft" && column.getPrevColumn());
+    if (!event.altKey || !(isRight || event.key === "ArrowLeft")) return;
+    event.preventDefault(); // else the browser goes back
+    let next = column;
+    do next = isRight ? next.getNextColumn() : next.getPrevColumn(); while (next && !next.isVisible());
     if (!next) return;
-    event.preventDefault();
     column.move(next, isRight);
     /** @type {HTMLElement | null} */ (column.getElement().querySelector("button"))?.focus();
   }

@@ -7,6 +7,7 @@ import { shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { choice, subscribe } from "./selection.js";
+import { USAGE } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").OneTrial} OneTrial */
@@ -63,7 +64,7 @@ function linesOf(answers) {
     line("best epoch", ({ row }) => row.best_epoch),
     line("last value", ({ row }) => row.last),
     line("epochs", ({ row }) => row.epochs),
-    ...[...new Set(answers.flatMap(({ row }) => Object.keys(row.metrics)))].map((name) => line(`${name} at the best epoch`, ({ row }) => row.metrics[name]?.[0])),
+    ...[...new Set(answers.flatMap(({ row }) => Object.keys(row.metrics)))].filter((name) => !USAGE.test(name)).map((name) => line(`${name} at the best epoch`, ({ row }) => row.metrics[name]?.[0])),
     ...names.map((name) => ({ head: name, isSetting: true,
       values: settings.map((setting) => (setting.has(name) ? setting.get(name) ?? "null" : "")) })),
     ...[...rungs].map(([key, name]) => line(name, ({ decisions }) => {

@@ -76,7 +76,7 @@ export const DECISIONS = [
 
 /** @param {unknown} value */
 const size = (value) => (typeof value === "number" ? bytes(value) : "");
-const USAGE = /^(cpu_|rss_|gpu_|train_s$|validate_s$|.*_per_s$|micro_batch_size$)/; // metrics that most users need rarely
+export const USAGE = /^(cpu_|rss_|gpu_|train_s$|validate_s$|.*_per_s$|micro_batch_size$)/; // metrics that most users need rarely
 
 const TAKEN = ["trial", "status", "best epoch", "epochs", "duration", "attempts", "rung", "reason"]; // headings that a metric cannot have
 
