@@ -305,7 +305,7 @@ def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_
     assert not list(acting.results.iterdir())
     page.goto(f"{acting.url}#nothing")
     expect(page.locator("#problem")).to_contain_text("no experiment of that name")
-    expect(page.locator("#damaged")).to_be_hidden()
+    expect(page.locator("#damaged-form")).to_be_hidden()
 
 
 def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(page, acting):

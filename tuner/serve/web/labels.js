@@ -52,12 +52,13 @@ export function showLabels(summary) {
   }
 }
 
-/** Offers to delete an experiment that cannot be read; the page shows the reason above.
- * @param {string} name */
-export function showDamaged(name) {
+/** Names an experiment that cannot be read, and offers to delete a damaged one; the page shows the reason above.
+ * @param {string} name @param {boolean} isDamaged */
+export function showUnreadable(name, isDamaged) {
   set(at("damaged-name"), name);
   set(at("damaged-status"), "");
-  at("damaged").hidden = !session.isSignedIn;
+  at("damaged").hidden = false;
+  at("damaged-form").hidden = !(isDamaged && session.isSignedIn);
 }
 
 /** Shows links to the files of the best model.

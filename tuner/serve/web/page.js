@@ -12,7 +12,7 @@ import { Experiment, FIGURES, isNear, shown } from "./experiment.js";
 import { addFigureButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
-import { showDamaged, showLabels } from "./labels.js";
+import { showLabels, showUnreadable } from "./labels.js";
 import { showList } from "./list.js";
 import { redraw } from "./linked.js";
 import { drawInto, emptyFigures, place } from "./look.js";
@@ -149,10 +149,9 @@ async function show(name) {
     });
     experiment.follow();
   });
-  if (shown.now === experiment && status === UNREADABLE) showDamaged(experiment.name);
+  if (shown.now === experiment && status) showUnreadable(experiment.name, status === UNREADABLE);
   at("one").hidden = shown.now === experiment && !experiment.loaded;
 }
-
 
 source.name = () => shown.now?.name ?? (comparing() ? "compare" : "experiments");
 source.kind = () => shown.now?.loaded?.summary.space ?? "";
