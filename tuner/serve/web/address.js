@@ -1,10 +1,13 @@
 // @ts-check
 // The page's address: `#name/trial/place?pin=00001&pin=00002`. A place is a tab of the page or a section of one.
 
+/** @param {string} part of an address that somebody may have typed: a lone `%` is no code */
+const decoded = (part) => decodeURIComponent(part.replace(/%(?![0-9a-f]{2})/gi, "%25"));
+
 /** Reads the address. `pins` is null if it names none. */
 export function readAddress() {
   const hash = location.hash.slice(1), at = hash.indexOf("?");
-  const [name, trial = "", place = ""] = (at < 0 ? hash : hash.slice(0, at)).split("/").map(decodeURIComponent);
+  const [name, trial = "", place = ""] = (at < 0 ? hash : hash.slice(0, at)).split("/").map(decoded);
   const pins = at < 0 ? [] : new URLSearchParams(hash.slice(at + 1)).getAll("pin");
   return { name, trial, place, pins: pins.length ? pins : null };
 }
