@@ -34,6 +34,7 @@ from tuner.spec.option_values import (
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna", "nsga2"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
 SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
+PAUSING = ("asha-promotion", "hyperband", "bohb")  # the schedulers that pause trials, which may go on later
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
 

@@ -22,13 +22,12 @@ from tuner.record.texts import counted, duration
 from tuner.rules.order import best_first
 from tuner.rules.own_length import at_length
 from tuner.spec.constraints import Point
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import PAUSING, Experiment
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
 from tuner.spec.script_text import MOST_REPORTS
 
 SLACK = 1.1  # factor of all estimates, because an epoch may take longer than earlier ones
-PAUSE = ("asha-promotion", "hyperband", "bohb")  # schedulers whose paused trials can be finished at the end
 HOURS = ("cpu_hours", "gpu_hours")
 OVERRUN = 1.02  # until this share of a budget, the best trial may train on to its last epoch
 
@@ -186,7 +185,7 @@ class Budget:
             more = f"about {counted(number, 'more setting')}" if number else "no more settings"
             if self._none_ends(self._trials):
                 more = "too little is left for a whole trial"
-            elif self.rules.scheduler in PAUSE:
+            elif self.rules.scheduler in PAUSING:
                 more = f"{more}, then " if number else ""
                 more += f"the best trials train to their last epoch{': ' * bool(finishing)}{', '.join(finishing)}"
             again = "the best settings train again with other seeds"
@@ -201,7 +200,7 @@ class Budget:
     def num_settings(self, epoch_s: float) -> int:
         """Estimates how many more settings fit into the budgets if an epoch takes `epoch_s` seconds."""
         mean, number = mean_epochs(self.rules), math.inf
-        kept = self.rules.max_epochs if self.rules.scheduler in PAUSE else 0  # at the end, for the best paused trial
+        kept = self.rules.max_epochs if self.rules.scheduler in PAUSING else 0  # at the end, for the best paused trial
         begun = sum(max(0.0, mean - trial.epoch) for trial in self._running.values())
         for name in self.limits:
             left = self._left(name, Cost(self.rules.max_epochs * epoch_s, self.rules.max_epochs))

@@ -11,12 +11,11 @@ from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from tuner.record.records import sign_of
-from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.views.figures import plot
-from tuner.views.figures.parameters import USAGE_PREFIXES
+from tuner.views.figures.parameters import is_usage
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, LAST, metrics_of, mode_of, shared_epoch, split, title_of
 from tuner.views.figures.values import values_of as trial_values
@@ -186,8 +185,7 @@ def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
     Of other metrics, it collects the values in the best reports and the last ones.
     """
     found, last, searched = {}, shared_epoch(record), record.experiment.wanted.metric
-    left_out = {searched, *SPEED}
-    names = (n for n in metrics_of(record) if n not in left_out and not n.startswith(USAGE_PREFIXES))
+    names = (name for name in metrics_of(record) if name != searched and not is_usage(name))
     others = [f"{at}:{name}" for name in islice(names, MOST_OTHERS) for at in (BEST, LAST)]
     for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last), LAST, *others]:
         mode = mode_of(record, split(choice, searched)[1])

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from tuner.record.records import ENDED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
+from tuner.spec.experiment import PAUSING
 
 LEAST_ENDED = 3  # ended trials from which the pace is estimated
-PAUSE = ("asha-promotion", "hyperband", "bohb")  # schedulers whose paused trials the rest of a budget finishes
 
 
 class Progress(NamedTuple):
@@ -43,13 +43,16 @@ def progress_of(record: ExperimentRecord) -> Progress:
 
 def _spent(record: ExperimentRecord) -> dict[str, tuple[float, float]]:
     """Returns what is used of each budget, and the budget, in its own unit."""
-    used = {
-        "time_budget": record.took_s,
-        "gpu_hours": sum(trial.gpu_hours for trial in record.trials),
-        "cpu_hours": sum(trial.cpu_hours for trial in record.trials),
-        "epoch_budget": float(record.stats.num_reports),
-    }
-    return {name: (used[name], limit) for name, limit in record.experiment.budgets.items()}
+    return {name: (_used(record, name), limit) for name, limit in record.experiment.budgets.items()}
+
+
+def _used(record: ExperimentRecord, budget: str) -> float:
+    match budget:
+        case "time_budget":
+            return record.took_s
+        case "epoch_budget":
+            return float(record.stats.num_reports)
+    return sum(trial.gpu_hours if budget == "gpu_hours" else trial.cpu_hours for trial in record.trials)
 
 
 def budget_of(record: ExperimentRecord) -> str:
@@ -60,7 +63,7 @@ def budget_of(record: ExperimentRecord) -> str:
     e, is_confirming = record.experiment, len(record.searched) < len(record.trials)
     plans = {
         "new settings": not (is_confirming or len(record.searched) >= e.most_samples),
-        "the best paused trials to their last epoch": e.scheduler in PAUSE and not (record.changed or is_confirming),
+        "the best paused trials to their last epoch": e.scheduler in PAUSING and not (record.changed or is_confirming),
         "the best settings again with other seeds": e.confirm > 0,
     }
     plan = ", then ".join(what for what, is_planned in plans.items() if is_planned and record.state == "running")

@@ -28,6 +28,11 @@ TABLE = [
 ]
 
 
+def found_by(page, texts):
+    """Returns each filter's text -> the rows of TABLE that it finds, and what it says."""
+    return dict(zip(texts, page.evaluate(FOUND, [HEADS, TABLE, list(texts)]), strict=True))
+
+
 def test_a_filter_finds_what_its_grammar_says(page, viewer):
     page.goto(viewer.url)
     texts = {
@@ -46,7 +51,7 @@ def test_a_filter_finds_what_its_grammar_says(page, viewer):
         "": ["status:prune", "rung:2", '"or"', "status:pruned status:failed", '"rung 2)"', r"reason~/\(/"],
     }
     cases = {text: rows.split() for rows, all_texts in texts.items() for text in all_texts}
-    found = dict(zip(cases, page.evaluate(FOUND, [HEADS, TABLE, list(cases)]), strict=True))
+    found = found_by(page, cases)
     wrong = {text: found[text] for text, rows in cases.items() if found[text][0] != rows}
     assert wrong == {}
 
@@ -63,8 +68,8 @@ def test_a_filter_says_in_words_what_it_finds(page, viewer):
         "reason!~/a|b/": "not reason matches /a|b/",
         "not (lr:1 and rung:2) x": 'not (lr is 1 and rung is 2) and some cell contains "x"',
     }
-    found = page.evaluate(FOUND, [HEADS, TABLE, list(cases)])
-    assert [each[1] for each in found] == [f"Rows where {told}." for told in cases.values()]
+    said = {text: words for text, (_, words) in found_by(page, cases).items()}
+    assert said == {text: f"Rows where {told}." for text, told in cases.items()}
 
 
 def test_an_error_says_what_to_write_and_a_regular_expression_cannot_run_for_hours(page, viewer):

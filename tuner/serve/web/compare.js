@@ -34,14 +34,14 @@ export const TICKS = {
   /** @param {{name: string}} row @param {boolean} is */
   set: (row, is) => {
     ticked[is ? "add" : "delete"](row.name);
-    at("bulk").hidden = !session.isSignedIn || !ticked.size;
     showTicks();
   },
 };
 
-/** Shows the link to the comparison of the experiments that are ticked. */
+/** Shows what can be done with the experiments that are ticked: the link to their comparison, and all actions. */
 export function showTicks() {
   const line = at("compare-ticked"), count = ticked.size;
+  at("bulk").hidden = !session.isSignedIn || !ticked.size;
   const text = count < 2 ? "Tick two or more experiments to compare them." : count > MOST
     ? `${count} experiments are ticked; at most ${MOST} can be compared at once.` : "";
   if (text) return set(line, text);

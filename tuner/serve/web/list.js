@@ -3,7 +3,7 @@
 
 import { ofAll } from "./answer.js";
 import { TICKS, comparing, showTicks, ticked } from "./compare.js";
-import { act, session } from "./control.js";
+import { act } from "./control.js";
 import { at, attempt, counted, duration, moment, number, set, tell } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { fill, group } from "./grid.js";
@@ -81,7 +81,6 @@ function drawList() {
   at("ticked").hidden = at("experiments").hidden = !loaded.length;
   at("no-experiments").hidden = loaded.length > 0;
   fill(at("experiments"), EXPERIMENTS, rows);
-  at("bulk").hidden = !session.isSignedIn || !ticked.size;
   showTicks();
   set(at("num-archived"), `show ${number(archived)} archived`);
   at("archived-choice").hidden = !archived;

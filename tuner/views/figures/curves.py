@@ -269,7 +269,8 @@ def draw_history(record: ExperimentRecord) -> plot.Figure | None:
     x_axis = plot.titled(f"epochs trained by all trials{f', {again}' if again else ''}", rangemode="tozero")
     traces = [line]
     if within:  # the first values lie beyond the axis: without marks at its end, the line would begin in mid-figure
-        beyond = [s for s in steps if s.value != plot.within_range([s.value], within, mode)[0]]
+        drawn = plot.within_range([s.value for s in steps], within, mode)
+        beyond = [s for s, value in zip(steps, drawn, strict=True) if s.value != value]
         edge, symbol = (within.high, "triangle-up") if mode == "min" else (within.low, "triangle-down")
         shown = [(s.epochs, edge, record.trials[s.trial_index].id, f"{s.value:.5g}") for s in beyond]
         traces.append(plot.points(

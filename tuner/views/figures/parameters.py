@@ -236,11 +236,16 @@ def _usage_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     return data._replace(axes=known)
 
 
+def is_usage(metric: str) -> bool:
+    """Returns whether a metric is one of resource usage or of speed, which the service adds to each report."""
+    return metric in SPEED or metric.startswith(USAGE_PREFIXES)
+
+
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
     """Returns metric -> mean over a trial's reports, for the usage and speed metrics that the last report has."""
     last = trial.reports[-1].metrics if trial.reports else {}
-    names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
+    names = islice((name for name in last if is_usage(name)), MOST_PARAMETERS)
     columns: dict[str, list[float]] = {name: [] for name in names}
     for report in trial.reports if columns else ():
         for name, each in report.metrics.items():
