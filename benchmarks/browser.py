@@ -7,6 +7,7 @@ browser loads which has nothing in its cache; the start of the service and of th
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.peers import measure
-from tuner.record.events import sealed
+from tuner.record.events import Chain
 
 Served = Callable[[Path], object]  # opens a service of a folder of results, as a context manager
 SCREEN = {"width": 1280, "height": 900}
@@ -163,9 +164,18 @@ def reported(page: Page, journal: Path, number: int) -> float:
     event = {"event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": value}}
     page.evaluate("([state, choice]) => { window.seen = eval(state)(choice); }", [CHANGED, ["00007", f"{value:g}"]])
     began = time.time()
-    with open(journal, "ab") as file:
-        file.write(sealed(json.dumps({"time": began, **event}).encode()))
+    append(journal, {"time": began, **event})
     return 1e3 * (page.evaluate("() => window.seen") - began)
+
+
+def append(journal: Path, event: dict) -> None:
+    """Appends an event to a journal; reads only the end of the last line, because a search waits for it."""
+    with open(journal, "r+b") as file:
+        file.seek(-60, 2)
+        number, crc = re.search(rb'"line": (\d+), "crc": "(\w+)"}\n$', file.read()).groups()
+        chain = Chain()
+        chain.number, chain.crc = int(number), int(crc, 16)
+        file.write(chain.line_of(json.dumps(event).encode()))
 
 
 def whole(page: Page) -> None:

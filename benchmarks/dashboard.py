@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks import browser
 from benchmarks.peers import measure
-from tuner.record.events import sealed
+from tuner.record.events import Chain
 from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
@@ -75,13 +75,14 @@ def write_journal(results: Path, trials: int, reports: int) -> Path:
     facts = {"created": 1e9, "space": {"params": params}}
     save_experiment(Experiment(name="large", results=str(results), **options), folder, facts)
     path, clock = folder / "journal.jsonl", 1e9
+    chain = Chain()
     with open(path, "wb") as file:
         first = {"time": clock, "event": "experiment_started", "name": "large", "format": FORMAT}
-        file.write(sealed(json.dumps(first).encode()))
+        file.write(chain.line_of(json.dumps(first).encode()))
         for number in range(trials):
             for event in trial_events(f"{number:05}", reports, draw):
                 clock += 0.001
-                file.write(sealed(json.dumps({"time": round(clock, 3), **event}).encode()))
+                file.write(chain.line_of(json.dumps({"time": round(clock, 3), **event}).encode()))
     return path
 
 
@@ -119,8 +120,7 @@ def pages(results: Path, journal: Path, repeats: int) -> None:
                     "epoch": 10,
                     "metrics": {"loss": 0.5},
                 }
-                with open(journal, "ab") as file:
-                    file.write(sealed(json.dumps(line).encode()))
+                browser.append(journal, line)
                 updates.append(1e3 * server.load("large"))
             held.append(server.memory_bytes() / 1e6)
     rows = [["first page (ms)", *first], ["an update (ms)", *updates], ["memory at most (MB)", *held]]

@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import hypothesis.strategies as some
+from journals import lines_of
 
-from tuner.record.events import sealed
+from tuner.record.events import Chain
 from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.spec.experiment import Experiment
@@ -186,8 +187,8 @@ def journals(draw):
     if how == "moved":
         events = draw(some.permutations(events))
     is_sealed = {"unsealed": [False], "mixed": [True, False]}.get(how, [True])
-    lines = zip(map(text_of, events), itertools.cycle(is_sealed), strict=False)
-    return draw(spoiled(b"".join(sealed(line) if seal else line + b"\n" for line, seal in lines)))
+    lines, chain = zip(map(text_of, events), itertools.cycle(is_sealed), strict=False), Chain()
+    return draw(spoiled(b"".join(chain.line_of(line) if seal else line + b"\n" for line, seal in lines)))
 
 
 AUDITED = {"trial": "00001", "stopped": 1, "epochs": 9, "best": 0.5, "best_epoch": 3, "beats": False, "seconds": 2.5}
@@ -232,7 +233,7 @@ def whole(name, word):
     files = dict.fromkeys((*paths, ".driver", "ray/00000/checkpoint_000001/state.pt"), text)
     audit = {**AUDIT, "trials": [{**AUDITED, "differs": word}]}
     files |= {FILE: document, COPY: document, "audit.json": text_of(audit)}
-    return files | {"journal.jsonl": b"".join(sealed(text_of(event)) for event in events_of(word))}
+    return files | {"journal.jsonl": lines_of(*events_of(word))}
 
 
 @some.composite

@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from journals import lines_of
 from killing import SPACES
 
 from tuner import audit, report, run, train
 from tuner.errors import RequestError
-from tuner.record.events import sealed
 from tuner.record.format import FORMAT, OtherFormat
 from tuner.record.journal import Journal
 from tuner.record.reading import read, scan
@@ -58,11 +58,10 @@ def renumber_experiment(folder, number):
 
 
 def renumber_journal(folder, number):
-    first, *lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    event = json.loads(first)
-    del event["crc"]
-    first = sealed(json.dumps(renumbered(event, number)).encode())
-    (folder / "journal.jsonl").write_bytes(b"".join([first, *lines]))
+    first, *others = (json.loads(line) for line in (folder / "journal.jsonl").read_bytes().splitlines())
+    for event in (first, *others):
+        del event["line"], event["crc"]
+    (folder / "journal.jsonl").write_bytes(lines_of(renumbered(first, number), *others))
 
 
 COMMANDS = {

@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journals import lines_of
 
 from tuner.errors import RequestError
-from tuner.record.events import event_of, plain, sealed
+from tuner.record.events import Chain, plain
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
@@ -56,7 +57,7 @@ def test_a_closed_journal_is_on_the_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     write_some(tmp_path / "j")
-    assert len(synced) == 1
+    assert len(synced) == 2  # its folder, which has its name, and the journal itself
 
 
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
@@ -84,7 +85,7 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_a_line_is_read_as_the_standard_library_reads_it(value):
     event = {"time": 1.5, "event": "e", "given": value}
-    assert same(event_of(line(event)[:-1]), json.loads(json.dumps(event)))
+    assert same(Chain().event_of(lines_of(event)[:-1]), json.loads(json.dumps(event)))
 
 
 def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):
@@ -96,7 +97,7 @@ def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):
     with open(path, "ab", buffering=0) as file:
         first = {"time": 1, "event": "experiment_started", "format": FORMAT}
         last = {"time": 2, "event": "experiment_finished", "state": "finished"}
-        lines = line(first) + line(last)
+        lines = lines_of(first, last)
         file.write(lines[:30])
         thread.join(0.05)
         assert seen == [] and thread.is_alive()
@@ -137,7 +138,9 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b"0.5", b"0.6")
     path.write_bytes(b"".join(lines))
-    assert "line 3 (the line does not match its checksum)" == scan(path).damage
+    assert (
+        "line 3 (the line does not match its checksum: it was altered, or is of another journal)" == scan(path).damage
+    )
     with pytest.raises(RequestError, match="line 3"):
         read(path)
     Journal(path).close()
@@ -148,38 +151,35 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
 REPORT = {"time": 1.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {}}
 
 
-def line(event):
-    return sealed(json.dumps(event).encode())
-
-
 @pytest.mark.parametrize(
     "damaged",
     [
-        *(line(REPORT | wrong) for wrong in (
+        *(REPORT | wrong for wrong in (
             {"epoch": "1"}, {"epoch": 10**9}, {"metrics": []}, {"checkpoint": "../x"}, {"config": 5}, {"trial": None},
             {"trial": "../../x"}, {"time": math.nan}, {"event": []}, {"copied": "/"}, {"refused": 1},
         )),
-        *(line({**REPORT, "event": "decision", **DECIDED} | wrong) for wrong in (
+        *({**REPORT, "event": "decision", **DECIDED} | wrong for wrong in (
             {"value": {}}, {"recorded": -1}, {"rung": math.inf}, {"action": None}, {"cutoff": "x"}, {"band": "0"},
         )),
-        line({"time": 3, "event": "trial_ended", "trial": "0", "status": [], "reason": ""}),
-        line({"time": 3, "event": "trial_started", "trial": "0", "resources": {}}),
-        line({"time": 3, "event": "length_learned", "trial": "0", "epochs": 0, "rungs": [1]}),
-        line({"time": 3, "event": "experiment_finished", "state": "<script>"}),
-        *(line(value) for value in (["nan"], "inf", [], 7, None)),
+        {"time": 3, "event": "trial_ended", "trial": "0", "status": [], "reason": ""},
+        {"time": 3, "event": "trial_started", "trial": "0", "resources": {}},
+        {"time": 3, "event": "length_learned", "trial": "0", "epochs": 0, "rungs": [1]},
+        {"time": 3, "event": "experiment_finished", "state": "<script>"},
+        *(["nan"], "inf", [], 7, None),
         b'{"time": 1, "event": "experiment_started"}\n',  # without a checksum
         b"x" * (MOST_BYTES + 1),  # without an end
     ],
 )  # fmt: skip
 def test_whoever_reads_takes_the_same_events(tmp_path, damaged):
     path = tmp_path / "j"
-    path.write_bytes(line({**REPORT, "format": FORMAT}) + damaged)
+    first = lines_of({**REPORT, "format": FORMAT})
+    path.write_bytes(first + damaged if isinstance(damaged, bytes) else lines_of({**REPORT, "format": FORMAT}, damaged))
     assert scan(path).damage.startswith("line 2")
     for reader in (read, lambda path: Reading(path).read_on().records()):
         with pytest.raises(RequestError, match=r"damaged at line 2 \(.*\); --resume goes on from"):
             reader(path)
     Journal(path).close()
-    assert path.read_bytes() == line({**REPORT, "format": FORMAT}) and Reading(path).read_on().records()
+    assert path.read_bytes() == first and Reading(path).read_on().records()
 
 
 def test_a_report_too_long_for_a_line_keeps_its_short_metrics(tmp_path):
@@ -271,8 +271,8 @@ def test_a_folder_that_is_gone_is_waited_for(tmp_path):
 
 def test_a_journal_that_was_replaced_is_read_from_its_first_line(tmp_path):
     path = tmp_path / "j"
-    path.write_bytes(line({**REPORT, "format": FORMAT}) + line({**REPORT, "trial": "1"}))
+    path.write_bytes(lines_of({**REPORT, "format": FORMAT}, {**REPORT, "trial": "1"}))
     reading = Reading(path)
     assert [trial.id for trial in reading.read_on().records()] == ["0", "1"]
-    path.write_bytes(line({**REPORT, "trial": "2", "format": FORMAT}))
+    path.write_bytes(lines_of({**REPORT, "trial": "2", "format": FORMAT}))
     assert [trial.id for trial in reading.read_on().records()] == ["2"]

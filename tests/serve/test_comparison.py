@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from journals import append
 
 from tests.serve.conftest import asking, serving
 from tests.views.test_compare import write_search
-from tuner.record.events import line_of
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import digest
 from tuner.serve import comparison
@@ -87,8 +87,7 @@ def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypa
     monkeypatch.setattr(comparison, "compared_of", lambda record: made.append(record) or real(record))
     assert ask("name=a&name=b") == first and not made
     report = {"time": 9e9 + 1, "trial": "00000", "event": "report", "epoch": 9, "metrics": {"loss": -99.0}}
-    with open(results / "a" / "journal.jsonl", "ab") as file:
-        file.write(line_of({"time": 9e9, "event": "experiment_resumed"}) + line_of(report))
+    append(results / "a" / "journal.jsonl", {"time": 9e9, "event": "experiment_resumed"}, report)
     changed = ask("name=a&name=b")
     assert len(made) == 1 and changed["experiments"][0]["best"] == -99 and changed["experiments"][0]["trial"] == "00000"
 

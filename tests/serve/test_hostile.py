@@ -8,10 +8,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from journals import append, lines_of
 
 from tests.serve import conftest
 from tests.serve.conftest import HERE, client_of
-from tuner.record.events import sealed
 from tuner.record.format import FORMAT
 from tuner.record.results import Following
 from tuner.record.saved_experiment import COPY, FILE, digest
@@ -36,7 +36,7 @@ def begin(results, name, events=(), facts=None, **options):
     conftest.begin(results, name, {"space": {"params": {}}, **(facts or {})}, **options).close()
     folder = results / name
     first = {"time": 0.5, "event": "experiment_started", "format": FORMAT}
-    (folder / "journal.jsonl").write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in (first, *events)))
+    (folder / "journal.jsonl").write_bytes(lines_of(first, *events))
     return folder
 
 
@@ -218,8 +218,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path, monkeypatc
         begin(tmp_path, name, [STARTED, REPORT])
     reader = ResultsReader(tmp_path)
     reader.summaries()
-    with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
-        file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
+    append(tmp_path / "slow" / "journal.jsonl", {**REPORT, "epoch": 2})
     begun, release, load = threading.Event(), threading.Event(), Following.load
 
     def slow(self, *limits):

@@ -5,6 +5,7 @@ from killing import cut
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 
+from tuner.record import clock
 from tuner.record.events import RETURNED
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -69,8 +70,7 @@ def test_a_budget_of_time_or_hours_ends_with_the_best_trial_whole(search, monkey
         return train(worker)
 
     monkeypatch.setattr(Worker, "train", takes_a_second)
-    for clock in ("time", "monotonic"):
-        monkeypatch.setattr(f"tuner.tuning.budget.time.{clock}", lambda: now[0])
+    monkeypatch.setattr(clock, "now", lambda: now[0])
     searcher = "bohb" if scheduler == "bohb" else "random"
     _, events = search(scheduler=scheduler, searcher=searcher, epoch_budget=0, **budget)
     best, epochs = best_of(events)
@@ -181,8 +181,7 @@ class Clock:
 
     def __init__(self, monkeypatch, **options):
         self.now = 1000.0
-        monkeypatch.setattr("tuner.tuning.budget.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("tuner.tuning.budget.time.time", lambda: self.now)
+        monkeypatch.setattr("tuner.record.clock.now", lambda: self.now)
         rules = CHOICES | {"epoch_budget": 0} | options
         self.budget = Budget(Experiment(**rules), Resources(2, 0.5, 2))
 

@@ -6,8 +6,8 @@ import statistics
 from dataclasses import replace
 
 import pytest
+from journals import lines_of
 
-from tuner.record.events import line_of
 from tuner.record.format import FORMAT
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
@@ -62,7 +62,7 @@ def write_search(results, name, seed=0, trials=30, epochs=8, mode="min", params=
     chosen = {"space": "tiny", "num_samples": trials, "max_epochs": epochs, "mode": mode, "seed": seed, **options}
     facts = {"created": 1000.0, "space": {"params": params, "constants": {"batch": 8}}, "versions": {"ray": "2.60.0"}}
     save_experiment(Experiment(name=name, results=str(results), **chosen), folder, facts)
-    (folder / "journal.jsonl").write_bytes(b"".join(line_of(event) for event in events))
+    (folder / "journal.jsonl").write_bytes(lines_of(*events))
     return events
 
 
@@ -194,7 +194,7 @@ def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
         of = {"time": 2.0 + trial, "trial": f"{trial:05}"}
         lines.append({**of, "event": "trial_started", "config": {}, "resources": {}, "node": "n"})
         lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
-    (folder / "journal.jsonl").write_bytes(b"".join(line_of(line) for line in lines))
+    (folder / "journal.jsonl").write_bytes(lines_of(*lines))
     compared = compared_of(load(folder))
     assert len(compared.steps) == compare.MOST_STEPS and len(compared.distributions["best"].rows) == compare.MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]

@@ -12,12 +12,12 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 from figure_checks import check_curves, check_figures, check_report, check_slices, usable
+from journals import lines_of
 from tiers import further
 from workerless import KEPT, MANAGER, Worker, Workerless, failing, run
 
 from tests.serve.conftest import asking
 from tuner.errors import RequestError
-from tuner.record.events import sealed
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.search_stats import STATUSES
@@ -199,8 +199,8 @@ def rewrite(journal):
         if event["event"] == "report" and chance.random() < 0.8:
             event["metrics"]["accuracy"] = chance.choice([chance.random(), chance.random(), "nan"])
         event["time"] = events[0]["time"] + 1000 * (event["time"] - events[0]["time"])
-        del event["crc"]
-    journal.write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in events))
+        del event["line"], event["crc"]
+    journal.write_bytes(lines_of(*events))
 
 
 PLACES = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]

@@ -1,13 +1,15 @@
 """Converts an event to a line of the journal and back; checks its fields when its line is read.
 
-The last field of a line is the CRC-32 of the line without this field. Non-finite floats are the strings "nan", "inf"
-and "-inf", because JSON has no such numbers and browsers refuse Python's `NaN` and `Infinity`.
+The last two fields of a line are its number and a CRC-32, which each line computes on from the CRC of the line before.
+So a line that is altered, missing, repeated, moved or of another journal does not match. Non-finite floats are the
+strings "nan", "inf" and "-inf", because JSON has no such numbers and browsers refuse Python's `NaN` and `Infinity`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +24,9 @@ MOST_ID = 200  # maximum length of a trial's id, in characters
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
 RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
-SEAL = b', "crc": "%08x"}'
-SEAL_BYTES = len(SEAL % 0)
+SEAL = b', "line": %d, "crc": "%08x"}'
+MOST_SEAL = len(SEAL % (10**12, 0))
+_SEAL = re.compile(rb', "line": (\d{1,12}), "crc": "[0-9a-f]{8}"}$')
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -32,31 +35,44 @@ def first_start(history: Sequence[Event]) -> Event:
     return next((event for event in history if event["event"] == "experiment_started"), {})
 
 
-def line_of(event: Event) -> bytes:
-    return sealed(json.dumps(strict(plain(event)), allow_nan=False).encode())
+def text_of(event: Event) -> bytes:
+    """Returns an event as JSON; `Chain.line_of` makes a line of it."""
+    return json.dumps(strict(plain(event)), allow_nan=False).encode()
 
 
-def sealed(text: bytes) -> bytes:
-    """Returns a JSON object as a line of the journal: adds the CRC-32 of its text as the last field."""
-    return text[:-1] + SEAL % zlib.crc32(text) + b"\n"
+class Chain:
+    """Makes the lines of one journal in their order, or reads them: `number` and `crc` are those of its last line."""
 
+    def __init__(self) -> None:
+        self.number = self.crc = 0
 
-def event_of(line: bytes) -> Event:
-    """Returns a line's event without its CRC; raises ValueError, KeyError or TypeError if the line is damaged."""
-    if len(line) > MOST_BYTES:
-        raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
-    seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
-    if seal != SEAL % zlib.crc32(line):
-        raise ValueError("the line does not match its checksum")
-    event: Event = parsed(line)
-    if not isinstance(event, dict):
-        raise ValueError("the line is no JSON object")
-    if b'nan"' in line or b'inf"' in line:
-        _replace_words(event, ("value", "cutoff", "compared"))
-        if event["event"] == "report" and isinstance(event["metrics"], dict):
-            _replace_words(event["metrics"], tuple(event["metrics"]))
-    _check(event)
-    return event
+    def line_of(self, text: bytes) -> bytes:
+        """Returns a JSON object as the journal's next line: adds its number and its CRC."""
+        self.number, self.crc = self.number + 1, zlib.crc32(text, self.crc)
+        return text[:-1] + SEAL % (self.number, self.crc) + b"\n"
+
+    def event_of(self, line: bytes) -> Event:
+        """Returns the next line's event; ValueError, KeyError or TypeError if it is damaged or not the next line."""
+        if len(line) > MOST_BYTES:
+            raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
+        number, seal = self.number + 1, line.rfind(b', "line": ')
+        text = line[:seal] + b"}"
+        crc = zlib.crc32(text, self.crc)
+        if line[seal:] != SEAL % (number, crc):
+            found = _SEAL.search(line, max(0, len(line) - MOST_SEAL))
+            if found and int(found[1]) != number:
+                raise ValueError(f"it says that it is line {int(found[1])}: lines are missing, repeated or moved")
+            raise ValueError("the line does not match its checksum: it was altered, or is of another journal")
+        event: Event = parsed(text)
+        if not isinstance(event, dict):
+            raise ValueError("the line is no JSON object")
+        if b'nan"' in line or b'inf"' in line:
+            _replace_words(event, ("value", "cutoff", "compared"))
+            if event["event"] == "report" and isinstance(event["metrics"], dict):
+                _replace_words(event["metrics"], tuple(event["metrics"]))
+        _check(event)
+        self.number, self.crc = number, crc
+        return event
 
 
 def plain(value: Any) -> Any:

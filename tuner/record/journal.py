@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import Event, line_of
+from tuner.record import clock
+from tuner.record.events import MOST_SEAL, MOST_TIME, Event, text_of
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
-from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync
+from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
 
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
@@ -25,16 +26,20 @@ LONG = 10_000  # if a report is too long for a line, a note replaces each metric
 class Journal:
     """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening removes an incomplete last line. It also removes a damaged line and all after it, but first copies the file.
+    Opening removes an incomplete last line. It also removes a damaged line and all after it, and lines after the first
+    `most_events`, but first copies the file.
+
+    A crash of the process loses no line, a power failure those after the last `sync`. So whoever does something that a
+    resume must know (stops a trial, deletes a checkpoint) calls `sync` first: one sync for all lines since the last.
 
     Attributes:
-        blocked: called when a write fails (full disk); waits, then returns whether to retry. None = raise OSError.
+        blocked: called when a write or sync fails (full disk); waits, then returns whether to retry. None = raise it.
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
         listeners: called with each event that `write` does not skip, before the write, also when the journal is lost.
         repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_events: int | None = None) -> None:
         self._path = path
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
@@ -46,14 +51,20 @@ class Journal:
             os.close(fd)
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         self._file = open(fd, "ab", buffering=0)
-        scanned = scan(path)
-        if scanned.damage:
-            copy = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
-            with open_in(path.parent, path.name) as whole, replacing(copy) as file:
-                shutil.copyfileobj(whole, file)
+        scanned = scan(path, most_events)
+        with open_in(path.parent, path.name) as whole:
+            whole.seek(scanned.size)
+            if scanned.damage or b"\n" in whole.read(MOST_BYTES):
+                whole.seek(0)
+                with replacing(path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")) as copy:
+                    shutil.copyfileobj(whole, copy)
         if scanned.size < os.fstat(self._file.fileno()).st_size:
             self._file.truncate(scanned.size)
-        self._size = scanned.size
+        self._size, self._chain = scanned.size, scanned.chain
+        self._is_synced = False  # lines that a killed session wrote may not be on the disk either
+        if scanned.events:
+            clock.not_before(min(scanned.events[-1]["time"], MOST_TIME - 1e9))
+        sync(path.parent)  # its name in the folder
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray pickles its Tuner and all objects that the Tuner refers to, but tuner never reads that pickle
@@ -66,7 +77,7 @@ class Journal:
         if self.repeated[key]:
             self.repeated[key] -= 1
             return
-        line: Event = {"time": round(time.time(), 3), "event": event}
+        line: Event = {"time": round(clock.now(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial
         for listener in self.listeners:
@@ -74,13 +85,16 @@ class Journal:
         if self._size == 0:
             line[FIELD] = FORMAT
         # The order of keys is fixed: `tail -f` shows time, event and trial first.
-        text = line_of({**line, **fields})
-        if len(text) > MOST_BYTES:  # readers refuse such a line
-            text = line_of({**line, **_shortened(event, trial, fields, len(text))})
+        text = text_of({**line, **fields})
+        if len(text) + MOST_SEAL > MOST_BYTES:  # readers refuse such a line
+            text = text_of({**line, **_shortened(event, trial, fields, len(text))})
+        sealed = self._chain.line_of(text)
+        self._until_it_works(lambda: self._append(sealed))
+
+    def _until_it_works(self, action: Callable[[], None]) -> None:
         while not self.lost:
             try:
-                self._append(text)
-                return
+                return action()
             except OSError as error:
                 if self.blocked is None:
                     raise
@@ -96,15 +110,17 @@ class Journal:
             self._file.truncate(self._size)  # a full disk took only part of the line; this removes that part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
+        self._is_synced = False
 
     def sync(self) -> None:
-        """Waits until the journal's lines, and its name in its folder, are on the disk."""
-        os.fsync(self._file.fileno())
-        sync(self._path.parent)
+        """Waits until all lines are on the disk (0.1 ms on an SSD, 10 ms on a hard disk); at once if none is new."""
+        if not self._is_synced:
+            self._until_it_works(lambda: sync_open(self._file.fileno()))
+            self._is_synced = True
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a failed sync must not keep the file open
-            os.fsync(self._file.fileno())
+            sync_open(self._file.fileno())
         self._file.close()
 
 

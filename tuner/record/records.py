@@ -216,6 +216,7 @@ class Folding:
         self.sessions: list[Session] = []
         self.updated: float | None = None  # time of the last event in unix seconds
         self.num_events = 0
+        self.first: Event = {}  # the event that began the search
         self._building: dict[str, _Building] = {}
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._changed: dict[str, _Building] = {}
@@ -244,6 +245,7 @@ class Folding:
     def _note(self, event: Event) -> None:
         kind = event["event"]
         if kind in BEGINNINGS:
+            self.first = self.first or event
             self.sessions.append(Session(event["time"], self.took_s))
             self.search |= {"state": "running", "reason": "", "refused": False, "out_of_time": False}
         elif kind == "scheduler_changed":

@@ -15,7 +15,14 @@ from tuner.record.confirm import Confirmation, confirmation
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import Report, Session, TrialRecord, kept
-from tuner.record.saved_experiment import BEGUN, FILE, load_experiment, lost_journal, no_experiment
+from tuner.record.saved_experiment import (
+    BEGUN,
+    FILE,
+    check_same_search,
+    load_experiment,
+    lost_journal,
+    no_experiment,
+)
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
@@ -202,6 +209,7 @@ class Following:
         if facts.get(BEGUN) and not (journal.exists() and journal.stat().st_size):
             raise lost_journal(journal)
         folding = self._reading.read_on(until, lambda weight: hold(facts_weight + weight))
+        check_same_search(folding.first, facts, journal)
         record = ExperimentRecord(experiment, facts, **folding.fields())
         if record.state == "running" and abandoned(folder):  # a killed driver writes no final event
             trials = [replace(t, status=END, reason=KILLED) if t.status == "running" else t for t in record.trials]

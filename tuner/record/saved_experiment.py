@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError, printable
+from tuner.record.events import Event
 from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
 from tuner.record.storage.files import is_file_in, json_in, write_atomically
 from tuner.spec.experiment import Experiment
@@ -92,6 +93,15 @@ def _check_facts(facts: dict[str, Any]) -> None:
 def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:
     """The error for the journal of a search that has BEGUN, if the journal has no event that can be read."""
     return RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
+
+
+def check_same_search(first: Event, facts: dict[str, Any], path: Path) -> None:
+    """Raises RequestError if a journal's first event is that of another search than the facts in experiment.json."""
+    if first and first.get("id") != facts.get("id"):
+        raise RequestError(
+            f"{path} is the journal of another search (its `id` is {first.get('id')!r}, that of {FILE} is "
+            f"{facts.get('id')!r}); put this search's own files together again, or start anew with --name"
+        )
 
 
 def no_experiment(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import secrets
 import subprocess
 import time
 from typing import Any
@@ -18,6 +19,7 @@ PACKAGES = ("ray", "torch", "torchvision", "numpy", "wandb", "scikit-learn", "hy
 def facts_of(loaded_space: LoadedSpace, command: list[str]) -> dict[str, Any]:
     """Returns what is written to experiment.json before the data is read, apart from the options."""
     return {
+        "id": secrets.token_hex(8),  # the journal's first event has it too: two searches may have the same name
         "best_rule": BEST_RULE,
         "space": space_facts(loaded_space),
         "versions": versions(),

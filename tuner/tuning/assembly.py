@@ -68,6 +68,7 @@ class Assembly(NamedTuple):
         refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
         reason = stopper.reason
         journal.write("experiment_finished", state=state, reason=reason, refused=refused, out_of_time=out_of_time)
+        journal.sync()  # the answer is written for a search that has ended
         if stopper.error:
             raise stopper.error
 
@@ -135,7 +136,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             verbose=1,
         ),
     )
-    watch = Watch(nodes, here, retries, experiment.trial_timeout_s, stopper.waiting, scheduler.on_failure)
+    timeout_s = experiment.trial_timeout_s
+    watch = Watch(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure, journal.sync)
     return Assembly(tuner, installed(watch), stopper, journal)
 
 
@@ -173,6 +175,7 @@ class JournalCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         if self._files and not confirms(trial):  # any of these may win
+            self._journal.sync()  # what makes another trial the best, and so deletes files of this one
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from tuner.record import clock
 from tuner.record.events import BEGINNINGS, RETURNED, Event
 from tuner.record.records import Folding, finite
 from tuner.record.texts import counted, duration
@@ -74,7 +74,7 @@ class Budget:
         self.confirming = False  # whether what is left is for the trials of --confirm
         self._repeats = set[str]()  # the trials of --confirm
         self.rules = experiment  # with the scheduler and the rungs that are in force
-        self._experiment, self._begun, self._compared = experiment, time.monotonic(), experiment.compared
+        self._experiment, self._begun, self._compared = experiment, clock.now(), experiment.compared
         self._aim, self._num_settings = experiment.aim, num_settings or experiment.most_samples
         self._length, self._any_whole = 0, False  # epochs of the longest trial that returned; whether one has completed
         self._grace = 0  # the grace period that the search has learned
@@ -146,10 +146,10 @@ class Budget:
     def used(self, name: str) -> float:
         """Returns how much of a budget is spent; trials that run now count up to now."""
         if name == "time_budget":
-            return self.before_s + time.monotonic() - self._begun
+            return self.before_s + clock.now() - self._begun
         if name == "epoch_budget":
             return self._num_epochs
-        kind, now = HOURS.index(name), time.time()
+        kind, now = HOURS.index(name), clock.now()
         running = sum(max(0.0, now - trial.since) * trial.resources[kind] for trial in self._running.values())
         return ((self._cpu_s, self._gpu_s)[kind] + running) / 3600
 
@@ -325,7 +325,7 @@ class Budget:
     def rest(self, trial_id: str) -> Cost:
         """Returns the cost of a trial's epochs up to its last one, less the seconds since its last start or report."""
         rest = self.cost(trial_id, max(0, self.rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
-        spent_s = time.time() - self._running[trial_id].since if trial_id in self._running else 0.0
+        spent_s = clock.now() - self._running[trial_id].since if trial_id in self._running else 0.0
         return rest._replace(seconds=max(0.0, rest.seconds - spent_s))
 
     def _leg(self, trial_id: str) -> Cost:

@@ -47,6 +47,8 @@ class PopulationScheduler(SearchScheduler):
             copied = PurePath(trial.checkpoint.path).parent.name if changed and trial.checkpoint else ""
             from_other = is_trial_id(copied) and copied != trial_id
             self._journal_decision(trial_id, decision, **({"copied": copied} if from_other else {}))
+        if pauses:  # or copies: that of equal parameters is not journaled, but follows from the reports
+            self._journal.sync()
         return action
 
     def _choose(self, tune_controller: Any) -> Trial | None:

@@ -396,6 +396,8 @@ class SearchScheduler(TrialScheduler):
             del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
         self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **more)
+        if decision.action != "continue" or trial_id in self._promoted:
+            self._journal.sync()  # Ray now stops, pauses or promotes the trial, which a resume must know
 
 
 def confirms(trial: Trial) -> bool:

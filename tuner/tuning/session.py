@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
+from tuner.record.storage.files import sync, why_unsafe
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore, Uploader
 from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, values_of
@@ -136,20 +137,26 @@ def run_search(call: SearchCall) -> SearchResult | None:
 def make_folder(experiment: Experiment) -> None:
     """Creates the folder of a new experiment; raises a RequestError if another driver has just created it."""
     folder = experiment.folder
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise RequestError(f"--name {folder.name}: {folder} already exists; give another name") from None
+    for each in missing:
+        sync(each.parent)  # otherwise a power failure could take the folder with all that is in it
+    if why := why_unsafe(folder):
+        say(f"NOTE: {folder.parent}: {why}, so a power failure may lose this search; a crash or a kill does not")
 
 
 def open_journal(request: Request) -> Journal:
     """Opens the journal; writes experiment.json and the session's first event (the options that a replay needs)."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
-    journal = Journal(folder / "journal.jsonl")
+    journal = Journal(folder / "journal.jsonl", len(request.history))
     past: dict[str, Any] = {"past": request.past} if request.past and not request.history else {}
     journal.write(
         "experiment_resumed" if request.history else "experiment_started",
+        id=request.facts.get("id"),
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,

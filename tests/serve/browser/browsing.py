@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from journals import rewrite
 
 from tests.serve.conftest import begin, train
-from tuner.record.events import event_of, line_of
 
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
@@ -41,8 +41,7 @@ def add_trials(journal, numbers):
 def put_apart(results, start=1000.0, name="demo"):
     """Puts the events of a journal a second apart: else all of it happens in one millisecond."""
     path = results / name / "journal.jsonl"
-    events = [{**event_of(line), "time": start + i} for i, line in enumerate(path.read_bytes().splitlines())]
-    path.write_bytes(b"".join(map(line_of, events)))
+    rewrite(path, lambda events: [{**event, "time": start + i} for i, event in enumerate(events)])
 
 
 def opened(page, service, address="#demo//trials", trials=6):

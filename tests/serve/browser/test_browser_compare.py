@@ -5,9 +5,9 @@ import re
 
 import pytest
 from browsing import expect, place, rows, saved
+from journals import append
 
 from tests.views.test_compare import write_search
-from tuner.record.events import line_of
 
 pytestmark = pytest.mark.browser
 FIGURES = ("compare-epochs", "compare-seconds", "compare-trials", "compare-values")
@@ -107,12 +107,10 @@ def test_tables_show_what_differs_figures_have_a_text_and_all_fits_a_narrow_scre
 
 def test_the_page_follows_a_search_that_runs(page, searches):
     journal = searches.results / "a" / "journal.jsonl"
-    with open(journal, "ab") as file:
-        file.write(line_of({"time": 9000.0, "event": "experiment_resumed"}))
+    append(journal, {"time": 9000.0, "event": "experiment_resumed"})
     page.goto(f"{searches.url}{LINK}")
     expect(rows(page, "compare-costs").first).to_contain_text("running")
     report = {"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}}
-    with open(journal, "ab") as file:
-        file.write(line_of(report))
+    append(journal, report)
     expect(rows(page, "compare-costs").first).to_contain_text("-77.5")
     page.wait_for_function("document.getElementById('compare-epochs').data[0].y.at(-1) === -77.5")

@@ -8,14 +8,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import ray.tune.tune
 from ray.exceptions import RayActorError
+from ray.train._internal import checkpoint_manager
 from ray.train._internal.session import _TrainingResult
 from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune import Callback, Checkpoint
@@ -31,7 +33,9 @@ from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_ta
 from tuner.engine.controller.trials import SearchTrial
 from tuner.record.report_keys import WAITS
 
+DELETE = checkpoint_manager._delete_fs_path
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
+SYNC_S = 0.1  # minimum seconds between two syncs of the journal before old checkpoints are deleted: one sync for all
 LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 
 
@@ -184,10 +188,13 @@ class Watch(Callback):
     timeout_s: float | None  # seconds that a running trial may go without a report; None = no limit
     waiting: Callable[[str], None]  # called with the reason when a trial cannot save a checkpoint
     failed: Callable[[Controller, SearchTrial, Failure], None]  # called before the trial ends or is retried
+    sync: Callable[[], None]  # waits until the journal is on the disk
     # Started trial -> the time of its last start, report or save, and why it could not save its checkpoint since then.
     _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # trials started or saved in this step: a move loses no epoch
     _looked: float = 0.0
+    _deletions: list[Callable[[], None]] = field(default_factory=list)  # of checkpoints that Ray keeps no longer
+    _synced: float = 0.0
     host: Controller = field(init=False)  # set by the controller's `__init__`
 
     def heard(self, trial: Trial) -> None:
@@ -197,6 +204,22 @@ class Watch(Callback):
     def waits(self, trial: Trial, reason: str) -> None:
         """Notes why the trial cannot report for now; its timeout keeps running."""
         self._heard[trial] = self._heard[trial][0], f"; {reason}"
+
+    def delete_later(self, fs: Any, fs_path: str) -> None:
+        """Takes the place of Ray's function that deletes a checkpoint, which does it before the journal is on the disk.
+
+        After a power failure, the journal may end with an earlier report, whose checkpoint must still be there.
+        """
+        self._deletions.append(partial(DELETE, fs, fs_path))
+
+    def _delete_old(self) -> None:
+        self.sync()
+        for delete in self._deletions:
+            delete()
+        self._deletions.clear()
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        self._delete_old()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.heard(trial)
@@ -219,6 +242,9 @@ class Watch(Callback):
         if trials:
             self.host.keep_idle(trials[-1], len(running))
         now = time.monotonic()
+        if self._deletions and now - self._synced > SYNC_S:
+            self._synced = now
+            self._delete_old()
         if self.timeout_s is None or now - self._looked < LOOK_S:
             return
         self._looked = now
@@ -268,4 +294,7 @@ class NoAnalysis:
 def installed(watch: Watch) -> AbstractContextManager[Any]:
     """Makes Ray's Tuner use `Controller` and `NoAnalysis` while the `with` block runs."""
     controller = type("Controller", (Controller,), {"watch": watch})
-    return mock.patch.multiple(ray.tune.tune, TuneController=controller, ExperimentAnalysis=NoAnalysis)
+    stack = ExitStack()
+    stack.enter_context(mock.patch.multiple(ray.tune.tune, TuneController=controller, ExperimentAnalysis=NoAnalysis))
+    stack.enter_context(mock.patch.object(checkpoint_manager, "_delete_fs_path", watch.delete_later))
+    return stack

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from ray.train._internal.session import get_session
+from ray.tune import Checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
@@ -24,6 +26,7 @@ from tuner.engine.workers.own_folder import share_data
 from tuner.errors.output import Bounded, if_there_is_room
 from tuner.errors.users_code import place_of
 from tuner.record.report_keys import WAITS
+from tuner.record.storage.files import sync, sync_all
 from tuner.training.devices.usage import Usage
 
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
@@ -69,11 +72,22 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
     """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
     logging.getLogger("ray.train").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
     session = get_session()
+    storage, original = session.storage, type(session.storage).persist_current_checkpoint
+    storage.persist_current_checkpoint = partial(persisted, original.__get__(storage))
     session.report = reporter = Reporter(type(session).report.__get__(session), metric)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), partial(if_there_is_room, stream.flush)
     return reporter
+
+
+def persisted(persist: Callable[[Checkpoint], Checkpoint], checkpoint: Checkpoint) -> Checkpoint:
+    """Copies a checkpoint into the trial's folder and syncs it: the disk has it before the journal names it."""
+    saved = persist(checkpoint)
+    sync_all(folder := Path(saved.path))
+    for parent in folder.parents[:3]:  # they have the names of the checkpoint, of the trial's folder and of `ray`
+        sync(parent)
+    return saved
 
 
 def in_sanity_check() -> bool:

@@ -23,6 +23,7 @@ MOST_DEPTH = 320  # maximum nesting levels in JSON: recursive code reaches Pytho
 MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: opening a pipe waits for no writer
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of a sync on a file system that has none
 _LONG_NUMBER = re.compile(rb"\d{300}")
 _shared: set[Path] = set()  # folders in which other users may rename files
 
@@ -161,7 +162,7 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=dir_fd), "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            sync_open(file.fileno())
         os.replace(aside, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
@@ -170,7 +171,7 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
     if dir_fd is None:
         sync(path.parent)  # otherwise a power failure could undo the rename
     else:
-        os.fsync(dir_fd)
+        sync_open(dir_fd)
 
 
 @contextlib.contextmanager
@@ -185,9 +186,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     new.mkdir()
     try:
         yield new
-        for each in (*new.rglob("*"), new):
-            if not each.is_symlink():
-                sync(each)
+        sync_all(new)
         if not os.path.lexists(path):
             new.rename(path)
         elif not exchanged(new, path):
@@ -235,9 +234,45 @@ def sync(path: Path) -> None:
     """Syncs a file, or the names of a folder's files: waits until they are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync_open(handle)
     finally:
         os.close(handle)
+
+
+def sync_open(handle: int) -> None:
+    """Syncs an open file or folder; does nothing on a file system that cannot sync, of which `why_unsafe` tells."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in CANNOT_SYNC:
+            raise
+
+
+def sync_all(folder: Path) -> None:
+    """Syncs a folder and all files and folders in it, except links."""
+    for each in (*folder.rglob("*"), folder):
+        if not each.is_symlink() and (each.is_file() or each.is_dir()):
+            sync(each)
+
+
+def why_unsafe(folder: Path) -> str:
+    """Says why the files in a folder do not survive a power failure, although tuner syncs them; empty if they do."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        return f"its file system cannot sync ({error.strerror})"
+    finally:
+        os.close(handle)
+    device = folder.stat().st_dev
+    with contextlib.suppress(OSError):  # only Linux has this list of mounts
+        for line in bytes_in(Path("/proc/self"), "mountinfo").decode(errors="replace").splitlines():
+            mount, _, system = line.partition(" - ")
+            if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}":
+                kind, _, options = system.split(" ", 2)
+                if kind in ("tmpfs", "ramfs") or "volatile" in options.split(","):
+                    return f"its file system ({kind}) keeps them in memory"
+    return ""
 
 
 def is_inside(path: Any) -> bool:

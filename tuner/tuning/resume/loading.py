@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import RequestError, say
-from tuner.record.events import Event
+from tuner.record.events import Chain, Event, first_start
 from tuner.record.reading import Scan, scan
 from tuner.record.saved_experiment import (
     BEGUN,
     COPY,
     FILE,
+    check_same_search,
     damaged_experiment,
     latest_experiment,
     load_experiment,
@@ -28,6 +29,7 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, 
 from tuner.spec.facts import space_facts
 from tuner.spec.option_values import option
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
+from tuner.tuning.resume.lost_checkpoints import with_checkpoints
 from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_links
 
 if TYPE_CHECKING:
@@ -137,6 +139,9 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
             if was != now and option(name) not in words:
                 raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
     history = journaled_events(after.folder, begun=bool(resumed.facts.get(BEGUN)))
+    check_same_search(first_start(history), resumed.facts, after.folder / "journal.jsonl")
+    if after.scheduler == "pbt":
+        history = with_checkpoints(after.folder, history)
     return after, loaded_space, {**resumed.facts, "space": facts}, history
 
 
@@ -147,7 +152,7 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
     path = folder / "journal.jsonl"
-    scanned = scan(path) if path.exists() else Scan([], 0, "")
+    scanned = scan(path) if path.exists() else Scan([], 0, Chain(), "")
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)

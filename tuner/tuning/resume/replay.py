@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ class Replay(ReplayController):
         self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
+        self._named = {e["checkpoint"] for e in history if e.get("checkpoint")}
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
@@ -78,7 +80,10 @@ class Replay(ReplayController):
                     self._journal.repeated = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in rest)
                 step = getattr(self, f"_on_{event['event']}", None)
                 if step is not None:
-                    step(number, event)
+                    try:
+                        step(number, event)
+                    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+                        raise self._senseless(number, error) from error
         finally:
             self._journal.repeated, self._scheduler.repeats = Counter(), False
         reports = (event for event in self._history if event["event"] == "report")
@@ -88,9 +93,18 @@ class Replay(ReplayController):
         for trial in self.get_trials():
             if not trial.is_finished():
                 self._register_checkpoints(trial)
+                self._delete_unnamed(trial)
         if self._history:
             self._say_resumed(num_again)
         return self.get_trials()
+
+    def _senseless(self, number: int, error: Exception) -> RequestError:
+        """The error for a whole line that cannot follow the lines before it, such as a report of an unknown trial."""
+        event, journal = self._history[number], self._experiment.folder / "journal.jsonl"
+        what = f"{event['event']} of trial {event['trial']}" if "trial" in event else event["event"]
+        why = f"cannot follow the lines before it ({type(error).__name__}: {error})"
+        advice = "restore the journal from a copy, or start anew with --name"
+        return RequestError(f"{journal}, line {number + 1}: {what} {why}; {advice}")
 
     def _say_resumed(self, num_again: int) -> None:
         """Prints how many trials continue (`num_again` of them had failed), are paused, done or still to come."""
@@ -268,6 +282,12 @@ class Replay(ReplayController):
         metrics = {**report["metrics"], EPOCH: report["epoch"], "improved": report["epoch"] if improved else 0}
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
+
+    def _delete_unnamed(self, trial: Trial) -> None:
+        """Deletes checkpoints that no report names: a crash may have left a part, which would join a new one there."""
+        for path in (self._experiment.folder / "ray" / trial.trial_id).glob("checkpoint_*"):
+            if f"ray/{trial.trial_id}/{path.name}" not in self._named:
+                shutil.rmtree(path, ignore_errors=True)
 
     def _register_checkpoints(self, trial: Trial) -> None:
         """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""

@@ -1,0 +1,43 @@
+"""Finds which part of the journal of population-based training can be continued, if checkpoints are gone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tuner.record.checkpoints import damage, within
+from tuner.record.events import Event
+from tuner.record.records import ENDED
+
+logger = logging.getLogger(__name__)
+
+
+def with_checkpoints(folder: Path, history: list[Event]) -> list[Event]:
+    """Returns the events before the first report whose checkpoint an unfinished trial needs and which is gone.
+
+    Any other scheduler lets such a trial repeat its epochs, and does not judge them again. With pbt, repeated epochs
+    would meet other trials than before, and the state that a trial has copied cannot be trained again at all.
+    """
+    while (lost := _first_lost(folder, history)) is not None:
+        event = history[lost]
+        logger.warning(
+            "%s, which trial %s needs, is gone or damaged: the search continues from the %d events before its report; "
+            "a copy of the whole journal is kept", folder / event["checkpoint"], event["trial"], lost,
+        )  # fmt: skip
+        history = history[:lost]
+    return history
+
+
+def _first_lost(folder: Path, history: list[Event]) -> int | None:
+    """Returns the index of the first report whose checkpoint is needed and lost; None if there is none."""
+    needed: dict[str, int] = {}  # unfinished trial -> index of the report whose checkpoint it would continue from
+    for number, event in enumerate(history):
+        trial = event.get("trial", "")
+        if event["event"] == "report" and "checkpoint" in event:
+            needed[trial] = number
+        elif event["event"] == "decision" and event.get("copied") in needed:
+            needed[trial] = needed[event["copied"]]
+        elif event["event"] == "trial_ended" and event["status"] in ENDED:
+            needed.pop(trial, None)
+    places = {number: within(folder, history[number]["checkpoint"]) for number in needed.values()}
+    return min((number for number, path in places.items() if not path.is_dir() or damage(path)), default=None)
