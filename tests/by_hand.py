@@ -37,6 +37,9 @@ class StandIn:
     def set_status(self, status):
         self.status = status
 
+    def on_checkpoint(self, saved):
+        self.checkpoint = saved.checkpoint
+
     def is_finished(self):
         return self.status in ("TERMINATED", "ERROR")
 

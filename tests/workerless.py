@@ -22,12 +22,13 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
-from tuner.record.reading import read
+from tuner.record.reading import read, scan
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.tuning.assembly import assemble
 from tuner.tuning.checks.request import Request
+from tuner.tuning.resume.lost_checkpoints import with_checkpoints
 from tuner.tuning.session import open_journal
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
@@ -273,7 +274,9 @@ def run(folder, *, concurrent=1, **choices):
     experiment = Experiment(**place, max_concurrent_trials=concurrent, **choices)
     (folder / "ray").mkdir(parents=True, exist_ok=True)
     resources = Resources(1, 0, concurrent, 1)
-    request = Request(experiment, loaded_space, {}, read(folder / "journal.jsonl"), resources, "disabled")
+    history = scan(folder / "journal.jsonl").events if (folder / "journal.jsonl").exists() else []
+    history = with_checkpoints(folder, history) if experiment.scheduler == "pbt" else history
+    request = Request(experiment, loaded_space, {}, history, resources, "disabled")
     journal = open_journal(request)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "kill", lambda actor: None)  # no process is there

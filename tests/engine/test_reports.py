@@ -1,13 +1,15 @@
 """A trial's reports: what they have besides metrics, and those of processes that the trial starts."""
 
 import multiprocessing
+import os
 import pickle
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tuner.engine.workers.reports import ELSEWHERE, explained
+from tuner.engine.workers.reports import ELSEWHERE, explained, persisted
 
 
 def work(rank):
@@ -80,3 +82,17 @@ def train(config):
         tune.report({"loss": AS[config["kind"]](1.0 / epoch)})
 space = Space(params={"kind": tune.grid_search(list(AS))}, train=train, max_epochs=2, num_samples=1)
 '''
+
+
+def test_a_checkpoint_and_all_names_on_its_way_are_on_the_disk_before_it_is_reported(tmp_path, monkeypatch):
+    synced, folder = [], tmp_path / "experiment" / "ray" / "00000" / "checkpoint_000000"
+
+    def persist(checkpoint):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "state.pt").touch()
+        assert not synced
+        return SimpleNamespace(path=str(folder))
+
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    assert persisted(persist, None).path == str(folder)
+    assert set(synced) == {folder / "deep" / "state.pt", folder / "deep", folder, *folder.parents[:3]}

@@ -1,17 +1,30 @@
 """Files that anybody may have written: what is opened, how much is read, and what is no JSON."""
 
+import errno
 import io
 import itertools
 import json
 import math
 import os
 import socket
+import tempfile
+from pathlib import Path
 
 import pytest
 from killing import killed_at
 
 from tuner.record.storage import files
-from tuner.record.storage.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically
+from tuner.record.storage.files import (
+    bytes_in,
+    json_in,
+    lines_of,
+    open_in,
+    parsed,
+    replacing_folder,
+    sync_all,
+    why_unsafe,
+    write_atomically,
+)
 
 
 def socket_at(path):
@@ -142,3 +155,37 @@ def test_a_crash_at_any_step_leaves_the_old_folder_or_the_new(tmp_path, monkeypa
         assert content() == found and os.listdir(tmp_path) == ["best"]
     assert content() == ["new"] * 2 and os.listdir(tmp_path) == ["best"]
     assert contents["old"] in seen and contents["new"] in seen and (None in seen) is not in_one_step
+
+
+def test_a_file_system_that_cannot_sync_is_told_and_not_asked_again(tmp_path, monkeypatch):
+    assert not why_unsafe(tmp_path) or "tmpfs" in why_unsafe(tmp_path)
+
+    def fails(number):
+        def fsync(handle):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", fsync)
+
+    fails(errno.EINVAL)
+    assert why_unsafe(tmp_path) == "its file system cannot sync (Invalid argument)"
+    write_atomically(tmp_path / "file", "content")
+    fails(errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_atomically(tmp_path / "file", "other")
+    assert (tmp_path / "file").read_text() == "content"
+
+
+def test_what_lies_in_memory_is_told():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        assert why_unsafe(Path(folder)) == "its file system (tmpfs) keeps them in memory"
+
+
+def test_everything_in_a_folder_is_synced_but_links_and_pipes(tmp_path, monkeypatch):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "file").touch()
+    (tmp_path / "link").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    sync_all(tmp_path)
+    assert sorted(synced) == [str(tmp_path / path) for path in ("", "deep", "deep/er", "deep/file")]

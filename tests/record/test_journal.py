@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from journals import lines_of
 
 from tuner.errors import RequestError
+from tuner.record import clock
 from tuner.record.events import Chain, plain
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
@@ -58,6 +60,47 @@ def test_a_closed_journal_is_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", synced.append)
     write_some(tmp_path / "j")
     assert len(synced) == 2  # its folder, which has its name, and the journal itself
+
+
+def test_a_sync_waits_for_all_lines_and_costs_nothing_without_a_new_one(tmp_path, monkeypatch):
+    synced, book = [], Journal(tmp_path / "j")
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    for number in range(3):
+        book.write("report", "0", epoch=number, metrics={})
+    book.sync()
+    book.sync()
+    assert synced == [(tmp_path / "j").stat().st_size]
+    book.close()
+    opened = Journal(tmp_path / "j")
+    synced.clear()
+    opened.sync()  # a killed process may have left its lines in memory
+    assert synced == [(tmp_path / "j").stat().st_size]
+
+
+def test_a_failed_sync_is_waited_for_like_a_full_disk(tmp_path, monkeypatch):
+    book, asked, answers = Journal(tmp_path / "j"), [], iter([errno.EIO, errno.ENOSPC, 0])
+
+    def fsync(handle):
+        if number := next(answers):
+            raise OSError(number, "fails")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    book.blocked = lambda error, path: asked.append(error.errno) is None
+    book.write("report", "0", epoch=1, metrics={})
+    book.sync()
+    assert asked == [errno.EIO, errno.ENOSPC] and next(answers, None) is None
+
+
+def test_times_go_on_from_the_last_event_whatever_the_time_is_set_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(clock, "_offset", clock._offset + 4e8)  # a session on a machine whose clock was wrong
+    write_some(tmp_path / "j")
+    monkeypatch.undo()
+    book = Journal(tmp_path / "j")
+    for wrong in (-4e8, 4e8):
+        monkeypatch.setattr(time, "time", lambda wrong=wrong: 1.7e9 + wrong)
+        book.write("report", "0", epoch=1, metrics={})
+    times = [event["time"] for event in read(tmp_path / "j")]
+    assert times == sorted(times) and times[-1] - times[0] < 60
 
 
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):

@@ -1,6 +1,8 @@
 """Reports are judged by the scheduler's rule, with a reason; what is no number never reaches it."""
 
 import math
+import os
+from collections import Counter
 
 import pytest
 from by_hand import CONTINUE, STOP, Halving, Search, StandIn, reports
@@ -175,3 +177,22 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
         started.append(search.scheduler.choose_trial_to_run(None))
         started[-1].status = "RUNNING"
     assert started == [*again, others]
+
+
+def test_a_trial_is_stopped_or_paused_only_after_its_line_is_on_the_disk(tmp_path, monkeypatch):
+    sizes, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size) or fsync(handle))
+    search = Search(tmp_path / "j", scheduler="asha", max_epochs=4, reduction_factor=2)
+    actions = Counter()
+    for trial, epoch, loss in reports(1):
+        if search.trials.get(trial) is None or search.trials[trial].status == "RUNNING":
+            sizes.clear()
+            before = (tmp_path / "j").stat().st_size
+            action = search.report(trial, epoch, loss=loss) if epoch <= 4 else None
+            lines = (tmp_path / "j").read_bytes()[before:]
+            decided = before + lines.find(b"\n", lines.find(b'"action": "stop"')) + 1
+            assert (decided in sizes) if action == STOP else not sizes
+            actions[action] += 1
+            if action == STOP:
+                search.trials[trial].status = "TERMINATED"
+    assert actions[STOP] > 5 and actions[CONTINUE] > 5

@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 
 import pytest
-from killing import repeated_and_lost
+from killing import cut, repeated_and_lost
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
@@ -70,6 +70,38 @@ def test_a_cut_of_the_confirmation_changes_nothing(whole, monkeypatch, scheduler
     for at in range(events.index(repeats[0]) - 2, len(events), 3):
         folder = resumed(folder, at, **choices)
         assert outcome_of(folder) == expected, f"cut after {at} events"
+
+
+@pytest.mark.parametrize("scheduler", ["asha-promotion", *further(["asha", "hyperband", "pbt"], 3)])
+def test_an_edited_journal_ends_as_the_whole_one(whole, monkeypatch, scheduler):
+    monkeypatch.setattr(*KEPT)
+    folder, chance = whole(scheduler=scheduler), random.Random(scheduler)
+    expected, lines = outcome_of(folder), (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    for number in range(6):
+        at, other = sorted(chance.sample(range(5, len(lines)), 2))
+        edited = [
+            lines[:at] + lines[at + 1 :],
+            lines[:at] + lines[at - 1 :],
+            [*lines[:at], lines[other], *lines[at + 1 : other], lines[at], *lines[other + 1 :]],
+        ][number % 3]
+        target = folder.with_name(f"edited-{number}")
+        shutil.copytree(folder, target)
+        (target / "journal.jsonl").write_bytes(b"".join(edited))
+        run(target, **CHOICES, scheduler=scheduler)
+        assert outcome_of(target) == expected, (number, at, other)
+
+
+@pytest.mark.parametrize("seed", [0, *further(range(1, 12), 3)])
+def test_pbt_with_lost_checkpoints_ends_as_it_would_have(whole, monkeypatch, seed):
+    monkeypatch.setattr(*KEPT)
+    folder, chance = whole(scheduler="pbt"), random.Random(seed)
+    expected = outcome_of(folder)
+    cut(folder, target := folder.with_name("lost"), chance.randrange(25, len(read(folder / "journal.jsonl"))))
+    saved = [event["checkpoint"] for event in read(target / "journal.jsonl") if "checkpoint" in event]
+    for name in saved[-chance.randint(1, 6) :]:
+        shutil.rmtree(target / name)
+    run(target, **CHOICES, scheduler="pbt")
+    assert outcome_of(target) == expected
 
 
 @pytest.fixture

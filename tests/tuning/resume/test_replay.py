@@ -5,6 +5,7 @@ import math
 import pytest
 from by_hand import Search
 
+from tuner.errors import RequestError
 from tuner.record.reading import read
 
 
@@ -114,3 +115,29 @@ def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path, capsys):
     pause = stop(0, 1) | {"action": "pause"}
     assert statuses(again(tmp_path, [begun(), *started(0), report(0, 1), pause])) == {0: "PAUSED"}
     assert capsys.readouterr().out == "resumed: 0 trials continue, 1 paused, 0 done, 8 still to come\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (report(7, 1), "report of trial 00007"),
+        (report(0, 1) | {"checkpoint": "ray"}, "report of trial 00000"),
+        (event("trial_started", 8, resources={}, node=""), "trial_started of trial 00008"),
+        (stop(9, 1), "decision of trial 00009"),
+        (ended(9, "pruned"), "trial_ended of trial 00009"),
+        (event("trial_suggested", 3), "trial_suggested of trial 00003"),
+    ],
+)
+def test_a_whole_line_that_cannot_follow_is_named(tmp_path, line, what):
+    with pytest.raises(RequestError, match=rf"journal.jsonl, line 4: {what} cannot follow .*; restore the journal"):
+        again(tmp_path, [begun(), *started(0), line, report(0, 2)], scheduler="asha")
+
+
+def test_a_checkpoint_that_no_report_names_is_deleted(tmp_path):
+    folder = tmp_path / "x" / "ray" / "00000"
+    for name in ("checkpoint_000000", "checkpoint_000001", "other"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").touch()
+    named = report(0, 1) | {"checkpoint": "ray/00000/checkpoint_000000"}
+    again(tmp_path, [begun(), *started(0), named], results=str(tmp_path), name="x")
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_000000", "other"]
