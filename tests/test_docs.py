@@ -80,9 +80,10 @@ def write_experiment(folder):
     """Eight trials of a linear model that trains in milliseconds; the first is the best, the others were pruned."""
     settings = {"space": str(TINY), "num_samples": 8, "max_epochs": 2, "name": folder.name}
     (folder / "best").mkdir(parents=True)
-    save_experiment(Experiment(**settings, results=str(folder.parent)), folder, facts_of(find_space(str(TINY)), []))
+    facts = facts_of(find_space(str(TINY)), [])
+    save_experiment(Experiment(**settings, results=str(folder.parent)), folder, facts)
     journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name=folder.name)
+    journal.write("experiment_started", id=facts["id"], name=folder.name)
     for trial, status in (("00000", "completed"), *((f"{number:05}", "pruned") for number in range(1, 8))):
         config = {"width": 2, "lr": 0.01, "batch_size": 16}
         journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")

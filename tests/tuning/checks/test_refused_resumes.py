@@ -14,6 +14,8 @@ from killing import SPACES, killed_at
 
 from tuner import run
 from tuner.errors import RequestError
+from tuner.record.reading import scan
+from tuner.record.results import load
 from tuner.tuning import session
 
 
@@ -155,3 +157,17 @@ def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
 
     with only_driver(saved):
         assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")
+
+
+def test_the_journal_of_another_search_is_refused_and_its_lines_are_not_taken(refused, saved):
+    request = request_of("--space", "space.py", "--name", "other", "--num-samples", 6)
+    session.make_folder(request.experiment)
+    session.open_journal(request).close()
+    whole = (saved / "journal.jsonl").read_bytes()
+    foreign = (request.experiment.folder / "journal.jsonl").read_bytes()
+    (saved / "journal.jsonl").write_bytes(foreign)
+    assert "mine/journal.jsonl is the journal of another search (its `id` is" in refused("--resume", "mine")
+    with pytest.raises(RequestError, match="is the journal of another search"):
+        load(saved)
+    (saved / "journal.jsonl").write_bytes(whole + foreign)
+    assert [event["name"] for event in scan(saved / "journal.jsonl").events] == ["mine"]
