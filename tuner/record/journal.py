@@ -112,11 +112,15 @@ class Journal:
         self._size += len(line)
         self._is_synced = False
 
-    def sync(self) -> None:
-        """Waits until all lines are on the disk (0.1 ms on an SSD, 10 ms on a hard disk); at once if none is new."""
+    def sync(self) -> bool:
+        """Waits until all lines are on the disk (0.1 ms on an SSD, 10 ms on a hard disk); False if the journal is lost.
+
+        Does nothing if there is no new line.
+        """
         if not self._is_synced:
             self._until_it_works(lambda: sync_open(self._file.fileno()))
-            self._is_synced = True
+            self._is_synced = not self.lost
+        return not self.lost
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a failed sync must not keep the file open

@@ -174,8 +174,8 @@ class JournalCallback(Callback):
         self._journal.write("trial_started", trial.trial_id, config=trial.config, resources=resources, **where)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        if self._files and not confirms(trial):  # any of these may win
-            self._journal.sync()  # what makes another trial the best, and so deletes files of this one
+        # Any trial of --confirm may win. The journal must have what makes another trial the best.
+        if self._files and not confirms(trial) and self._journal.sync():
             self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)

@@ -188,7 +188,7 @@ class Watch(Callback):
     timeout_s: float | None  # seconds that a running trial may go without a report; None = no limit
     waiting: Callable[[str], None]  # called with the reason when a trial cannot save a checkpoint
     failed: Callable[[Controller, SearchTrial, Failure], None]  # called before the trial ends or is retried
-    sync: Callable[[], None]  # waits until the journal is on the disk
+    sync: Callable[[], bool]  # waits until the journal is on the disk; False if it cannot be written
     # Started trial -> the time of its last start, report or save, and why it could not save its checkpoint since then.
     _heard: dict[Trial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # trials started or saved in this step: a move loses no epoch
@@ -213,10 +213,10 @@ class Watch(Callback):
         self._deletions.append(partial(DELETE, fs, fs_path))
 
     def _delete_old(self) -> None:
-        self.sync()
-        for delete in self._deletions:
-            delete()
-        self._deletions.clear()
+        if self.sync():
+            for delete in self._deletions:
+                delete()
+            self._deletions.clear()
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         self._delete_old()
