@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tuner.errors import RequestError
 from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
@@ -20,7 +21,7 @@ from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
-from tuner.tuning.answer.best import is_loadable
+from tuner.tuning.answer.best import is_loadable, load_best
 from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
@@ -167,9 +168,25 @@ def emptied(checkpoint):
     (checkpoint / STATE).write_bytes(b"")
 
 
+def with_an_object(checkpoint):
+    torch.save({"training": Report, "extra": 0}, checkpoint / STATE)
+
+
+def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
+    searched.conclude()
+    for content, why in ((Report, r"is damaged .*tuner.record.records.Report.*restore a copy"), (3, "does not fit")):
+        torch.save(content, searched.best / "model.pt")
+        with pytest.raises(RequestError, match=f"model.pt {why}"):
+            load_best(searched.folder)
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [(shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"), (emptied, " is damaged (")],
+    [
+        (shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"),
+        (emptied, " is damaged ("),
+        (with_an_object, " is damaged (it has more than tensors and plain values (tuner.record.records.Report))"),
+    ],
 )
 def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_answer(searched, caplog, harm, words):
     searched.save_better()

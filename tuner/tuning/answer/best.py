@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import RequestError, blamed, say
-from tuner.record.checkpoints import damage_in
+from tuner.record.checkpoints import load_state
 from tuner.record.events import strict
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import json_in, open_in
+from tuner.record.storage.files import json_in
 from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
@@ -260,18 +260,14 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
     import torch
 
-    if why := damage_in(best, MODEL):
-        raise RequestError(
-            f"{best / MODEL} is damaged ({why}); restore a copy of it, or train the setting again, which saves no "
-            f"model: {command('train', shlex.quote(str(best / CONFIG)))}"
-        )
+    again = command("train", shlex.quote(str(best / CONFIG)))
+    advice = f"restore a copy of it, or train the setting again, which saves no model: {again}"
+    weights = load_state(best, MODEL, advice)
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)
-    with open_in(best, MODEL) as file:
-        weights = torch.load(file, weights_only=True, map_location="cpu")
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split())[:300]
         raise RequestError(
             f"{best / MODEL} does not fit the space's model ({why}); undo the changes to the space since the search"

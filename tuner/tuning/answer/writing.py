@@ -14,8 +14,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.errors import blamed
 from tuner.errors.output import bounded_output
-from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
+from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, load_state, within
 from tuner.record.events import strict
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
@@ -64,12 +65,12 @@ def conclude(
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = whole_winner(record)
+    winner = whole_winner(record, plain=splits is not None)
     if winner is None:
         return None
     best, trial, report = folder / "best", *winner[:2]
     front = [each for each in record.front() if each[0].id != trial.id] if record.experiment.aim.several else []
-    others = [(*each, _whole(folder, each[1])) for each in front]
+    others = [(*each, _whole(folder, each[1], plain=splits is not None)) for each in front]
     with replacing_folder(best) as new:
         for point, each in enumerate([winner, *others]):
             place = point_in(new, point)
@@ -158,11 +159,12 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
     return TrialSpec(**{name: config[name] for name in same}, seed=seed, num_workers=config["workers"])
 
 
-def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
+def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord, Report, Path | None] | None:
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
     If that checkpoint is gone or damaged and `best/` has no copy, returns the best report with an undamaged checkpoint,
-    else the best report of all. The returned checkpoint is None if the report has none or a damaged one.
+    else the best report of all. The returned checkpoint is None if the report has none or a damaged one. With `plain`,
+    for a Task, a checkpoint that has more than tensors and plain values is damaged.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -175,7 +177,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
-        why = damage(path)
+        why = damage(path, plain=plain)
         if not why or report.checkpoint in saved.in_best:
             return trial, report, path if path.is_dir() and not why else None
         logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
@@ -185,10 +187,10 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     return *first, None
 
 
-def _whole(folder: Path, report: Report) -> Path | None:
+def _whole(folder: Path, report: Report, *, plain: bool) -> Path | None:
     """Returns the path of a report's checkpoint; None if it has none, or a damaged one."""
     path = within(folder, report.checkpoint) if report.checkpoint else None
-    return path if path and path.is_dir() and not damage(path) else None
+    return path if path and path.is_dir() and not damage(path, plain=plain) else None
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
@@ -211,11 +213,12 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
     """Writes a checkpoint's model into the new `best/`; returns the training's state, None without a checkpoint."""
-    import torch
-
     if not (checkpoint and (checkpoint / STATE).is_file()):
         return None
-    state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    with blamed(str(checkpoint / STATE)):
+        state: dict[str, Any] = load_state(checkpoint, STATE, "remove the checkpoint, and resume again")["training"]
+        if "model" not in state:
+            raise ValueError("its training has no model")
     write_model(state, new / MODEL)
     return state
 
