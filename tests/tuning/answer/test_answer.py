@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,6 +163,68 @@ def test_the_last_copy_of_a_model_is_kept_beside_damaged_metrics(searched):
         (searched.best / "metrics.json").write_text(damage)
         assert searched.conclude().checkpoint and is_loadable(searched.best)
         assert searched.read("metrics.json")["validation"]["loss"] == searched.conclude().metrics["loss"]
+
+
+def test_a_damaged_copy_of_a_functions_checkpoint_is_refused_and_copied_anew(searched, caplog):
+    """A power failure may leave files of zero bytes, in the copy and in the trial's checkpoint."""
+    trial, searched.splits = searched.folder / "ray/00000", None
+    (trial / "checkpoint_000000" / "deep").mkdir()
+    for name in ("files/log.txt", "checkpoint_000000/deep/weights"):
+        (trial / name).parent.mkdir(exist_ok=True)
+        (trial / name).write_text("whole")
+    searched.conclude()
+    best, before = load_best(searched.folder), searched.files()
+    for damaged in (best.checkpoint / "deep" / "weights", best.checkpoint / STATE, best.files / "log.txt"):
+        for content in (b"", b"w", b"whale", None):
+            damaged.write_bytes(content) if content is not None else damaged.unlink()
+            with pytest.raises(
+                RequestError, match=f"{damaged} is damaged .*; restore a copy of it, or resume the search"
+            ):
+                load_best(searched.folder)
+            held = searched.conclude()
+            assert searched.files() == before
+            assert load_best(searched.folder).checkpoint == best.checkpoint == Path(held.checkpoint.path)
+    caplog.clear()
+    for _ in range(2):  # the copy is kept without the trial's own files
+        shutil.rmtree(trial, ignore_errors=True)
+        assert searched.conclude().files and searched.files() == before and not caplog.text
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_copy_of_a_checkpoint_that_is_gone_or_damaged_itself_is_not_kept(searched, caplog, is_gone):
+    own, searched.splits = searched.folder / "ray/00000/checkpoint_000000", None
+    (own / "weights").write_text("whole")
+    held = searched.conclude()
+    for copy in (searched.best / "checkpoint" / "weights", own / "weights"):
+        copy.write_bytes(b"")
+    with pytest.raises(RequestError, match="weights is damaged"):
+        assert held.checkpoint
+    if is_gone:
+        shutil.rmtree(own)
+    assert searched.conclude().checkpoint is None and not (searched.best / "checkpoint").exists()
+    said, noted = caplog.messages
+    assert "weights is damaged (it has 0 bytes, CRC-32 00000000, but was written with 5 bytes" in said
+    assert noted.startswith(f"NOTE: {own}, the checkpoint of the best trial 00000, is gone or damaged")
+    assert not searched.read("config.json")["checksums"]
+
+
+def test_each_file_of_best_is_on_the_disk_before_best_is_replaced(searched, monkeypatch):
+    (searched.folder / "ray/00000/checkpoint_000000" / "deep").mkdir()
+    (searched.folder / "ray/00000/checkpoint_000000" / "deep" / "weights").write_text("whole")
+    searched.splits, synced, sync = None, set(), os.fsync
+
+    def fsync(handle):
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(2):
+        synced.clear()
+        searched.conclude()
+        new = searched.folder.resolve() / ".best.new"
+        assert {
+            str(new / each.relative_to(searched.best)) for each in (searched.best, *searched.best.rglob("*"))
+        } <= synced
 
 
 def emptied(checkpoint):

@@ -21,13 +21,15 @@ from tuner.record.events import strict
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
+from tuner.record.storage.checksums import CheckedCopies, changed
+from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
+    CHECKSUMS,
     CONFIG,
     METRICS,
     MODEL,
@@ -35,6 +37,7 @@ from tuner.tuning.answer.best import (
     README,
     BestTrial,
     best_trial,
+    checksums_in,
     held_in,
     is_loadable,
     metrics_in,
@@ -119,12 +122,7 @@ def _write(
     same = metrics_in(held, report, **{name: config[name] for name in SAME}) if held else None
     test = same["test"] if same else None
     if splits is None:
-        _keep(held, CHECKPOINT, new)
-        if ended and checkpoint and not (new / CHECKPOINT).exists():
-            shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
-        if ended:
-            copy_files(folder / "ray" / trial.id, new / FILES)
-            _keep(held, FILES, new)  # if the trial's folder is gone
+        config[CHECKSUMS] = _copy_files(record, trial, checkpoint, held, new)
     else:
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
@@ -140,6 +138,34 @@ def _write(
     (new / README).write_text(readme(folder, loaded_space.name, new, point), "utf-8")
     (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
+
+
+def _copy_files(
+    record: ExperimentRecord, trial: TrialRecord, checkpoint: Path | None, held: Path | None, new: Path
+) -> dict[str, str]:
+    """Copies a function's checkpoint and files to the folder `new`, and returns their checksums.
+
+    Keeps the copies in the present `best/` unless one of them has changed. Once the search has ended, copies the
+    checkpoint if none is kept, unless it has another content than the copy had, and the files that the trial has.
+    """
+    copies, ended = CheckedCopies(new), record.state == "finished"
+    written = checksums_in(held) if held else {}
+    for name in (CHECKPOINT, FILES):
+        of_name = {path: was for path, was in written.items() if path.startswith(f"{name}/")}
+        if ended and name == FILES:
+            copy_files(record.experiment.folder / "ray" / trial.id, new / FILES, copies.add)
+        if held and not (new / name).exists():  # for FILES: the trial's folder is gone
+            if why := changed(held, of_name):
+                logger.warning("NOTE: %s: it is not kept", why)
+            else:
+                _keep(held, name, new)
+                copies.update(of_name)
+        if ended and name == CHECKPOINT and checkpoint and not (new / name).exists():
+            shutil.copytree(checkpoint, new / name, symlinks=True, copy_function=copies.add)
+            if any(copies.get(path) != was for path, was in of_name.items()):
+                shutil.rmtree(new / name)  # the trial's checkpoint is damaged, too
+    has_room = len(json.dumps(copies)) < MOST_BYTES // 2  # more than 100,000 files would make config.json unreadable
+    return {path: sums for path, sums in copies.items() if has_room and (new / path).exists()}
 
 
 def config_of(
