@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from tuner.record.saved_experiment import (
     load_experiment,
     lost_journal,
 )
-from tuner.record.storage.lock import only_driver
+from tuner.record.storage.lock import HOLDER, LOCK, only_driver
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec.auto import as_before
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, values_of
@@ -65,6 +66,7 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
     elif name == LATEST:
         name = latest_experiment(place)
     folder = place / name
+    _refuse_misplaced(folder)
     written = _written(folder)
     experiment, facts = load_experiment(folder)
     try:
@@ -93,6 +95,20 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
             raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
     say(*code)
     return Resumed(replace(experiment, results=results, name=name), facts, space)
+
+
+def _refuse_misplaced(folder: Path) -> None:
+    """Raises a RequestError if a file is where the resumed search needs a folder, or a folder or pipe is at a file's.
+
+    A link to the right kind passes, because `refuse_links` and the functions that open files decide about it.
+    """
+    for is_right, kind, names in (
+        (os.path.isdir, "folder", ("ray", "best")),
+        (os.path.isfile, "regular file", (FILE, COPY, LOCK, HOLDER, "trials.csv", "report.html")),
+    ):
+        for path in (folder / name for name in names):
+            if os.path.lexists(path) and not is_right(path):
+                raise RequestError(f"{path} is no {kind}; move it away, and resume again")
 
 
 def _written(folder: Path) -> int:
@@ -147,7 +163,11 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
     path = folder / "journal.jsonl"
-    scanned = scan(path) if path.exists() else Scan([], 0, "")
+    try:
+        scanned = scan(path) if path.exists() else Scan([], 0, "")
+    except OSError as error:
+        what = "is no regular file" if error.errno == errno.EINVAL else f"cannot be read ({error.strerror})"
+        raise lost_journal(path, what) from None
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
