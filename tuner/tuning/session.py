@@ -20,7 +20,7 @@ from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, v
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace, mentions_torch
-from tuner.tuning.resume.loading import load_resumed
+from tuner.tuning.resume.loading import gone, load_resumed
 
 if TYPE_CHECKING:
     from tuner.tuning.answer.result import SearchResult
@@ -124,7 +124,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
         with closing(journal):
             assemble(request, journal, resources, call.table).run()
         if journal.lost:
-            raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
+            # The journal could not be written before the interrupt, so the answer cannot be written either.
+            raise InterruptedEarly(f"interrupted; {why}") if (why := gone(experiment.folder)) else KeyboardInterrupt
 
         # Answer: write `best/`, trials.csv and the report; print the answer before W&B and Ray end, which takes time.
         record, best = save_answer(request, resources)

@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable, load_best
+from tuner.tuning.answer.result import save_answer
 from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
@@ -233,6 +236,19 @@ def emptied(checkpoint):
 
 def with_an_object(checkpoint):
     torch.save({"training": Report, "extra": 0}, checkpoint / STATE)
+
+
+def test_a_folder_that_is_deleted_while_the_answer_is_written_cannot_be_resumed(searched, monkeypatch):
+    def written(*_):
+        if is_deleted:
+            shutil.rmtree(searched.folder)
+        raise FileNotFoundError(2, "No such file or directory", str(searched.folder / "trials.csv"))
+
+    monkeypatch.setattr("tuner.tuning.answer.result.conclude", written)
+    request = SimpleNamespace(experiment=results.load(searched.folder).experiment, loaded_space=None, splits=None)
+    for is_deleted, advice in ((False, "--resume mine writes them"), (True, "mine is gone, so nothing can continue")):
+        with pytest.raises(RequestError, match=advice):
+            save_answer(request, Resources(1, 0, 1, 1))
 
 
 def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):

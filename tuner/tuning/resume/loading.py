@@ -160,6 +160,13 @@ def _other_search(before: Experiment, what: str) -> RequestError:
     return RequestError(f"--resume {before.name}: {what} start anew with --name")
 
 
+def gone(folder: Path) -> str:
+    """Says that a search's folder was deleted or moved while the search ran; empty if its journal is still there."""
+    if os.path.lexists(folder / "journal.jsonl"):
+        return ""
+    return f"{folder} is gone, so nothing can continue this search; if you moved it, give --resume its new path"
+
+
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
     path = folder / "journal.jsonl"
