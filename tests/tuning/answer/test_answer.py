@@ -240,15 +240,18 @@ def with_an_object(checkpoint):
 
 def test_a_folder_that_is_deleted_while_the_answer_is_written_cannot_be_resumed(searched, monkeypatch):
     def written(*_):
-        if is_deleted:
+        if deleted:
             shutil.rmtree(searched.folder)
         raise FileNotFoundError(2, "No such file or directory", str(searched.folder / "trials.csv"))
 
     monkeypatch.setattr("tuner.tuning.answer.result.conclude", written)
     request = SimpleNamespace(experiment=results.load(searched.folder).experiment, loaded_space=None, splits=None)
-    for is_deleted, advice in ((False, "--resume mine writes them"), (True, "mine is gone, so nothing can continue")):
-        with pytest.raises(RequestError, match=advice):
-            save_answer(request, Resources(1, 0, 1, 1))
+    deleted = False
+    with pytest.raises(RequestError, match="--resume mine writes them"):
+        save_answer(request, Resources(1, 0, 1, 1))
+    deleted = True
+    with pytest.raises(RequestError, match="mine is gone, so nothing can continue this search"):
+        save_answer(request, Resources(1, 0, 1, 1))
 
 
 def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
