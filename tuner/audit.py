@@ -26,7 +26,7 @@ from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, figures, formatted
 from tuner.train import training_of, trial_config
-from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
+from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, refuse_links, results_of
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # subfolder with the training states of trials that the audit has not finished; removed once empty
@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)
+            refuse_data_folder(own.folder / EXPERIMENT, own.data_dir, results_of(own.folder), f"give {OPTION}")
         space, code = code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust)
         say(*code)
         record = replace(record, experiment=replace(own, space=space))

@@ -28,7 +28,7 @@ from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.writing import config_of, evaluate, spec_of, write_model
-from tuner.tuning.resume.trust import HELP, OPTION, code_of
+from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -52,6 +52,8 @@ def main(argv: list[str]) -> int:
             record = load(path)
             config, folder, files = trial_config(record, args.trial), record.experiment.folder, [FILE, COPY]
         space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
+        if not args.trust:
+            refuse_data_folder(folder / files[0], config["data_dir"] or "", results_of(folder), f"give {OPTION}")
         say(*code)
         retrain({**config, "space": space}, args.save)
     except (RequestError, ValueError, OSError) as error:

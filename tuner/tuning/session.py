@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InterruptedEarly, RequestError, say
+from tuner.record.data_folders import remember
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.lock import only_driver
@@ -108,6 +109,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(driver.ray_at(experiment, request.loaded_space))
         resources = request.resources or resources_of(experiment, driver.nodes())
 
+        remember(experiment.data_dir)
         # Make a new search's folder. Before the first trial, write what a resume needs.
         if not resumed:
             make_folder(experiment)

@@ -254,6 +254,17 @@ def test_a_folder_that_is_deleted_while_the_answer_is_written_cannot_be_resumed(
         save_answer(request, Resources(1, 0, 1, 1))
 
 
+def test_a_data_folder_that_only_best_names_is_read_for_constants_if_trusted(searched):
+    searched.conclude()
+    config = {**searched.read("config.json"), "data_constants": None, "data_dir": "/etc"}
+    (searched.best / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        RequestError, match=r"config.json names the data folder /etc, which .*; check it, then give trust="
+    ):
+        load_best(searched.folder)
+    assert load_best(searched.folder, trust=True).model
+
+
 def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
     searched.conclude()
     for content, why in ((Report, r"is damaged .*tuner.record.records.Report.*restore a copy"), (3, "does not fit")):

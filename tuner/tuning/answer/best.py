@@ -27,7 +27,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
-from tuner.tuning.resume.trust import code_of
+from tuner.tuning.resume.trust import code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
     from ray import tune
@@ -161,6 +161,9 @@ def load_best(
     if not isinstance(constants, dict):  # JSON cannot hold these constants: read them from the data
         from tuner.training.sources import splits_of
 
+        if not trust:
+            give = "give trust=True"
+            refuse_data_folder(best / CONFIG, config.get("data_dir") or "", results_of(best), give)
         constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
     setting = {**constants, **config["config"]}
     model = _weighted(task, setting, best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shlex
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, 
 from tuner.spec.facts import space_facts
 from tuner.spec.option_values import option
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
-from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_links
+from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_data_folder, refuse_links
 
 if TYPE_CHECKING:
     from tuner.tuning.session import SearchCall
@@ -50,7 +51,8 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
 
     `latest` is the experiment whose journal was written to last. The lock ends with the process, also if it is killed;
     a dry run takes none. Raises a RequestError if the experiment is missing, damaged or still running. Without
-    --trust, also refuses links, cluster addresses, and code that has changed, lies in the results or is another user's.
+    --trust, also refuses links, a cluster or data folder that only the folder names, and code that has changed, lies in
+    the results or is another user's.
     """
     within, name = os.path.split(call.resume.rstrip("/"))  # --resume also takes the folder's path
     results = call.given.get("results", within or "results")
@@ -89,6 +91,9 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
             raise RequestError(
                 f"{folder / FILE} names the cluster {cluster}; to join it, give --address {cluster} or {OPTION}"
             )
+        if "data_dir" not in call.given:
+            give = f"give --data-dir {shlex.quote(experiment.data_dir)} or {OPTION}"
+            refuse_data_folder(folder / FILE, experiment.data_dir, place, give)
     if not call.dry_run:
         stack.enter_context(only_driver(folder))
         if _written(folder) != written:
