@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 import zipfile
 from types import SimpleNamespace
 
@@ -42,6 +43,11 @@ def test_a_larger_sample_holds_the_smaller():
         ({"extra": {}, "training": {"x": torch.zeros(10_000)}}, zipfile.ZIP_DEFLATED, "longer than the file"),
         ({"training": {}}, zipfile.ZIP_STORED, "cannot be read"),
         (3, zipfile.ZIP_STORED, "cannot be read"),
+        (
+            SimpleNamespace(),
+            zipfile.ZIP_STORED,
+            r"more than tensors and plain values \(types.SimpleNamespace\)\); remove it",
+        ),
     ],
 )
 def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tmp_path, content, packing, wrong):
@@ -116,6 +122,14 @@ def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_he
     words = [ran.folder.name, "--results", str(ran.folder.parent)]
     assert main([*words, "--trials", "1"]) == 0
     first = json.loads((ran.folder / "audit.json").read_text())["trials"]
+    # The states that another audit kept have no model.
+    (ran.folder / "audit").mkdir()
+    for trial in ran.record.trials:
+        torch.save({"training": {}, "extra": {}}, ran.folder / "audit" / f"{trial.id}.pt")
+    assert main([*words, "--trials", "3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ".pt cannot be read: KeyError" in line
+    shutil.rmtree(ran.folder / "audit")
     # From the start: the checkpoints are gone.
     for trial in ran.record.trials:
         for saved in (ran.folder / "ray" / trial.id).glob("checkpoint_*/state.pt"):

@@ -7,7 +7,6 @@ audit.json, which the dashboard shows. If an audit is interrupted, the same comm
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import shlex
@@ -15,9 +14,10 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
-from tuner.record.checkpoints import STATE, damage, damage_in, within
+from tuner.record.checkpoints import STATE, damage, load_state, within
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord, load_named
 from tuner.record.saved_experiment import COPY
@@ -26,7 +26,7 @@ from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.record.texts import command, figures, formatted
 from tuner.train import training_of, trial_config
-from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
+from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, refuse_links, results_of
 from tuner.views.audit_record import FILE, Audit, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # subfolder with the training states of trials that the audit has not finished; removed once empty
@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)
+            refuse_data_folder(own.folder / EXPERIMENT, own.data_dir, results_of(own.folder), f"give {OPTION}")
         space, code = code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust)
         say(*code)
         record = replace(record, experiment=replace(own, space=space))
@@ -126,22 +127,20 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
 
     The metrics are those that decide which trial is better; None if a report lacks one.
     """
-    import torch
-
     folder, experiment = record.experiment.folder, record.experiment
     kept = folder / STATES / f"{trial.id}.pt"
     kept.parent.mkdir(exist_ok=True)
-    state, metrics = None, {}
+    metrics: dict[int, dict[str, float | None]] = {}
     if kept.is_file():
-        if wrong := damage_in(kept.parent, kept.name):
-            raise RequestError(f"{kept} is damaged ({wrong}); remove it to train the trial from its checkpoint again")
-        state = kept.read_bytes()
+        advice = "remove it to train the trial from its checkpoint again"
         with blamed(str(kept)):
-            metrics = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["extra"])
+            metrics = dict(load_state(kept.parent, kept.name, advice)["extra"])
+        source: Path | None = kept
     else:
-        saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
-        state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
-    with training_of(trial_config(record, trial.id), state) as (training, _):
+        saved = (within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint)
+        whole = (path / STATE for path in saved if (path / STATE).is_file() and not damage(path, plain=True))
+        source = next(whole, None)
+    with training_of(trial_config(record, trial.id), source) as (training, _):
         yield from metrics.items()
         wanted = experiment.wanted.metric
         names = wanted, *(each.metric for each in experiment.aim.constraints)

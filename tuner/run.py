@@ -39,7 +39,7 @@ class Command(Options):
     no_preflight: bool = False
     """Do not try the space on one batch before a new search starts."""
     trust: bool = False
-    """With --resume: run the folder's code and accept its links and cluster, even if changed or another user's."""
+    """With --resume: run the folder's code, accept its links, cluster and data folder, even if another user's."""
     table: Table = "fit"
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InterruptedEarly, Parser, RequestError, failed, nearest, say
+from tuner.errors import InterruptedEarly, Parser, RequestError, blamed, failed, nearest, say
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.texts import figures, setting
@@ -28,7 +28,7 @@ from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.writing import config_of, evaluate, spec_of, write_model
-from tuner.tuning.resume.trust import HELP, OPTION, code_of
+from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -52,6 +52,8 @@ def main(argv: list[str]) -> int:
             record = load(path)
             config, folder, files = trial_config(record, args.trial), record.experiment.folder, [FILE, COPY]
         space, code = code_of(folder, (*files,), config["space"], config.get("space_sha256"), trusted=args.trust)
+        if not args.trust:
+            refuse_data_folder(folder / files[0], config["data_dir"] or "", results_of(folder), f"give {OPTION}")
         say(*code)
         retrain({**config, "space": space}, args.save)
     except (RequestError, ValueError, OSError) as error:
@@ -115,10 +117,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
 
 
 @contextlib.contextmanager
-def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
+def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[tuple[Training | Group, Splits]]:
     """Yields a setting's training, with as many processes as its trial had, and the data.
 
-    `config` is the content of best/config.json; `state` is the checkpoint to resume from (None = start at epoch 0).
+    `config` is the content of best/config.json; `saved` is the state.pt to resume from (None = start at epoch 0).
     """
     import torch
 
@@ -126,17 +128,21 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
     from tuner.training.loop import Training
 
     spec, (task, splits) = spec_of(config), material(config)
+    state = saved.read_bytes() if saved else None
+    reading = blamed(str(saved)) if saved else contextlib.nullcontext()
     if spec.strategy == "ddp":
         source = partial(material, config)
         processes = Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus))
         with contextlib.closing(processes) as group:
-            group.begin(spec, state)
+            with reading:
+                group.begin(spec, state)
             yield group, splits
         return
     torch.set_num_threads(spec.num_threads)
     with contextlib.closing(Training(task, splits, spec)) as training:
         if state is not None:
-            training.restore(state)
+            with reading:
+                training.restore(state)
         yield training, splits
 
 

@@ -1,11 +1,15 @@
 """A checkpoint's file is data: it is read once, within its own length, and nothing else is read for it."""
 
 import os
+import pickle
 import zipfile
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from tuner.record.checkpoints import STATE, damage
+from tuner.errors import RequestError
+from tuner.record.checkpoints import STATE, damage, load_state
 
 
 def packed(path, how=zipfile.ZIP_STORED, size=1000):
@@ -45,3 +49,36 @@ def test_what_is_no_file_is_not_opened(tmp_path, other):
         packed(tmp_path / "elsewhere")
         (place / STATE).symlink_to(tmp_path / "elsewhere")
     assert "is no regular file" in damage(place)
+
+
+def emptied(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("state/version", "3\n")
+        archive.writestr("state/data.pkl", b"")
+
+
+@pytest.mark.parametrize(
+    ("write", "why"),
+    [
+        (lambda path: torch.save({"x": SimpleNamespace()}, path), r"more than tensors.*\(types.SimpleNamespace\)"),
+        (lambda path: torch.save({"x": SimpleNamespace()}, path, _use_new_zipfile_serialization=False), "not a zip"),
+        (lambda path: path.write_bytes(pickle.dumps({"x": 1})), "not a zip"),
+        (packed, "torch cannot read"),  # a zip file that torch has not written
+        (emptied, r"torch cannot read \(EOFError\)"),
+        (lambda path: path.write_bytes(b""), "not a zip"),
+        (lambda path: path.mkdir(), "is no regular file"),
+        (lambda path: None, "No such file"),
+    ],
+)
+def test_a_state_of_other_objects_is_refused_by_one_line_and_damages_the_checkpoint_of_a_task(tmp_path, write, why):
+    torch.save({"x": torch.ones(2)}, tmp_path / STATE)
+    assert load_state(tmp_path, STATE, "")["x"].sum() == 2 and not damage(tmp_path, plain=True)
+    (tmp_path / STATE).unlink()
+    (tmp_path / "other").touch()
+    write(tmp_path / STATE)
+    with pytest.raises(RequestError, match=why) as refused:
+        load_state(tmp_path, STATE, "remove it")
+    text = str(refused.value)
+    assert text.startswith(f"{tmp_path / STATE} is damaged (") and text.endswith("; remove it")
+    assert "weights_only" not in text and len(text) < 400
+    assert bool(damage(tmp_path, plain=True)) == (tmp_path / STATE).exists()

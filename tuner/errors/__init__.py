@@ -39,7 +39,7 @@ class RequestError(Exception):
 
 
 class InterruptedEarly(KeyboardInterrupt):
-    """The user interrupted the import of a space, or a new search before it made its folder; the text says which."""
+    """The user interrupted an import or a search that has no folder: not yet, or not any more. The text says which."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -8,7 +8,6 @@ trainer.fit(model, data, ckpt_path=TunerCallback.checkpoint())
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -16,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tuner.integrations import current_trial
 from tuner.training.options import keep_changes, options_of
+from tuner.training.plain import load_plain
 
 # `pytorch_lightning` and `lightning.pytorch` define equal classes. A Trainer accepts only callbacks of its own package.
 ALONE = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
@@ -151,12 +149,9 @@ CALLBACKS._configure_checkpoint_callbacks = _configure
 def _check_plain(path: Path) -> None:
     """Raises ValueError unless torch can read a checkpoint with `weights_only`: a resume must not run a file's code."""
     try:
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        what = next(iter(str(error).splitlines()), type(error).__name__)
-        with contextlib.suppress(Exception):
-            what = ", ".join(torch.serialization.get_unsafe_globals_in_checkpoint(path)) or what
+        load_plain(path, mmap=True)
+    except ValueError as error:
         raise ValueError(
-            f"{path.name} has more than tensors and plain values ({what}); keep other objects out of "
+            f"{path.name} {error}; keep other objects out of "
             "save_hyperparameters() and checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
         ) from None

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import json_in, open_in
@@ -47,14 +48,38 @@ def within(experiment: Path, name: str) -> Path:
     return path
 
 
-def damage(folder: Path) -> str:
-    """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not."""
+def damage(folder: Path, *, plain: bool = False) -> str:
+    """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not.
+
+    With `plain`, as for a Task's checkpoint, a state.pt that `load_state` refuses is damage too.
+    """
     try:
-        return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
+        why = damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
+        if not plain or why:
+            return why
+        from tuner.training.plain import unplain
+
+        with open_in(folder, STATE) as file:
+            return f"it {why}" if (why := unplain(file)) else ""
     except FileNotFoundError:
         return ""
     except OSError as error:
         return str(error)
+
+
+def load_state(folder: Path, name: str, advice: str, map_location: str | None = "cpu") -> Any:
+    """Loads a file of torch.save without running code from it; RequestError that ends with `advice` if it cannot."""
+    from tuner.training.plain import load_plain
+
+    try:
+        if not (why := damage_in(folder, name)):
+            with open_in(folder, name) as file:
+                return load_plain(file, map_location)
+    except OSError as error:
+        why = str(error)
+    except ValueError as error:
+        why = f"it {error}"
+    raise RequestError(f"{folder / name} is damaged ({why}); {advice}")
 
 
 def damage_in(folder: Path, name: str) -> str:

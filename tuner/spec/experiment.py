@@ -383,8 +383,11 @@ def local_root(results: str) -> Path:
     """The local folder in which experiments are written: `results` itself, or the working copy of an object store."""
     if not is_uri(results):
         return Path(results)
-    cache = Path(os.environ.get("TUNER_CACHE") or "~/.cache/tuner").expanduser()
-    return cache / "results" / hashlib.sha256(results.rstrip("/").encode()).hexdigest()[:16]
+    return cache_folder() / "results" / hashlib.sha256(results.rstrip("/").encode()).hexdigest()[:16]
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("TUNER_CACHE") or "~/.cache/tuner").expanduser()
 
 
 def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int = 0) -> list[float]:

@@ -23,6 +23,7 @@ from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES, Measure
+from tuner.training.plain import load_plain
 from tuner.training.task import Task, TrialSpec, reseed, whole_number
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,10 @@ class Training:
     def restore(self, state: bytes) -> Any:
         """Continues from the content of a checkpoint; returns the `extra` that was saved with it."""
         # Loaded onto the GPU, the state would double the memory of the model and the optimizer.
-        saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
+        try:
+            saved = load_plain(io.BytesIO(state))
+        except ValueError as error:
+            raise ValueError(f"the checkpoint {error}") from None
         self.load_state_dict(saved["training"])
         return saved["extra"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InterruptedEarly, RequestError, say
+from tuner.record.data_folders import remember
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.files import sync, why_unsafe
@@ -21,7 +22,7 @@ from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, v
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace, mentions_torch
-from tuner.tuning.resume.loading import load_resumed
+from tuner.tuning.resume.loading import gone, load_resumed
 
 if TYPE_CHECKING:
     from tuner.tuning.answer.result import SearchResult
@@ -109,6 +110,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(driver.ray_at(experiment, request.loaded_space))
         resources = request.resources or resources_of(experiment, driver.nodes())
 
+        remember(experiment.data_dir)
         # Make a new search's folder. Before the first trial, write what a resume needs.
         if not resumed:
             make_folder(experiment)
@@ -125,7 +127,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
         with closing(journal):
             assemble(request, journal, resources, call.table).run()
         if journal.lost:
-            raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
+            # The journal could not be written before the interrupt, so the answer cannot be written either.
+            raise InterruptedEarly(f"interrupted; {why}") if (why := gone(experiment.folder)) else KeyboardInterrupt
 
         # Answer: write `best/`, trials.csv and the report; print the answer before W&B and Ray end, which takes time.
         record, best = save_answer(request, resources)

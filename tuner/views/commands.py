@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 
 from tuner.record.confirm import repeated
+from tuner.record.data_folders import leads_out
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
 from tuner.record.texts import command
@@ -25,12 +26,14 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
         return ""
     if is_in_main(e.space):
         named = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        named += [f"data_dir={e.data_dir!r}"] if leads_out(e.data_dir) else []
         for option in options:
             name, value = option.removeprefix("--").split(" ", 1)
             is_number = value.replace(".", "", 1).isdigit()
             named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
         return f"tuner.search(space, {', '.join(named)})"
-    return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *options)
+    data = [f"--data-dir {shlex.quote(e.data_dir)}"] if leads_out(e.data_dir) else []
+    return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *data, *options)
 
 
 def extend_command(record: ExperimentRecord) -> str:

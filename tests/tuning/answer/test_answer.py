@@ -3,24 +3,29 @@
 import csv
 import io
 import json
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from tuner.errors import RequestError
 from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
-from tuner.tuning.answer.best import is_loadable
+from tuner.tuning.answer.best import is_loadable, load_best
+from tuner.tuning.answer.result import save_answer
 from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
@@ -163,13 +168,118 @@ def test_the_last_copy_of_a_model_is_kept_beside_damaged_metrics(searched):
         assert searched.read("metrics.json")["validation"]["loss"] == searched.conclude().metrics["loss"]
 
 
+def test_a_damaged_copy_of_a_functions_checkpoint_is_refused_and_copied_anew(searched, caplog):
+    """A power failure may leave files of zero bytes, in the copy and in the trial's checkpoint."""
+    trial, searched.splits = searched.folder / "ray/00000", None
+    (trial / "checkpoint_000000" / "deep").mkdir()
+    for name in ("files/log.txt", "checkpoint_000000/deep/weights"):
+        (trial / name).parent.mkdir(exist_ok=True)
+        (trial / name).write_text("whole")
+    searched.conclude()
+    best, before = load_best(searched.folder), searched.files()
+    for damaged in (best.checkpoint / "deep" / "weights", best.checkpoint / STATE, best.files / "log.txt"):
+        for content in (b"", b"w", b"whale", None):
+            damaged.write_bytes(content) if content is not None else damaged.unlink()
+            with pytest.raises(
+                RequestError, match=f"{damaged} is damaged .*; restore a copy of it, or resume the search"
+            ):
+                load_best(searched.folder)
+            held = searched.conclude()
+            assert searched.files() == before
+            assert load_best(searched.folder).checkpoint == best.checkpoint == Path(held.checkpoint.path)
+    caplog.clear()
+    for _ in range(2):  # the copy is kept without the trial's own files
+        shutil.rmtree(trial, ignore_errors=True)
+        assert searched.conclude().files and searched.files() == before and not caplog.text
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_copy_of_a_checkpoint_that_is_gone_or_damaged_itself_is_not_kept(searched, caplog, is_gone):
+    own, searched.splits = searched.folder / "ray/00000/checkpoint_000000", None
+    (own / "weights").write_text("whole")
+    held = searched.conclude()
+    for copy in (searched.best / "checkpoint" / "weights", own / "weights"):
+        copy.write_bytes(b"")
+    with pytest.raises(RequestError, match="weights is damaged"):
+        assert held.checkpoint
+    if is_gone:
+        shutil.rmtree(own)
+    assert searched.conclude().checkpoint is None and not (searched.best / "checkpoint").exists()
+    said, noted = caplog.messages
+    assert "weights is damaged (it has 0 bytes, CRC-32 00000000, but was written with 5 bytes" in said
+    assert noted.startswith(f"NOTE: {own}, the checkpoint of the best trial 00000, is gone or damaged")
+    assert not searched.read("config.json")["checksums"]
+
+
+def test_each_file_of_best_is_on_the_disk_before_best_is_replaced(searched, monkeypatch):
+    (searched.folder / "ray/00000/checkpoint_000000" / "deep").mkdir()
+    (searched.folder / "ray/00000/checkpoint_000000" / "deep" / "weights").write_text("whole")
+    searched.splits, synced, sync = None, set(), os.fsync
+
+    def fsync(handle):
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for _ in range(2):
+        synced.clear()
+        searched.conclude()
+        new = searched.folder.resolve() / ".best.new"
+        assert {
+            str(new / each.relative_to(searched.best)) for each in (searched.best, *searched.best.rglob("*"))
+        } <= synced
+
+
 def emptied(checkpoint):
     (checkpoint / STATE).write_bytes(b"")
 
 
+def with_an_object(checkpoint):
+    torch.save({"training": Report, "extra": 0}, checkpoint / STATE)
+
+
+def test_a_folder_that_is_deleted_while_the_answer_is_written_cannot_be_resumed(searched, monkeypatch):
+    def written(*_):
+        if deleted:
+            shutil.rmtree(searched.folder)
+        raise FileNotFoundError(2, "No such file or directory", str(searched.folder / "trials.csv"))
+
+    monkeypatch.setattr("tuner.tuning.answer.result.conclude", written)
+    request = SimpleNamespace(experiment=results.load(searched.folder).experiment, loaded_space=None, splits=None)
+    deleted = False
+    with pytest.raises(RequestError, match="--resume mine writes them"):
+        save_answer(request, Resources(1, 0, 1, 1))
+    deleted = True
+    with pytest.raises(RequestError, match="mine is gone, so nothing can continue this search"):
+        save_answer(request, Resources(1, 0, 1, 1))
+
+
+def test_a_data_folder_that_only_best_names_is_read_for_constants_if_trusted(searched):
+    searched.conclude()
+    config = {**searched.read("config.json"), "data_constants": None, "data_dir": "/etc"}
+    (searched.best / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        RequestError, match=r"config.json names the data folder /etc, which .*; check it, then give trust="
+    ):
+        load_best(searched.folder)
+    assert load_best(searched.folder, trust=True).model
+
+
+def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
+    searched.conclude()
+    for content, why in ((Report, r"is damaged .*tuner.record.records.Report.*restore a copy"), (3, "does not fit")):
+        torch.save(content, searched.best / "model.pt")
+        with pytest.raises(RequestError, match=f"model.pt {why}"):
+            load_best(searched.folder)
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [(shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"), (emptied, " is damaged (")],
+    [
+        (shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"),
+        (emptied, " is damaged ("),
+        (with_an_object, " is damaged (it has more than tensors and plain values (tuner.record.records.Report))"),
+    ],
 )
 def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_answer(searched, caplog, harm, words):
     searched.save_better()

@@ -93,6 +93,42 @@ def test_a_journal_that_has_lost_its_events_is_refused_once_the_search_has_begun
     assert f"journal.jsonl is {what}" in refused("--resume", "mine")
 
 
+OTHERS = {
+    "a folder": os.mkdir,
+    "a pipe": os.mkfifo,
+    "a file": lambda path: path.write_text("x"),
+    "a link": lambda path: path.symlink_to("experiment.json"),
+    "a dead link": lambda path: path.symlink_to("gone"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        *(("journal.jsonl", other, "is no regular file: its trials are unknown") for other in ("a folder", "a pipe")),
+        ("journal.jsonl", "a link", "is no regular file: its trials are unknown"),
+        *((name, other, "is no folder; move") for name in ("ray", "best") for other in ("a file", "a dead link")),
+        *(("ray", other, "is no folder; move it away, and resume again") for other in ("a pipe", "a link")),
+        *((name, "a folder", "is no regular file; move it away, and resume") for name in ("experiment.json", ".lock")),
+        *((name, "a pipe", "is no regular file; move it away, and resume") for name in (".driver", "trials.csv")),
+    ],
+)
+def test_what_lies_at_the_place_of_a_file_or_folder_is_named(refused, saved, name, other, message):
+    path = saved / name
+    path.unlink(missing_ok=True)
+    OTHERS[other](path)
+    assert f"results/mine/{name} {message}" in refused("--resume", "mine", "--trust")
+
+
+def test_a_journal_that_may_not_be_read_is_named(refused, saved, monkeypatch):
+    def scan(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("tuner.tuning.resume.loading.scan", scan)
+    message = refused("--resume", "mine")
+    assert "journal.jsonl cannot be read (Permission denied): its trials are unknown; restore the file" in message
+
+
 def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_without_its_journal(saved, capsys):
     """It is killed before each change of its files, up to the one that says that it has begun."""
     seen = Counter()

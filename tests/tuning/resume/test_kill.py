@@ -108,6 +108,19 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in output.read_text()
 
 
+@pytest.mark.slow
+def test_no_resume_is_advised_for_a_folder_that_is_deleted(tmp_path):
+    folder = tmp_path / "results" / "x"
+    process, output = begun_aside(tmp_path / "results", tmp_path)
+    for _ in range(20):  # the workers make files there meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.05)
+    wait_for(lambda: "the search waits until it can be written to" in output.read_text())
+    assert_ends(process, signal.SIGINT)
+    *_, last = output.read_text().splitlines()
+    assert last.startswith(f"interrupted; {folder} is gone, so nothing can continue this search")
+
+
 def begun_aside(results, folder):
     """A slow search, and the file of what it prints to stderr."""
     output = folder / "output"

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import py_compile
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -20,8 +21,10 @@ from tuner import audit, run, train
 from tuner.engine.controller.changes import NoAnalysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
+from tuner.record.data_folders import remember
 from tuner.record.format import FORMAT
 from tuner.record.records import Report
+from tuner.record.results import load
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.spec.spaces import file_of, find_space
@@ -29,6 +32,7 @@ from tuner.tuning import session
 from tuner.tuning.answer.best import metrics_in
 from tuner.tuning.checks import request as checking
 from tuner.tuning.resume.trust import code_of
+from tuner.views.commands import resume_command
 
 TINY = SPACES / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
@@ -107,7 +111,8 @@ def command(request, monkeypatch, place):
 
     monkeypatch.setattr(train, "retrain", only_imports)
     monkeypatch.setattr(train, "trial_config", lambda record, _: {
-        "space": record.experiment.space, "space_sha256": record.facts["space"]["sha256"]})  # fmt: skip
+        "space": record.experiment.space, "data_dir": record.experiment.data_dir,
+        "space_sha256": record.facts["space"]["sha256"]})  # fmt: skip
     monkeypatch.setattr(audit, "audit", lambda record, *_: find_space(record.experiment.space))
     monkeypatch.setattr(audit, "lines", lambda _, **limited: [])
     return COMMANDS[request.param]
@@ -297,6 +302,47 @@ def test_a_cluster_that_only_the_folder_names_is_not_joined(place, capsys, monke
     assert not asked
     assert COMMANDS["resume"]("--address", "198.51.100.7:6379") == 0 and asked == ["198.51.100.7:6379"]
     assert COMMANDS["resume"]("--trust") == 0 and COMMANDS["resume"]("--address", "auto") == 0
+
+
+@pytest.mark.parametrize("data_dir", ["/etc", "../data", "data/../../x", "results/mine/ray", "/\0"])
+def test_a_data_folder_that_only_the_folder_names_is_not_read(command, place, mark, capsys, data_dir):
+    rewritten(place, data_dir=data_dir)
+    config = place / "best" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "data_dir": data_dir}))
+    refused(command(), capsys, mark, "names the data folder ", "which no search of yours has read here", "--trust")
+    if data_dir != "/\0":
+        assert command is not COMMANDS["resume"] or command("--data-dir", data_dir) == 0
+        assert command("--trust") == 0
+        remember(data_dir)  # a new search has read it
+        assert command() == 0
+
+
+def test_a_search_whose_data_folder_the_user_named_is_resumed_without_naming_it_again(search_here, tmp_path):
+    (tmp_path / "data").mkdir()
+    options = ["--max-epochs", "1", "--no-preflight", "--data-dir", str(tmp_path / "data")]
+    assert search_here("tiny.py", "--num-samples", "1", *options).code == 0
+    ran = search_here("", "--resume", "test", "--num-samples", "2")
+    assert ran.code == 0 and len(ran.record.trials) == 2
+
+
+def test_a_data_folder_below_the_working_folder_is_read(command, place, mark):
+    rewritten(place, data_dir="data/images")
+    config = place / "best" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "data_dir": "data/images"}))
+    assert command() == 0 and mark.exists()
+
+
+def test_the_printed_command_names_a_data_folder_elsewhere(place, capsys):
+    for data_dir, given in (("/my data", " --data-dir '/my data'"), ("data", "")):
+        rewritten(place, data_dir=data_dir)
+        text = resume_command(load(place))
+        assert text.endswith(f"tuner.run --resume mine{given}")
+        words = shlex.split(text)
+        assert run.main([*words[words.index("tuner.run") + 1 :], "--dry-run"]) == 0
+    own = replace(load(place).experiment, space="__main__:space", data_dir="/my data")
+    assert resume_command(replace(load(place), experiment=own)) == (
+        "tuner.search(space, resume='mine', data_dir='/my data')"
+    )
 
 
 def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, capsys):

@@ -14,7 +14,7 @@ from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
 from tuner.engine.workers.own_folder import await_left
-from tuner.record.checkpoints import STATE
+from tuner.record.checkpoints import STATE, load_state
 from tuner.record.report_keys import RAY_KEYS
 
 
@@ -58,11 +58,12 @@ def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     import torch
 
     # Without `storage`, a Trainable makes a folder in the user's home for each trial.
+    advice = "let save_checkpoint return tensors and plain values only, or write files"
     instance: Any = trainable(config=config, storage=get_session().storage)
     try:
         if checkpoint := tune.get_checkpoint():
             with checkpoint.as_directory() as folder:
-                state = torch.load(Path(folder) / STATE, weights_only=True)
+                state = load_state(Path(folder), STATE, advice, map_location=None)
                 instance.load_checkpoint(folder if state["data"] is None else state["data"])
             instance._iteration = state["iteration"]
         done = False

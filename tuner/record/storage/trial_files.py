@@ -45,7 +45,7 @@ def thin(trial: Path) -> None:
                 path.unlink()
 
 
-def copy_files(trial: Path, target: Path) -> None:
+def copy_files(trial: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
     """Copies the files that a trial wrote, without links, to a new folder `target`; without files, creates no folder.
 
     First waits up to CLOSES_S while RUNNING exists, because an ended trial's worker removes links there and renames it.
@@ -58,9 +58,9 @@ def copy_files(trial: Path, target: Path) -> None:
         return
     for path in _below(source):
         if not path.is_symlink() and path.is_file():
-            copy = target / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, copy)
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy(path, place)
 
 
 def _below(folder: Path) -> Iterator[Path]:

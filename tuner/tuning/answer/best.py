@@ -14,19 +14,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import RequestError, blamed, say
-from tuner.record.checkpoints import damage_in
+from tuner.record.checkpoints import load_state
 from tuner.record.events import strict
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import json_in, open_in
+from tuner.record.storage.checksums import changed
+from tuner.record.storage.files import json_in
 from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
-from tuner.tuning.resume.trust import code_of
+from tuner.tuning.resume.trust import code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
     from ray import tune
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tuner.training.task import Task
 
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
+CHECKSUMS = "checksums"  # this field of best/config.json has a size and CRC-32 for each file of a function's trial
 FRONT = "front"  # the folder in `best/` with the other points of the Pareto front
 # Field of best/config.json -> the field of Experiment with the same meaning; Experiment checks the values.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
@@ -88,7 +90,10 @@ class BestTrial:
         return self._folder(FILES)
 
     def _folder(self, name: str) -> Path | None:
-        return self._best / name if self._best and (self._best / name).is_dir() else None
+        if self._best is None or not (self._best / name).is_dir():
+            return None
+        _check_copies(self._best, checksums_in(self._best), name)
+        return self._best / name
 
 
 def best_trial(record: ExperimentRecord, trial: TrialRecord, report: Report) -> BestTrial:
@@ -140,6 +145,12 @@ def load_best(
             why = "its best trial saved no checkpoint and wrote no file by a relative path, or they are gone"
             has_no = f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/"
             raise RequestError(f"{has_no}: the search has not finished (--resume it), or {why}")
+        try:
+            _check_copies(best, config.get(CHECKSUMS) or {})
+        except RequestError:
+            if load_config(best / CONFIG) == config:
+                raise
+            return load_best(folder, point=point)  # a search has just replaced best/
         return BestModel(None, partial(_prepared, None), config["config"], metrics, checkpoint, files)
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
@@ -150,12 +161,30 @@ def load_best(
     if not isinstance(constants, dict):  # JSON cannot hold these constants: read them from the data
         from tuner.training.sources import splits_of
 
+        if not trust:
+            give = "give trust=True"
+            refuse_data_folder(best / CONFIG, config.get("data_dir") or "", results_of(best), give)
         constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
     setting = {**constants, **config["config"]}
     model = _weighted(task, setting, best)
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
         return load_best(folder, space=space, trust=trust, point=point)
     return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
+
+
+def _check_copies(best: Path, recorded: dict[str, str], name: str = "") -> None:
+    """Raises a RequestError if a recorded file below `best/`, or only below its folder `name`, has changed."""
+    if why := changed(best, {path: was for path, was in recorded.items() if path.startswith(name)}):
+        raise RequestError(
+            f"{why}; restore a copy of it, or resume the search: it copies the trial's own files if it still has them"
+        )
+
+
+def checksums_in(best: Path) -> dict[str, str]:
+    """Returns the checksums in best/config.json; empty if it has none or is damaged."""
+    with contextlib.suppress(RequestError):
+        return dict(load_config(best / CONFIG).get(CHECKSUMS) or {})
+    return {}
 
 
 def point_in(best: Path, point: int) -> Path:
@@ -188,6 +217,9 @@ def load_config(path: Path) -> dict[str, Any]:
         Experiment(**resources, **{field: config[name] for name, field in OPTIONS.items()})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
             raise ValueError("the field `config` must be an object, and the field `space` a text")
+        sums = config.get(CHECKSUMS, {})
+        if not isinstance(sums, dict) or not all(isinstance(each, str) for each in sums.values()):
+            raise ValueError(f"the field `{CHECKSUMS}` must be an object of texts")
         if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
             raise ValueError("the field `epoch` must be an integer, and the field `trial` a number")
     except (RequestError, ValueError) as error:
@@ -260,18 +292,14 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
     import torch
 
-    if why := damage_in(best, MODEL):
-        raise RequestError(
-            f"{best / MODEL} is damaged ({why}); restore a copy of it, or train the setting again, which saves no "
-            f"model: {command('train', shlex.quote(str(best / CONFIG)))}"
-        )
+    again = command("train", shlex.quote(str(best / CONFIG)))
+    advice = f"restore a copy of it, or train the setting again, which saves no model: {again}"
+    weights = load_state(best, MODEL, advice)
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)
-    with open_in(best, MODEL) as file:
-        weights = torch.load(file, weights_only=True, map_location="cpu")
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         why = " ".join(str(error).split())[:300]
         raise RequestError(
             f"{best / MODEL} does not fit the space's model ({why}); undo the changes to the space since the search"

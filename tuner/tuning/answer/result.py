@@ -29,6 +29,7 @@ from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
 from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, notes_on_metric, place
+from tuner.tuning.resume.loading import gone
 from tuner.views.certainty import certainty, confirmed_lines
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
 from tuner.views.figures.plot import escaped
@@ -161,8 +162,9 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
         write_report(record)
         return record, best
     except OSError as error:
-        again = f"the search itself is saved: when this is corrected, --resume {experiment.name} writes them"
-        if record.state != "interrupted":
+        lost = gone(folder)
+        again = lost or f"the search itself is saved: when this is corrected, --resume {experiment.name} writes them"
+        if lost or record.state != "interrupted":
             raise RequestError(f"{folder}: the result files cannot be written ({error}); {again}") from None
         logger.warning("%s: the result files cannot be written (%s); %s", folder, error, again)
         return record, None

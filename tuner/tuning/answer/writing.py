@@ -14,19 +14,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.errors import blamed
 from tuner.errors.output import bounded_output
-from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
+from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, load_state, within
 from tuner.record.events import strict
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
+from tuner.record.storage.checksums import CheckedCopies, changed
+from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
+    CHECKSUMS,
     CONFIG,
     METRICS,
     MODEL,
@@ -34,6 +37,7 @@ from tuner.tuning.answer.best import (
     README,
     BestTrial,
     best_trial,
+    checksums_in,
     held_in,
     is_loadable,
     metrics_in,
@@ -64,12 +68,12 @@ def conclude(
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = whole_winner(record)
+    winner = whole_winner(record, plain=splits is not None)
     if winner is None:
         return None
     best, trial, report = folder / "best", *winner[:2]
     front = [each for each in record.front() if each[0].id != trial.id] if record.experiment.aim.several else []
-    others = [(*each, _whole(folder, each[1])) for each in front]
+    others = [(*each, _whole(folder, each[1], plain=splits is not None)) for each in front]
     with replacing_folder(best) as new:
         for point, each in enumerate([winner, *others]):
             place = point_in(new, point)
@@ -118,12 +122,7 @@ def _write(
     same = metrics_in(held, report, **{name: config[name] for name in SAME}) if held else None
     test = same["test"] if same else None
     if splits is None:
-        _keep(held, CHECKPOINT, new)
-        if ended and checkpoint and not (new / CHECKPOINT).exists():
-            shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
-        if ended:
-            copy_files(folder / "ray" / trial.id, new / FILES)
-            _keep(held, FILES, new)  # if the trial's folder is gone
+        config[CHECKSUMS] = _copy_files(record, trial, checkpoint, held, new)
     else:
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
@@ -139,6 +138,34 @@ def _write(
     (new / README).write_text(readme(folder, loaded_space.name, new, point), "utf-8")
     (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
+
+
+def _copy_files(
+    record: ExperimentRecord, trial: TrialRecord, checkpoint: Path | None, held: Path | None, new: Path
+) -> dict[str, str]:
+    """Copies a function's checkpoint and files to the folder `new`, and returns their checksums.
+
+    Keeps the copies in the present `best/` unless one of them has changed. Once the search has ended, copies the
+    checkpoint if none is kept, unless it has another content than the copy had, and the files that the trial has.
+    """
+    copies, ended = CheckedCopies(new), record.state == "finished"
+    written = checksums_in(held) if held else {}
+    for name in (CHECKPOINT, FILES):
+        of_name = {path: was for path, was in written.items() if path.startswith(f"{name}/")}
+        if ended and name == FILES:
+            copy_files(record.experiment.folder / "ray" / trial.id, new / FILES, copies.add)
+        if held and not (new / name).exists():  # for FILES: the trial's folder is gone
+            if why := changed(held, of_name):
+                logger.warning("NOTE: %s: it is not kept", why)
+            else:
+                _keep(held, name, new)
+                copies.update(of_name)
+        if ended and name == CHECKPOINT and checkpoint and not (new / name).exists():
+            shutil.copytree(checkpoint, new / name, symlinks=True, copy_function=copies.add)
+            if any(copies.get(path) != was for path, was in of_name.items()):
+                shutil.rmtree(new / name)  # the trial's checkpoint is damaged, too
+    has_room = len(json.dumps(copies)) < MOST_BYTES // 2  # more than 100,000 files would make config.json unreadable
+    return {path: sums for path, sums in copies.items() if has_room and (new / path).exists()}
 
 
 def config_of(
@@ -158,11 +185,12 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
     return TrialSpec(**{name: config[name] for name in same}, seed=seed, num_workers=config["workers"])
 
 
-def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
+def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord, Report, Path | None] | None:
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
     If that checkpoint is gone or damaged and `best/` has no copy, returns the best report with an undamaged checkpoint,
-    else the best report of all. The returned checkpoint is None if the report has none or a damaged one.
+    else the best report of all. The returned checkpoint is None if the report has none or a damaged one. With `plain`,
+    for a Task, a checkpoint that has more than tensors and plain values is damaged.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -175,7 +203,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
-        why = damage(path)
+        why = damage(path, plain=plain)
         if not why or report.checkpoint in saved.in_best:
             return trial, report, path if path.is_dir() and not why else None
         logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
@@ -185,10 +213,10 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     return *first, None
 
 
-def _whole(folder: Path, report: Report) -> Path | None:
+def _whole(folder: Path, report: Report, *, plain: bool) -> Path | None:
     """Returns the path of a report's checkpoint; None if it has none, or a damaged one."""
     path = within(folder, report.checkpoint) if report.checkpoint else None
-    return path if path and path.is_dir() and not damage(path) else None
+    return path if path and path.is_dir() and not damage(path, plain=plain) else None
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
@@ -211,11 +239,12 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
     """Writes a checkpoint's model into the new `best/`; returns the training's state, None without a checkpoint."""
-    import torch
-
     if not (checkpoint and (checkpoint / STATE).is_file()):
         return None
-    state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    with blamed(str(checkpoint / STATE)):
+        state: dict[str, Any] = load_state(checkpoint, STATE, "remove the checkpoint, and resume again")["training"]
+        if "model" not in state:
+            raise ValueError("its training has no model")
     write_model(state, new / MODEL)
     return state
 

@@ -28,6 +28,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
+from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
 from tuner.training.task import METRICS, Task, TrialSpec, whole_number
 from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
@@ -238,7 +239,7 @@ def _check_state(training: Training) -> None:
     try:
         torch.save(state, file)
         file.seek(0)
-        torch.load(file, weights_only=True)
+        load_plain(file)
     except Exception as error:
         advice = "keep tensors, numbers, texts, lists and dicts in the state_dict of model, optimizer and schedule"
         problem = with_place(error).partition(". ")[0]  # torch's text goes on for ten sentences

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import shlex
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from tuner.record.saved_experiment import (
     load_experiment,
     lost_journal,
 )
-from tuner.record.storage.lock import only_driver
+from tuner.record.storage.lock import HOLDER, LOCK, only_driver
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec.auto import as_before
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, values_of
@@ -30,7 +32,7 @@ from tuner.spec.facts import space_facts
 from tuner.spec.option_values import option
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
 from tuner.tuning.resume.lost_checkpoints import with_checkpoints
-from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_links
+from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_data_folder, refuse_links
 
 if TYPE_CHECKING:
     from tuner.tuning.session import SearchCall
@@ -51,7 +53,8 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
 
     `latest` is the experiment whose journal was written to last. The lock ends with the process, also if it is killed;
     a dry run takes none. Raises a RequestError if the experiment is missing, damaged or still running. Without
-    --trust, also refuses links, cluster addresses, and code that has changed, lies in the results or is another user's.
+    --trust, also refuses links, a cluster or data folder that only the folder names, and code that has changed, lies in
+    the results or is another user's.
     """
     within, name = os.path.split(call.resume.rstrip("/"))  # --resume also takes the folder's path
     results = call.given.get("results", within or "results")
@@ -67,6 +70,7 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
     elif name == LATEST:
         name = latest_experiment(place)
     folder = place / name
+    _refuse_misplaced(folder)
     written = _written(folder)
     experiment, facts = load_experiment(folder)
     try:
@@ -89,12 +93,29 @@ def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
             raise RequestError(
                 f"{folder / FILE} names the cluster {cluster}; to join it, give --address {cluster} or {OPTION}"
             )
+        if "data_dir" not in call.given:
+            give = f"give --data-dir {shlex.quote(experiment.data_dir)} or {OPTION}"
+            refuse_data_folder(folder / FILE, experiment.data_dir, place, give)
     if not call.dry_run:
         stack.enter_context(only_driver(folder))
         if _written(folder) != written:
             raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
     say(*code)
     return Resumed(replace(experiment, results=results, name=name), facts, space)
+
+
+def _refuse_misplaced(folder: Path) -> None:
+    """Raises a RequestError if a file is where the resumed search needs a folder, or a folder or pipe is at a file's.
+
+    A link to the right kind passes, because `refuse_links` and the functions that open files decide about it.
+    """
+    for is_right, kind, names in (
+        (os.path.isdir, "folder", ("ray", "best")),
+        (os.path.isfile, "regular file", (FILE, COPY, LOCK, HOLDER, "trials.csv", "report.html")),
+    ):
+        for path in (folder / name for name in names):
+            if os.path.lexists(path) and not is_right(path):
+                raise RequestError(f"{path} is no {kind}; move it away, and resume again")
 
 
 def _written(folder: Path) -> int:
@@ -149,10 +170,21 @@ def _other_search(before: Experiment, what: str) -> RequestError:
     return RequestError(f"--resume {before.name}: {what} start anew with --name")
 
 
+def gone(folder: Path) -> str:
+    """Says that a search's folder was deleted or moved while the search ran; empty if its journal is still there."""
+    if os.path.lexists(folder / "journal.jsonl"):
+        return ""
+    return f"{folder} is gone, so nothing can continue this search; if you moved it, give --resume its new path"
+
+
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
     path = folder / "journal.jsonl"
-    scanned = scan(path) if path.exists() else Scan([], 0, Chain(), "")
+    try:
+        scanned = scan(path) if path.exists() else Scan([], 0, Chain(), "")
+    except OSError as error:
+        what = "is no regular file" if error.errno == errno.EINVAL else f"cannot be read ({error.strerror})"
+        raise lost_journal(path, what) from None
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)

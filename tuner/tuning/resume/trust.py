@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.record.data_folders import is_known
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
 from tuner.record.storage.trial_files import RUNNING
 from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
-HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
+HELP = "run the code and read the data that the folder names, even if changed, unknown or another user's"
 CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
 
 
@@ -40,9 +41,7 @@ def code_of(
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user gives `--space` now; a resume later refuses any space but the recorded one.
     """
-    experiment = folder.resolve()
-    experiment = experiment.parents[1] if experiment.parts[-3:-1] == ("best", "front") else experiment
-    experiment = experiment.parent if experiment.name == "best" else experiment
+    experiment = _experiment_of(folder)
     named_by, willing = folder / files[0], trusted or named_now
     if not trusted:
         _refuse_strangers(folder, *(folder / name for name in files))
@@ -72,6 +71,17 @@ def code_of(
     return space, [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
 
 
+def _experiment_of(folder: Path) -> Path:
+    experiment = folder.resolve()
+    experiment = experiment.parents[1] if experiment.parts[-3:-1] == ("best", "front") else experiment
+    return experiment.parent if experiment.name == "best" else experiment
+
+
+def results_of(folder: Path) -> Path:
+    """Returns the folder of results of an experiment's folder, of its `best/`, or of a folder in `best/front/`."""
+    return _experiment_of(folder).parent
+
+
 def _where_it_was(space: str, experiment: Path) -> str:
     """Returns the name of the space by its absolute path in experiment.json; RequestError if no file is there."""
     file, attribute = split_path(space)
@@ -96,6 +106,15 @@ def recorded_path(facts: dict[str, Any]) -> str:
     except (KeyError, TypeError):
         return ""
     return path if isinstance(path, str) and os.path.isabs(path) and path.endswith(".py") else ""
+
+
+def refuse_data_folder(named_by: Path, data_dir: str, results: Path, give: str) -> None:
+    """Raises a RequestError if only `named_by`, a file in the results, names a data folder, unless `is_known`."""
+    if not is_known(data_dir, results):
+        raise RequestError(
+            f"{named_by} names the data folder {data_dir}, which no search of yours has read here; "
+            f"check it, then {give}"
+        )
 
 
 def refuse_links(folder: Path) -> None:

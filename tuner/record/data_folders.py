@@ -1,0 +1,42 @@
+"""Decides whether tuner may read the data folder that an experiment's folder names: a stranger may have named /etc.
+
+A relative path below the working folder may be read, except in the folder of results. Any other path may be read if a
+search of this user has read it before. `remember` records that in the user's cache, as ssh does with known hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from tuner.record.storage.files import write_atomically
+from tuner.spec.experiment import cache_folder
+
+
+def leads_out(data_dir: str) -> bool:
+    """Whether the path is absolute or leads out of the working folder."""
+    return os.path.isabs(data_dir) or os.path.normpath(data_dir).split(os.sep)[0] == os.pardir
+
+
+def is_known(data_dir: str, results: Path) -> bool:
+    """Whether a command may read the folder although only a folder in `results` names it."""
+    if "\0" in data_dir:
+        return False
+    path, root = Path(data_dir).resolve(), results.resolve()
+    inside = path.is_relative_to(root) and not Path.cwd().is_relative_to(root)
+    return not data_dir or not (leads_out(data_dir) or inside) or _record_of(data_dir).is_file()
+
+
+def remember(data_dir: str) -> None:
+    """Records that a search of this user reads the folder; does nothing if the cache cannot be written to."""
+    record = _record_of(data_dir)
+    if data_dir and not record.is_file():
+        with contextlib.suppress(OSError):
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(record, os.fsencode(os.path.realpath(data_dir)) + b"\n")
+
+
+def _record_of(data_dir: str) -> Path:
+    return cache_folder() / "data_folders" / hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()
