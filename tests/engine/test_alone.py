@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -123,6 +124,10 @@ def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_l
     assert EXPECTED <= {name for name, _ in listeners}
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()] == [0o700]
+    rays = psutil.Process(driver.pid).children(recursive=True)
+    for each in rays:  # a closed terminal sends it to each process of the command, but only the driver may end Ray
+        each.send_signal(signal.SIGHUP)
+    assert rays and not psutil.wait_procs(rays, timeout=0.5)[0]
     driver.terminate()
     assert driver.communicate(timeout=60) == ("interrupted by SIGTERM\n", "") and driver.returncode == 0
     assert not list(sessions.iterdir())
