@@ -90,6 +90,19 @@ def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(calls, mon
     assert "--resume continues it" in capsys.readouterr().err
 
 
+def test_the_end_of_ray_is_told_and_ends_the_command_unless_a_signal_has_come_first(calls, capsys):
+    with signals_to(calls.append):
+        signals.lost("raylet")
+        assert calls == ["family", 130] and capsys.readouterr().err == "\nraylet\n"
+        signal.raise_signal(signal.SIGTERM)
+        signals.lost("raylet")
+    assert calls == ["family", 130, "interrupted by SIGTERM"] and not capsys.readouterr().err
+    with signals.in_a_program(), pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
+        signals.lost("raylet")
+        time.sleep(1)
+    assert len(calls) == 3 and capsys.readouterr().err == "\nraylet\n"
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_is_a_signal_unless_it_is_ignored_and_is_never_a_second_one(calls, ignored):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)

@@ -25,7 +25,8 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-DEAD_WORKER = "A worker died or was killed while executing"  # start of Ray's line, which has 1,000 characters
+# Starts of Ray's lines about a worker (1,000 characters) and a raylet (20 lines of its log).
+DEAD = "A worker died or was killed while executing", "Raylet is terminated"
 KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
 # Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
@@ -112,12 +113,12 @@ def start_ahead(num_processes: int) -> None:
         logger.warning("no worker was started ahead (%s): the first trials wait for theirs", error.details())
 
 
-def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
-    """Drops Ray's own line about each dead worker; tuner's line names the trial and the cause."""
+def no_reports_of_the_dead() -> AbstractContextManager[Any]:
+    """Drops Ray's own lines about each dead worker or raylet; tuner's lines name the trial and the cause."""
     theirs = worker.print_to_stdstream
 
     def shown(data: dict[str, Any], ignore_prefix: bool) -> None:
-        if data.get("pid") != "raylet" or not any(DEAD_WORKER in line for line in data["lines"]):
+        if data.get("pid") != "raylet" or not any(dead in line for dead in DEAD for line in data["lines"]):
             theirs(data, ignore_prefix)
 
     return mock.patch.object(worker, "print_to_stdstream", shown)

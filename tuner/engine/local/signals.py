@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
@@ -47,12 +48,14 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
         for each in HANDLED:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else again)
         leave_terminal()
+        taken.append(number)
         deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
     outermost = not deadlines
     if outermost:
         deadlines.append(SimpleQueue() if hosts else _deadline())
+        taken.clear()
     handled = [each for each in HANDLED if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in handled}
     try:
@@ -101,6 +104,7 @@ hosts: list[set[psutil.Process]] = []  # child processes at the start of each op
 # Messages to the thread of `_deadline`: a signal has arrived, or the outermost block has ended.
 SIGNALLED, LEFT = "signalled", "left"
 deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
+taken: list[int] = []  # signals that the open `signals_to` have passed on
 
 
 def _deadline() -> SimpleQueue[str]:
@@ -121,6 +125,20 @@ def _deadline() -> SimpleQueue[str]:
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
     return queue
+
+
+def lost(text: str) -> None:
+    """Prints why the search cannot go on, and ends this process as a second signal does; only interrupts a program.
+
+    Does nothing after a signal: then the search ends anyway, and the signal may be what ended Ray's processes.
+    """
+    if taken:
+        return
+    say("", text, to=sys.stderr)
+    if not hosts:
+        end_now(signal.SIGTERM, None)
+    elif deadlines:
+        _thread.interrupt_main()
 
 
 def give_up(reason: str) -> None:
