@@ -1,6 +1,7 @@
 """Ray of one search on this machine: its processes are started ahead, listen on loopback, and leave no secret."""
 
 import contextlib
+import http.client
 import ipaddress
 import json
 import os
@@ -98,7 +99,16 @@ def is_loopback(address):
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
 
-EXPECTED = {"gcs_server", "raylet", "ray::IDLE"}
+def answers(port, path):
+    """Whether whatever listens on a port of loopback answers a request that has no token."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        with contextlib.suppress(OSError, http.client.HTTPException):  # gRPC does not understand the request
+            connection.request("GET", path)
+            return connection.getresponse().status < 400
+    return False
+
+
+EXPECTED = {"gcs_server", "raylet", "ray::IDLE", "ray::RuntimeEnvAgent"}
 
 
 WITH_RAY = """
@@ -127,6 +137,11 @@ def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_l
     rays = psutil.Process(driver.pid).children(recursive=True)
     for each in rays:  # a closed terminal sends it to each process of the command, but only the driver may end Ray
         each.send_signal(signal.SIGHUP)
+    ports = {c.laddr.port for each in rays for c in each.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert len(ports) >= len(EXPECTED)
+    paths = "/metrics", "/api/healthz", "/api/local_raylet_healthz"
+    assert not [path for port in ports for path in paths if answers(port, path)]
+    assert not any("DashboardAgent" in word or "dashboard/agent" in word for each in rays for word in each.cmdline())
     assert rays and not psutil.wait_procs(rays, timeout=0.5)[0]
     driver.terminate()
     assert driver.communicate(timeout=60) == ("interrupted by SIGTERM\n", "") and driver.returncode == 0

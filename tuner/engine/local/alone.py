@@ -25,8 +25,8 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-# Starts of Ray's lines about a worker (1,000 characters) and a raylet (20 lines of its log).
-DEAD = "A worker died or was killed while executing", "Raylet is terminated"
+# Parts of Ray's lines about a worker (1,000 characters), a raylet (20 lines of its log) and a node.
+DEAD = "A worker died or was killed while executing", "Raylet is terminated", "has been marked dead because"
 KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
 # Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
@@ -73,6 +73,8 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests beyond this number
         "preload_python_modules": list(imports),
+        "enable_metrics_collection": False,  # its figures go to the agent that `LocalNode` replaces
+        "enable_pipe_based_agent_to_parent_health_check": True,  # the raylet's agents end as soon as it has ended
     }
     return {"_temp_dir": folder, "_system_config": config | PATIENT}
 
@@ -114,7 +116,7 @@ def start_ahead(num_processes: int) -> None:
 
 
 def no_reports_of_the_dead() -> AbstractContextManager[Any]:
-    """Drops Ray's own lines about each dead worker or raylet; tuner's lines name the trial and the cause."""
+    """Drops Ray's own lines about each dead worker, raylet or node; tuner's lines name the trial and the cause."""
     theirs = worker.print_to_stdstream
 
     def shown(data: dict[str, Any], ignore_prefix: bool) -> None:
