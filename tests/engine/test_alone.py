@@ -1,18 +1,25 @@
 """Ray of one search on this machine: its processes are started ahead, listen on loopback, and leave no secret."""
 
 import contextlib
+import http.client
 import ipaddress
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import psutil
 import pytest
 
+from tuner.engine.local import alone
 from tuner.engine.local.alone import importing, keep_token_private, start_ahead
+from tuner.engine.workers.trainable import checkpoint_folder
 from tuner.training.group import Processes
 
 SCRIPT = """
@@ -97,7 +104,16 @@ def is_loopback(address):
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
 
-EXPECTED = {"gcs_server", "raylet", "ray::IDLE"}
+def answers(port, path):
+    """Whether whatever listens on a port of loopback answers a request that has no token."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        with contextlib.suppress(OSError, http.client.HTTPException):  # gRPC does not understand the request
+            connection.request("GET", path)
+            return connection.getresponse().status < 400
+    return False
+
+
+EXPECTED = {"gcs_server", "raylet", "ray::IDLE", "ray::RuntimeEnvAgent"}
 
 
 WITH_RAY = """
@@ -123,11 +139,73 @@ def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_l
     assert EXPECTED <= {name for name, _ in listeners}
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()] == [0o700]
+    rays = psutil.Process(driver.pid).children(recursive=True)
+    for each in rays:  # a closed terminal sends it to each process of the command, but only the driver may end Ray
+        each.send_signal(signal.SIGHUP)
+    ports = {c.laddr.port for each in rays for c in each.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert len(ports) >= len(EXPECTED)
+    paths = "/metrics", "/api/healthz", "/api/local_raylet_healthz"
+    assert not [path for port in ports for path in paths if answers(port, path)]
+    assert not any("DashboardAgent" in word or "dashboard/agent" in word for each in rays for word in each.cmdline())
+    assert rays and not psutil.wait_procs(rays, timeout=0.5)[0]
     driver.terminate()
     assert driver.communicate(timeout=60) == ("interrupted by SIGTERM\n", "") and driver.returncode == 0
     assert not list(sessions.iterdir())
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+
+
+def test_the_next_search_removes_the_folders_of_killed_ones_and_nothing_else(sessions, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(sessions))
+    (outside := tmp_path / "outside").mkdir()
+    (outside / alone.OWNED).touch()
+    (outside / "kept").touch()
+    kept = ["tuner_no_lock", "tuner_of_a_file", "tuner_link", "other", "tuner_lock_is_a_link"]
+    for name in kept:
+        (sessions / name).mkdir() if name not in ("tuner_link", "tuner_of_a_file") else None
+    (sessions / "tuner_of_a_file").touch()
+    (sessions / "tuner_link").symlink_to(outside)
+    (sessions / "other" / alone.OWNED).touch()
+    (sessions / "tuner_lock_is_a_link" / alone.OWNED).symlink_to(outside / "kept")
+    if not os.fork():  # a search that is killed
+        with alone.session_folder() as folder:
+            Path(folder, "session").mkdir(parents=True)
+            Path(folder, "session", "link").symlink_to(outside)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+    (killed,) = {each.name for each in sessions.iterdir()} - set(kept)
+    with alone.session_folder() as first, alone.session_folder() as second:
+        mine = {Path(folder).parent.name for folder in (first, second)}
+        assert {each.name for each in sessions.iterdir()} == {*kept, *mine} and killed not in mine
+    monkeypatch.setattr(os, "getuid", lambda: -1)
+    (sessions / "tuner_of_another").mkdir()
+    (sessions / "tuner_of_another" / alone.OWNED).touch()
+    with alone.session_folder():
+        pass
+    assert {each.name for each in sessions.iterdir()} == {*kept, "tuner_of_another"}
+    assert {each.name for each in outside.iterdir()} == {alone.OWNED, "kept"}
+
+
+def test_what_an_error_has_left_of_a_killed_search_is_removed_at_a_later_start(sessions, monkeypatch):
+    (sessions / "tuner1" / "ray").mkdir(parents=True)
+    (sessions / "tuner1" / alone.OWNED).touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", mock.Mock(side_effect=OSError))
+        alone.remove_stale(sessions)
+    assert (sessions / "tuner1" / alone.OWNED).exists()
+    alone.remove_stale(sessions)
+    assert not list(sessions.iterdir())
+
+
+def test_checkpoints_are_written_in_rays_session_which_a_killed_worker_leaves_to_it(tmp_path, monkeypatch):
+    from ray._private import worker
+
+    monkeypatch.setattr(worker, "_global_node", SimpleNamespace(get_session_dir_path=lambda: str(tmp_path)))
+    with checkpoint_folder() as folder:
+        assert Path(folder).parent == tmp_path
+    monkeypatch.setattr(worker, "_global_node", None)
+    with checkpoint_folder() as folder:
+        assert Path(folder).is_dir()
 
 
 @pytest.fixture

@@ -1,20 +1,28 @@
 """How Ray's start is watched: a raylet that is slow, one that ends, a second start, and what the user is told."""
 
 import itertools
+import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import psutil
 import pytest
+from killing import COMMAND, SPACES, num_lines, repeated_and_lost, start
 from ray._private import node
 from ray.exceptions import RpcError
+from tiers import further
 
 from tuner.engine.local import node as local_node
 from tuner.errors import RequestError
+from tuner.record.results import load
 from tuner.tuning import driver
 
 NODE = bytes.fromhex("ab" * 28)
@@ -169,6 +177,52 @@ def test_a_folder_that_ray_cannot_use_is_told_at_once(outcomes):
     with pytest.raises(RequestError, match="107 bytes.*set RAY_TMPDIR to a short writable path"):
         started()
     assert left == [None]
+
+
+@pytest.fixture
+def fate(monkeypatch):
+    """Runs a `watched` block until `lost` is called or 0.1 s are over; returns what was lost."""
+
+    def meet(*dead):
+        heard = []
+        rays = SimpleNamespace(dead_processes=lambda: [(name, SimpleNamespace(returncode=-9)) for name in dead])
+        monkeypatch.setattr(local_node.worker, "_global_node", rays)
+        monkeypatch.setattr(local_node, "WATCH_S", 0.01)
+        monkeypatch.setattr(local_node, "lost", heard.append)
+        with local_node.watched(lambda: "continue"):
+            (watch,) = (thread for thread in threading.enumerate() if thread.name == "watch")
+            watch.join(0.1)
+        watch.join()
+        return heard
+
+    return meet
+
+
+def test_a_process_of_rays_that_ends_in_a_search_is_named_with_how_to_continue(fate):
+    assert fate("raylet", "gcs_server") == [
+        "tuner: Ray's raylet was ended by SIGKILL and Ray's gcs_server was ended by SIGKILL; continue"
+    ]
+    assert fate() == []
+
+
+@pytest.mark.parametrize("name", further(["raylet", "gcs_server"], 2))
+def test_a_search_whose_ray_dies_names_the_command_that_continues_it(tmp_path, name):
+    options = [*COMMAND, "--space", f"{SPACES / 'tiny.py'}:slow", "--scheduler", "fifo", "--num-samples", "2"]
+    command = [*options, "--max-epochs", "6", "--results", str(tmp_path / "my results"), "--name", "x"]
+    process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "my results/x/journal.jsonl"
+    while num_lines(journal) < 7:
+        assert process.poll() is None
+        time.sleep(0.05)
+    rays = psutil.Process(process.pid).children(recursive=True)
+    next(each for each in rays if each.name() == name).kill()
+    error = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and error.splitlines()[-1].startswith(f"tuner: Ray's {name} was ended by SIGKILL")
+    assert not psutil.wait_procs(rays, timeout=10)[1] and json.loads(journal.read_bytes().splitlines()[-1])
+    words = shlex.split(error.rpartition(": ")[2])
+    subprocess.run([sys.executable, *words[1:], "--wandb", "disabled"], check=True, capture_output=True)
+    assert {trial.status for trial in load(tmp_path / "my results/x").trials} == {"completed"}
+    assert repeated_and_lost(tmp_path / "my results/x") == (0, 0)
 
 
 AGENTS_ARE_SLOW = """

@@ -1,17 +1,21 @@
 """The first signal asks, the second one ends everything; what was before comes back."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 
 import pytest
-from killing import left_of, start
+from killing import COMMAND, SPACES, left_of, num_lines, start
+from tiers import further
 
 from tuner.engine.local import signals
 from tuner.engine.local.signals import signals_to
+from tuner.record.reading import read
 
 WITH_A_FAMILY = """
 import subprocess, sys, time
@@ -84,6 +88,89 @@ def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(calls, mon
     left.set()
     assert calls == ["interrupted by SIGTERM", "family", 130]
     assert "--resume continues it" in capsys.readouterr().err
+
+
+def test_the_end_of_ray_is_told_and_ends_the_command_unless_a_signal_has_come_first(calls, capsys):
+    with signals_to(calls.append):
+        signals.lost("raylet")
+        assert calls == ["family", 130] and capsys.readouterr().err == "\nraylet\n"
+        signal.raise_signal(signal.SIGTERM)
+        signals.lost("raylet")
+    assert calls == ["family", 130, "interrupted by SIGTERM"] and not capsys.readouterr().err
+    with signals.in_a_program(), pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
+        signals.lost("raylet")
+        time.sleep(1)
+    assert len(calls) == 3 and capsys.readouterr().err == "\nraylet\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hang_up_is_a_signal_unless_it_is_ignored_and_is_never_a_second_one(calls, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with signals_to(calls.append):
+            for _ in range(3):
+                signal.raise_signal(signal.SIGHUP)
+            assert calls == ["interrupted by SIGHUP"][ignored:]
+            with signals_to(calls.append):
+                signal.raise_signal(signal.SIGHUP)
+        assert calls == ["interrupted by SIGHUP"][ignored:]
+        assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def in_terminal(command):
+    """Starts a command as the first of a new terminal; closing the returned descriptor closes the terminal."""
+    ours, theirs = os.openpty()
+    takes = {"preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+    process = start(command, **dict.fromkeys(("stdin", "stdout", "stderr"), theirs), **takes)
+    os.close(theirs)
+    return process, ours
+
+
+@pytest.mark.parametrize("how", further([([],), (["nohup"],), (["bash", "-ic", '"$0" "$@" || exit'],)], 2))
+def test_a_closed_terminal_stops_a_search_cleanly_unless_nohup_starts_it(tmp_path, monkeypatch, how):
+    monkeypatch.chdir(tmp_path)  # nohup.out
+    options = ["--space", f"{SPACES / 'tiny.py'}:slow", "--max-epochs", "99", "--scheduler", "fifo", "--name", "x"]
+    process, terminal = in_terminal([*how, *COMMAND, *options, "--results", str(tmp_path)])
+    journal, goes_on = tmp_path / "x" / "journal.jsonl", how == ["nohup"]
+    while num_lines(journal) < 8:
+        print(os.read(terminal, 1 << 16).decode()) if not goes_on else time.sleep(0.1)
+    os.close(terminal)
+    if goes_on:
+        lines = num_lines(journal)
+        while num_lines(journal) < lines + 4:
+            assert process.poll() is None
+        process.terminate()
+    assert process.wait(60) == (130 if "bash" not in how else -signal.SIGHUP)
+    wait_for(process, 0)
+    ends, reason = read(journal)[-3:], f"interrupted by {'SIGTERM' if goes_on else 'SIGHUP'}"
+    assert [each.get("status", each.get("state")) for each in ends] == ["interrupted"] * 3
+    assert {each["reason"] for each in ends} == {reason} and ends[-1]["event"] == "experiment_finished"
+
+
+TALKS = """
+import signal, sys
+from tuner.errors import say
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+say("begun")
+try:
+    sys.stdin.read()
+except OSError:
+    pass
+say("lost", to=getattr(sys, sys.argv[1]))
+for stream in (sys.stdout, sys.stderr):
+    print("lost", file=stream, flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_what_is_said_to_a_closed_terminal_ends_nothing(stream):
+    process, terminal = in_terminal([sys.executable, "-c", TALKS, stream])
+    assert b"begun" in os.read(terminal, 100)
+    os.close(terminal)
+    assert process.wait(20) == 7
 
 
 @pytest.mark.parametrize("numbers", [[], [signal.SIGINT]])

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import logging
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TextIO
@@ -116,9 +118,21 @@ def say(*lines: str, to: TextIO | None = None) -> None:
     stream = to or sys.stdout
     try:
         print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)
-    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
-        if stream is sys.stdout:
-            sys.stdout = open(os.devnull, "w")
+    except OSError as error:
+        if error.errno == errno.EIO:  # the terminal was closed
+            leave_terminal()
+        elif stream is sys.stdout:
+            if error.errno != errno.EPIPE:
+                raise
+            sys.stdout = open(os.devnull, "w")  # the reader of the pipe, such as `head`, has closed it
+
+
+def leave_terminal() -> None:
+    """Redirects stdout and stderr to /dev/null if they are a terminal that was closed: each write would raise EIO."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:  # OSError: the descriptor is closed
+            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+                os.dup2(nowhere.fileno(), number)
 
 
 def leave(code: int) -> NoReturn:

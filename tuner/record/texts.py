@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tuner.record.data_folders import leads_out
 from tuner.record.report_keys import SPEED, USAGE
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import is_in_main
 
 MOST_NAME = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
 
@@ -72,6 +75,24 @@ def command(module: str, *words: str) -> str:
         elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
         uv = f"uv run --project {shlex.quote(str(project))} " if elsewhere else "uv run "
     return " ".join([f"{uv}python -m tuner.{module}", *words])
+
+
+def resume_call(e: Experiment, *options: str) -> str:
+    """Returns the command or Python call that continues a search; `options` are words such as `--num-samples 20`."""
+    if is_in_main(e.space):
+        named = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        named += [f"data_dir={e.data_dir!r}"] if leads_out(e.data_dir) else []
+        for option in options:
+            name, value = option.removeprefix("--").split(" ", 1)
+            is_number = value.replace(".", "", 1).isdigit()
+            named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
+        return f"tuner.search(space, {', '.join(named)})"
+    data = [f"--data-dir {shlex.quote(e.data_dir)}"] if leads_out(e.data_dir) else []
+    return command("run", f"--resume {shlex.quote(e.name)}", *results_of(e), *data, *options)
+
+
+def results_of(e: Experiment) -> list[str]:
+    return [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
 
 
 def with_extra(name: str) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import ray
@@ -18,9 +18,10 @@ import ray
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
-from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node
+from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, watched
 from tuner.engine.local.signals import kept_from_ray
 from tuner.errors import RequestError, say
+from tuner.record.texts import resume_call
 from tuner.spec.experiment import Experiment, Options
 from tuner.spec.patience import busy, patience
 from tuner.spec.resources import resources_of
@@ -33,11 +34,14 @@ TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray
 
 
 @contextmanager
-def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
+def ray_here(
+    experiment: Options, imports: Sequence[str], begun: Callable[[], Experiment | None] = lambda: None
+) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
     If the calling program has already started Ray, uses that Ray and leaves it running. While Ray starts, this process
-    and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start.
+    and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start. If
+    Ray ends earlier, this process ends and says how to continue the search that `begun` returns, once it has a folder.
     """
     quiet()
     with ExitStack() as stack:
@@ -48,8 +52,15 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
                 stack.enter_context(started(here, num_processes, imports))
                 alone.start_ahead(num_processes)
                 stage = f"importing {' and '.join(imports)}"
-        stack.enter_context(alone.no_reports_of_dead_workers())
+            stack.enter_context(watched(lambda: how_to_continue(begun())))
+        stack.enter_context(alone.no_reports_of_the_dead())
         yield
+
+
+def how_to_continue(experiment: Experiment | None) -> str:
+    if experiment and experiment.folder.exists():
+        return f"all that is in the journal is kept; continue with: {resume_call(experiment)}"
+    return "no trial had started; start the search again"
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
@@ -98,7 +109,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
         ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
-        with alone.no_reports_of_dead_workers():
+        with alone.no_reports_of_the_dead():
             yield
     finally:
         ray.shutdown()

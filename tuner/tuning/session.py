@@ -82,7 +82,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
             name = resumed.space if resumed else options.space
             own = call.space
             torch = bool(own.space.task or "torch" in sys.modules) if own else mentions_torch(name)
-            stack.enter_context(driver.ray_here(options, ("ray.tune", "torch") if torch else ("ray.tune",)))
+            imports = ("ray.tune", "torch") if torch else ("ray.tune",)
+            stack.enter_context(driver.ray_here(options, imports, lambda: call.begun))
         from tuner.tuning.checks import preflight
         from tuner.tuning.checks.request import checked, load_data
         from tuner.tuning.output import console

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, begin_reports, explained
-from tuner.engine.workers.trainable import run_class
+from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
@@ -207,7 +206,7 @@ def start_clean(num_threads: int, gpus: float) -> None:
 
 
 def report_with(report: dict[str, Any], state: bytes) -> None:
-    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+    with checkpoint_folder() as folder:
         (Path(folder) / STATE).write_bytes(state)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
 

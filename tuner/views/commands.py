@@ -6,11 +6,9 @@ import shlex
 from dataclasses import replace
 
 from tuner.record.confirm import repeated
-from tuner.record.data_folders import leads_out
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
-from tuner.record.texts import command
-from tuner.spec.experiment import Experiment
+from tuner.record.texts import command, results_of, resume_call
 from tuner.spec.option_values import option
 from tuner.spec.spaces import is_in_main
 from tuner.views.audit_record import prunable
@@ -21,19 +19,7 @@ MOST_AUDITED = 5  # maximum number of pruned trials that the offered audit comma
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
     """Returns the command or Python call that continues a search; empty for a refused search or a Ray Tune folder."""
-    e = record.experiment
-    if record.facts.get("foreign") or record.refused:
-        return ""
-    if is_in_main(e.space):
-        named = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
-        named += [f"data_dir={e.data_dir!r}"] if leads_out(e.data_dir) else []
-        for option in options:
-            name, value = option.removeprefix("--").split(" ", 1)
-            is_number = value.replace(".", "", 1).isdigit()
-            named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
-        return f"tuner.search(space, {', '.join(named)})"
-    data = [f"--data-dir {shlex.quote(e.data_dir)}"] if leads_out(e.data_dir) else []
-    return command("run", f"--resume {shlex.quote(e.name)}", *_results_of(e), *data, *options)
+    return "" if record.facts.get("foreign") or record.refused else resume_call(record.experiment, *options)
 
 
 def extend_command(record: ExperimentRecord) -> str:
@@ -94,8 +80,4 @@ def start_again(record: ExperimentRecord, *options: str) -> str:
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""
-    return command("run", f"--space {shlex.quote(e.space)}", *_results_of(e), *options)
-
-
-def _results_of(e: Experiment) -> list[str]:
-    return [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
+    return command("run", f"--space {shlex.quote(e.space)}", *results_of(e), *options)

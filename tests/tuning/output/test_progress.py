@@ -197,13 +197,13 @@ def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     ]
 
 
-def test_rays_line_about_a_dead_worker_is_dropped(monkeypatch):
+def test_rays_lines_about_a_dead_worker_or_raylet_are_dropped(monkeypatch):
     worker = pytest.importorskip("ray._private.worker")
-    from tuner.engine.local.alone import no_reports_of_dead_workers
+    from tuner.engine.local.alone import no_reports_of_the_dead
 
     shown = []
     monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.append(data["lines"][0]))
-    with no_reports_of_dead_workers():
-        for line in ("A worker died or was killed while executing a task by an unexpected error", "disk is full"):
+    with no_reports_of_the_dead():
+        for line in ("A worker died or was killed while executing a task", "Raylet is terminated.", "disk is full"):
             worker.print_to_stdstream({"lines": [line], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert shown == ["disk is full"]

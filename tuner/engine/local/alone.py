@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import logging
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +27,9 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-DEAD_WORKER = "A worker died or was killed while executing"  # start of Ray's line, which has 1,000 characters
+# Parts of Ray's lines about a worker (1,000 characters), a raylet (20 lines of its log) and a node.
+DEAD = "A worker died or was killed while executing", "Raylet is terminated", "has been marked dead because"
+PREFIX, OWNED = "tuner", "owned"  # start of the name of a session's folder; the file in it that its search locks
 KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
 # Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
@@ -72,6 +76,8 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,  # Ray drops requests beyond this number
         "preload_python_modules": list(imports),
+        "enable_metrics_collection": False,  # its figures go to the agent that `LocalNode` replaces
+        "enable_pipe_based_agent_to_parent_health_check": True,  # the raylet's agents end as soon as it has ended
     }
     return {"_temp_dir": folder, "_system_config": config | PATIENT}
 
@@ -112,12 +118,12 @@ def start_ahead(num_processes: int) -> None:
         logger.warning("no worker was started ahead (%s): the first trials wait for theirs", error.details())
 
 
-def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
-    """Drops Ray's own line about each dead worker; tuner's line names the trial and the cause."""
+def no_reports_of_the_dead() -> AbstractContextManager[Any]:
+    """Drops Ray's own lines about each dead worker, raylet or node; tuner's lines name the trial and the cause."""
     theirs = worker.print_to_stdstream
 
     def shown(data: dict[str, Any], ignore_prefix: bool) -> None:
-        if data.get("pid") != "raylet" or not any(DEAD_WORKER in line for line in data["lines"]):
+        if data.get("pid") != "raylet" or not any(dead in line for dead in DEAD for line in data["lines"]):
             theirs(data, ignore_prefix)
 
     return mock.patch.object(worker, "print_to_stdstream", shown)
@@ -125,11 +131,40 @@ def no_reports_of_dead_workers() -> AbstractContextManager[Any]:
 
 @contextmanager
 def session_folder() -> Iterator[str]:
-    """Creates a folder that only this user may enter, since Ray's files there are writable by all; then removes it."""
+    """Creates a folder that only this user may enter, since Ray's files there are writable by all; then removes it.
+
+    First removes the folders of searches that were killed. A file in the folder is locked as long as its search runs.
+    """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tuner", dir=base, ignore_cleanup_errors=True) as folder:
-        yield f"{folder}/ray"
+    remove_stale(base)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=base, ignore_cleanup_errors=True) as folder:
+        with open(f"{folder}/new", "w") as owned:
+            fcntl.flock(owned, fcntl.LOCK_EX)
+            os.rename(f"{folder}/new", f"{folder}/{OWNED}")  # so that nobody finds the file without its lock
+            yield f"{folder}/ray"
+
+
+def remove_stale(base: Path) -> None:
+    """Removes the session folders of this user whose search has ended; keeps what it cannot remove.
+
+    Everything is named relative to open folders, and no link is followed, because others may write to `base`.
+    """
+    with os.scandir(base) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(PREFIX)]
+    for name in names:
+        with suppress(OSError), ExitStack() as stack:  # an OSError: no folder, no such file in it, or its search runs
+            folder = os.open(base / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, folder)
+            if os.fstat(folder).st_uid != os.getuid():
+                continue
+            owned = os.open(OWNED, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            stack.callback(os.close, owned)
+            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for each in set(os.listdir(folder)) - {OWNED}:
+                shutil.rmtree(each, dir_fd=folder)
+            os.unlink(OWNED, dir_fd=folder)  # last, so that another start can remove what an error has left
+            os.rmdir(base / name)
 
 
 def keep_token_private() -> None:

@@ -1,11 +1,15 @@
 """Starts the processes of a Ray for one search on this machine, and tells why they did not start.
 
-`ray.init` has no option to leave out three services for clusters: the autoscaler's monitor, a reduced dashboard, and
-the log monitor (ray 2.60). Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s.
+`ray.init` has no option to leave out four services for clusters: the autoscaler's monitor, a reduced dashboard, the log
+monitor, and the dashboard's agent (ray 2.60). Without the first three, Ray starts in 1.4 s instead of 2.2 s and ends in
+0.1 s instead of 1.4 s.
 
-On a busy machine Ray gives up too early: the raylet aborts if its two agents take 15 s to write their ports into files,
+On a busy machine Ray gives up too early: the raylet aborts if its agents take 15 s to write their ports into files,
 and `ray.init` waits up to 30 s, even for a raylet that has ended. No setting changes these limits.
 So `LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
+
+If a process of Ray's ends later, Ray's C++ core ends this process without a word: 13 s after the raylet, 60 s after the
+GCS (measured). `watched` is faster, and says how to continue.
 """
 
 from __future__ import annotations
@@ -13,22 +17,32 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from ray._private import node, ray_constants
+from ray._private import node, ray_constants, services, worker
 from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
+from tuner.engine.local.signals import lost
+
 START_S = 300.0  # seconds in which a raylet that lives must register
 LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
+WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 # Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
 PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
+AGENT = "--dashboard_agent_command="  # the raylet's option; it must name a process that lives as long as the raylet
+# Reads its standard input, which the raylet keeps open; sh ignores the options that Ray adds. Ray's own agent answers
+# every user of this machine without a token: figures on all processes at one port, the raylet's health at another. A
+# search needs nothing of it, and it takes 130 MB and 1.2 s of CPU time.
+STAND_IN = "sh -c 'exec cat'"
 LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # logs of Ray, without .out, .err or .log
 TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
 # Patterns of the log line that names the cause, best first: Ray's fatal lines, a signal, errors of Ray or of Python.
@@ -61,7 +75,8 @@ class LocalNode(node.Node):
         # Ray gives only the agent this port. The raylet reads it from this file, which the agent later overwrites.
         listens = self.ports[PORTS.index("dashboard_agent_listen")]
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
-        super().start_raylet(*arguments, **options)
+        with mock.patch.object(services, "start_ray_process", partial(without_agent, services.start_ray_process)):
+            super().start_raylet(*arguments, **options)
         end = time.monotonic() + START_S
         while not self.has_registered():
             if dead := self.dead_processes():
@@ -76,6 +91,11 @@ class LocalNode(node.Node):
         except RpcError:  # the GCS is slow, or has ended
             return False
         return any(each.hex() == self._node_id for each in nodes)
+
+
+def without_agent(start: Callable[..., Any], command: list[str], *arguments: Any, **options: Any) -> Any:
+    """Starts the raylet with `STAND_IN` instead of its dashboard agent; `start` is Ray's function."""
+    return start([*(word for word in command if not word.startswith(AGENT)), AGENT + STAND_IN], *arguments, **options)
 
 
 @contextmanager
@@ -94,6 +114,25 @@ def local_node() -> Iterator[None]:
         # Otherwise Ray listens on all interfaces. Its environment variable is too late: Ray read it at import.
         stack.enter_context(mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
         yield
+
+
+@contextmanager
+def watched(how_to_continue: Callable[[], str]) -> Iterator[None]:
+    """Ends this process by `lost` if its raylet or GCS ends in the `with` block; the text names process and command."""
+    node, over = worker._global_node, threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_S):
+            if (dead := node.dead_processes()) and not over.wait(WATCH_S):
+                names = " and ".join(ending(name, process.returncode) for name, process in dead)
+                return lost(f"tuner: {names}; {how_to_continue()}")
+
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def ending(name: str, code: int) -> str:

@@ -1,14 +1,15 @@
-"""Handles SIGINT and SIGTERM: the first stops the search cleanly, the second ends it at once."""
+"""Handles SIGINT, SIGTERM and SIGHUP: the first stops the search cleanly, the second ends it at once."""
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,9 +21,9 @@ import ray  # must be first: makes Ray's copy of psutil importable
 import psutil
 from ray._private import utils
 
-from tuner.errors import say
+from tuner.errors import leave_terminal, say
 
-HANDLED = (signal.SIGINT, signal.SIGTERM)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S = 0.5  # seconds in which a command ignores a second signal, since `uv run` forwards one that its whole group got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
 
@@ -34,6 +35,9 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
     `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
+
+    A SIGHUP that is ignored stays so: `nohup` ignores it. After the first signal, every SIGHUP is ignored, since a
+    terminal that is closed sends up to three: from the kernel, from the shell, and when the shell has ended.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # changes nothing: Python can set signal handlers only in the main thread
@@ -42,14 +46,18 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     def take(number: int, frame: Any) -> None:
         again = signal.default_int_handler if hosts else partial(end_now, after=time.monotonic() + SAME_S)
         for each in HANDLED:
-            signal.signal(each, again)
+            signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else again)
+        leave_terminal()
+        taken.append(number)
         deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
     outermost = not deadlines
     if outermost:
         deadlines.append(SimpleQueue() if hosts else _deadline())
-    before = {number: signal.signal(number, take) for number in HANDLED}
+        taken.clear()
+    handled = [each for each in HANDLED if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    before = {number: signal.signal(number, take) for number in handled}
     try:
         yield
     finally:
@@ -60,9 +68,19 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             deadlines.pop().put(LEFT)
 
 
-def kept_from_ray() -> AbstractContextManager[Any]:
-    """Keeps this process's SIGTERM handler during `ray.init`; Ray's handler would exit with code 15 (ray 2.60)."""
-    return mock.patch.object(utils, "set_sigterm_handler", lambda handler: None)
+@contextmanager
+def kept_from_ray() -> Iterator[None]:
+    """Keeps this process's SIGTERM handler during `ray.init`, and SIGHUP from the processes that are started in it.
+
+    Ray's handler would exit with code 15 (ray 2.60). A closed terminal sends SIGHUP to all processes of the command;
+    Ray's, and workers, inherit that it is blocked, so they live until this process has stopped the search.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        with mock.patch.object(utils, "set_sigterm_handler", lambda handler: None):
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -86,6 +104,7 @@ hosts: list[set[psutil.Process]] = []  # child processes at the start of each op
 # Messages to the thread of `_deadline`: a signal has arrived, or the outermost block has ended.
 SIGNALLED, LEFT = "signalled", "left"
 deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
+taken: list[int] = []  # signals that the open `signals_to` have passed on
 
 
 def _deadline() -> SimpleQueue[str]:
@@ -106,6 +125,20 @@ def _deadline() -> SimpleQueue[str]:
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
     return queue
+
+
+def lost(text: str) -> None:
+    """Prints why the search cannot go on, and ends this process as a second signal does; only interrupts a program.
+
+    Does nothing after a signal: then the search ends anyway, and the signal may be what ended Ray's processes.
+    """
+    if taken:
+        return
+    say("", text, to=sys.stderr)
+    if not hosts:
+        end_now(signal.SIGTERM, None)
+    elif deadlines:
+        _thread.interrupt_main()
 
 
 def give_up(reason: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray._private import worker
 from ray.train._internal.session import get_session
 from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
@@ -49,6 +50,12 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     return made
 
 
+def checkpoint_folder() -> tempfile.TemporaryDirectory[str]:
+    """Creates a temporary folder for a checkpoint in Ray's session, so that none is left if this process is killed."""
+    node = worker._global_node
+    return tempfile.TemporaryDirectory(prefix="tuner-", dir=node.get_session_dir_path() if node else None)
+
+
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     """Runs or resumes a class Trainable; reports each step's result, with a checkpoint if the class can save one.
 
@@ -71,7 +78,7 @@ def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
             result = instance.train()
             done = bool(result.get(DONE))
             metrics = {name: value for name, value in result.items() if name not in RAY_KEYS}
-            with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+            with checkpoint_folder() as folder:
                 try:
                     data = instance.save_checkpoint(folder)
                 except NotImplementedError:  # the class does not define `save_checkpoint`
