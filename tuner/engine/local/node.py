@@ -8,19 +8,21 @@ On a busy machine Ray gives up too early: the raylet aborts if its agents take 1
 and `ray.init` waits up to 30 s, even for a raylet that has ended. No setting changes these limits.
 So `LocalNode` chooses the ports, and waits up to 300 s for a raylet that lives.
 
-If a process of Ray's ends later, Ray's C++ core ends this process without a word: 13 s after the raylet, 60 s after the
-GCS (measured). `watched` is faster, and says how to continue.
+If a process of Ray's ends later, Ray's C++ core ends this process without a word: 1 s to 13 s after the raylet, 60 s
+after the GCS (measured). `watched` says how to continue.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,10 @@ from tuner.engine.local.signals import lost
 
 START_S = 300.0  # seconds in which a raylet that lives must register
 LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
+# Prints the last line that it has read, unless that is empty. No signal that a terminal sends ends it earlier.
+WATCHDOG = (
+    'trap "" HUP INT TERM; while read -r line; do last=$line; done; [ -z "$last" ] || printf "\\n%s\\n" "$last" >&2'
+)
 WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 # Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
@@ -118,12 +124,26 @@ def local_node() -> Iterator[None]:
 
 @contextmanager
 def watched(how_to_continue: Callable[[], str]) -> Iterator[None]:
-    """Ends this process by `lost` if its raylet or GCS ends in the `with` block; the text names process and command."""
-    node, over = worker._global_node, threading.Event()
+    """Says how to continue a search if Ray or this process dies in the `with` block.
+
+    If the raylet or the GCS ends, `lost` names it and ends this process. But Ray's core may end this process first: it
+    does when it next needs the object store of a raylet that has ended. So a child, `WATCHDOG`, prints the text that it
+    read last as soon as its standard input ends. This also covers a SIGKILL of this process.
+    """
+    rays, over, told = worker._global_node, threading.Event(), ""
+    dog = subprocess.Popen(["sh", "-c", WATCHDOG], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    def tell(text: str) -> None:
+        with suppress(BrokenPipeError):  # the child was killed
+            os.write(dog.stdin.fileno(), f"{text}\n".encode())  # type: ignore[union-attr]
 
     def watch() -> None:
+        nonlocal told
         while not over.wait(WATCH_S):
-            if (dead := node.dead_processes()) and not over.wait(WATCH_S):
+            if (text := how_to_continue()) != told:
+                told = text
+                tell(f"tuner: the search or its Ray was killed; {text}")
+            if (dead := rays.dead_processes()) and not over.wait(WATCH_S):
                 names = " and ".join(ending(name, process.returncode) for name, process in dead)
                 return lost(f"tuner: {names}; {how_to_continue()}")
 
@@ -133,6 +153,9 @@ def watched(how_to_continue: Callable[[], str]) -> Iterator[None]:
         yield
     finally:
         over.set()
+        thread.join()
+        tell("")
+        dog.communicate()
 
 
 def ending(name: str, code: int) -> str:
