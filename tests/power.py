@@ -11,7 +11,6 @@ import os
 import random
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, combinations
@@ -145,6 +144,7 @@ class Disk:
     chosen: Callable[[int], bool]
     crashes: list[Crash] = field(default_factory=list)
     number: int = 0
+    begun: bytes = b""  # the journal's first line, once a trial has started
     _open: dict[int, int] = field(default_factory=dict)  # inode -> a descriptor: no other file gets its number
     _folders: set[int] = field(default_factory=set)
     _names: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -153,7 +153,6 @@ class Disk:
     _paused: set[str] = field(default_factory=set)
     _journal: Path | None = None
     _acted: int = 0
-    _begun: bytes = b""
 
     def __post_init__(self):
         self._names, self._contents = self._seen()
@@ -164,22 +163,27 @@ class Disk:
 
     def synced(self, handle):
         """Makes durable what a sync of the open file or folder does."""
-        number, path = os.fstat(handle).st_ino, Path(os.readlink(f"/proc/self/fd/{handle}"))
-        if not path.is_relative_to(self.root):
+        number, path = os.fstat(handle).st_ino, os.readlink(f"/proc/self/fd/{handle}")
+        if (name := self.below(path)) is None:
             return
-        self.point(f"before the sync of {path.relative_to(self.root)}")
+        self.point(f"before the sync of {name}")
         self._hold(path, number)
         if number in self._folders:
             self._names[number] = self._listed(path)
         else:
             self._contents[number] = self._read(number)
-        self.point(f"after the sync of {path.relative_to(self.root)}")
+        self.point(f"after the sync of {name}")
+
+    def below(self, path):
+        """The path below the root, `.` for the root itself; None for a path elsewhere."""
+        root = f"{self.root}/"
+        return path[len(root) :] or "." if f"{path}/".startswith(root) else None
 
     def wrote(self, journal, event, trial, fields):
         """Notes a line of the journal; a decision to stop, pause, promote or copy has to be durable before it acts."""
         self._journal, size = journal, journal.stat().st_size
-        if event == "trial_started" and not self._begun:
-            self._begun = journal.read_bytes().partition(b"\n")[0]
+        if event == "trial_started" and not self.begun:
+            self.begun = journal.read_bytes().partition(b"\n")[0]
         if event == "decision":
             acts = fields["action"] in ("stop", "pause") or "copies the state" in fields["reason"]
             if acts or trial in self._paused:
@@ -195,7 +199,7 @@ class Disk:
         self.number += 1
         if self.chosen(self.number):
             acted = self._journal.read_bytes()[: self._acted] if self._acted else b""
-            self.crashes.append(Crash(self.number, what, self.state(), acted, self._begun))
+            self.crashes.append(Crash(self.number, what, self.state(), acted, self.begun))
 
     def state(self):
         names, contents = self._seen()
@@ -242,19 +246,15 @@ class Disk:
 def watched(root, chosen):
     """A `Disk` that watches `root` in the block; nothing is really synced in it."""
     _install_hook()
-    disk, thread, write = Disk(root, chosen), threading.get_ident(), Journal.write
+    disk, write = Disk(root, chosen), Journal.write
 
     def writes(journal, event, trial=None, **fields):
         write(journal, event, trial, **fields)
         disk.wrote(journal._path, event, trial, fields)
 
-    def synced(handle):
-        if threading.get_ident() == thread:
-            disk.synced(handle if isinstance(handle, int) else handle.fileno())
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", synced)
-        patch.setattr(os, "fdatasync", synced)
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, disk.synced)
         patch.setattr(Journal, "write", writes)
         _watching.append(disk)
         try:
@@ -265,15 +265,12 @@ def watched(root, chosen):
 
 
 def _heard(event, arguments):
-    if event not in CHANGES or not _watching or threading.current_thread() is not threading.main_thread():
+    if event not in CHANGES or not _watching:
         return
-    disk, path = _watching[-1], arguments[0]
-    if event == "open" and not arguments[2] & WRITES or not isinstance(path, (str, os.PathLike)):
+    if event == "open" and not arguments[2] & WRITES or not isinstance(arguments[0], (str, os.PathLike)):
         return
-    path = Path(path)
-    # Ray writes its own snapshots at times that the clock decides; tuner never reads them.
-    if path.is_relative_to(disk.root) and (path.parent.name != "ray" or event == "os.mkdir"):
-        disk.point(f"before {event} {path.relative_to(disk.root)}")
+    if (name := _watching[-1].below(os.fspath(arguments[0]))) is not None:
+        _watching[-1].point(f"before {event} {name}")
 
 
 def _install_hook(installed=[]):  # noqa: B006  (Python calls a hook until the process ends)
