@@ -71,10 +71,13 @@ class Worker:
         self.way, loss = learn(self.trial, self.setting, self.epoch, self.way)
         improved, self.best = loss < self.best, min(self.best, loss)
         self.saved = Path(self.storage.trial_fs_path) / f"checkpoint_{self.index:06d}"
-        self.saved.mkdir(parents=True, exist_ok=True)
-        (self.saved / "trained").write_text(json.dumps([self.epoch, self.way, self.best]))
+        self.write()
         self.report = {"loss": loss, "training_iteration": self.epoch, "improved": self.epoch if improved else 0}
         return {**self.report, "done": False, "should_checkpoint": True, "checkpoint_dir_name": self.saved.name}
+
+    def write(self):
+        self.saved.mkdir(parents=True, exist_ok=True)
+        (self.saved / "trained").write_text(json.dumps([self.epoch, self.way, self.best]))
 
     def save(self):
         return self.saved_result()

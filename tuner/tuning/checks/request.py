@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event, first_start
 from tuner.record.report_keys import EPOCH, USAGE
+from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.object_store import ObjectStore
 from tuner.rules.hyperband import last_rungs
 from tuner.spec import domains
@@ -178,9 +180,10 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
         store.check()
     if experiment.folder.exists() or (store and experiment.name in store.names()):
         place = store.path(experiment.name) if store else experiment.folder
-        raise RequestError(
-            f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
-        )
+        # A power failure may have left no more than the folder.
+        is_one = store or any((experiment.folder / each).exists() for each in (FILE, COPY))
+        instead = f"continue it with --resume {name}" if is_one else f"it has no {FILE}: remove it"
+        raise RequestError(f"--name {name}: {place} already exists; {instead}, or give another name")
     return experiment, why
 
 
@@ -255,9 +258,7 @@ def _check_writable(results: Path) -> None:
     made = [folder for folder in (results, *results.parents) if not folder.exists()]
     try:  # permissions alone do not tell: a read-only file system refuses even root
         results.mkdir(parents=True, exist_ok=True)
-        probe = results / f".tuner-{os.getpid()}"
-        probe.mkdir()
-        probe.rmdir()
+        os.rmdir(tempfile.mkdtemp(prefix=".tuner-", dir=results))
     except OSError as error:
         what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
         raise RequestError(f"--results {results}: {what}; give another folder") from None

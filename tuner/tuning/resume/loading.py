@@ -178,7 +178,7 @@ def gone(folder: Path) -> str:
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
-    """Returns the events before any damage; RequestError if damage leaves none, or if a `begun` search has none."""
+    """Returns the events before any damage; RequestError if a `begun` search has none. Others have started no trial."""
     path = folder / "journal.jsonl"
     try:
         scanned = scan(path) if path.exists() else Scan([], 0, Chain(), "")
@@ -188,8 +188,6 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
-    if not scanned.events and scanned.damage:
-        raise lost_journal(path, f"is damaged at {scanned.damage}")
     if not scanned.events and begun:
-        raise lost_journal(path)
+        raise lost_journal(path, f"is damaged at {scanned.damage}") if scanned.damage else lost_journal(path)
     return scanned.events
