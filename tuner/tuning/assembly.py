@@ -190,7 +190,7 @@ class JournalCallback(Callback):
 
 
 class ClosedInPauses(Callback):
-    """Closes the files of paused trials, of which asha-promotion may have thousands; a logger opens them to continue."""
+    """Closes the files that loggers hold open for paused trials, of which asha-promotion may have thousands."""
 
     def __init__(self, loggers: list[LoggerCallback]) -> None:
         self._loggers, self._open = loggers, set[Trial]()

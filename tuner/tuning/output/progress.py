@@ -177,8 +177,9 @@ class ProgressTable(CLIReporter):
 
 def table_metrics(experiment: Experiment) -> tuple[str, ...]:
     """Returns the metrics that the table shows of a trial's last report."""
-    named = (*experiment.aim.goals, *experiment.aim.constraints, experiment.wanted, experiment.compared)
-    return tuple(dict.fromkeys([*(each.metric for each in named), "loss", "accuracy"]))
+    goals = [*experiment.aim.goals, experiment.wanted, experiment.compared]
+    limited = (limit.metric for limit in experiment.aim.constraints)
+    return tuple(dict.fromkeys([*(goal.metric for goal in goals), *limited, "loss", "accuracy"]))
 
 
 def cell(value: Any) -> str:
