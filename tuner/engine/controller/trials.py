@@ -41,9 +41,11 @@ class SearchTrial(Trial):
         """
         last = self.run_metadata.last_result
         if self.is_finished():
-            own = vars(self)
+            manager, metadata = self.run_metadata.checkpoint_manager, type(self.run_metadata)()
+            metadata.checkpoint_manager = type(manager)(manager.checkpoint_config)
             idle = OF_ALL.setdefault("state", type(self.temporary_state)())
-            own |= {"run_metadata": type(self.run_metadata)(), "temporary_state": idle}
+            own: dict[str, Any] = self.__dict__
+            own |= {"run_metadata": metadata, "temporary_state": idle}
             own |= {"stopping_criterion": OF_ALL.setdefault("criterion", {}), "log_to_file": (None, None)}
             self._default_result_or_future = None
         if self.status != Trial.RUNNING:
@@ -60,8 +62,12 @@ class SearchTrial(Trial):
 
 def compact(report: dict[str, Any]) -> dict[str, Any]:
     """Returns a report without the trial's setting; all reports share its texts, which saves nine of ten bytes."""
-    items = ((sys.intern(name), value) for name, value in report.items() if name != "config")
-    return {name: sys.intern(value) if type(value) is str else value for name, value in items}
+    items = [(name, value) for name, value in report.items() if name != "config"]
+    return {_shared(name): _shared(value) for name, value in items}
+
+
+def _shared(value: Any) -> Any:
+    return sys.intern(value) if type(value) is str else value
 
 
 def new_trial(
