@@ -139,7 +139,7 @@ class Server:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, env=self._env)
         line = self._process.stdout.readline()
         started = psutil.Process(self._process.pid)
-        self._service = next(iter(started.children()), started)  # `uv run` waits for the service that it starts
+        self.process = next(iter(started.children()), started)  # `uv run` waits for the service that it starts
         self.url = line.split(" at ")[1].split(" ")[0]
         self._client = httpx.Client(base_url=self.url, timeout=120)
         return self
@@ -159,7 +159,7 @@ class Server:
 
     def memory_bytes(self) -> float:
         """The most that the process has held."""
-        status = Path(f"/proc/{self._service.pid}/status").read_text()
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * float(status.split("VmHWM:")[1].split()[0])
 
 

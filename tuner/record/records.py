@@ -273,6 +273,17 @@ class Folding:
         return self.search | own | {"updated": self.updated, "lines": self.num_events}
 
 
+def seconds_of(events: Iterable[Event]) -> float:
+    """Returns `Folding(events).took_s`, the total seconds of all sessions, in a tenth of the time."""
+    total, begun, last = 0.0, math.nan, math.nan
+    for event in events:
+        if event["event"] in BEGINNINGS or math.isnan(begun):
+            total += 0.0 if math.isnan(begun) else last - begun
+            begun = event["time"]
+        last = event["time"]
+    return total if math.isnan(begun) else total + last - begun
+
+
 class _Building:
     """Collects a trial's events in lists; extending a record's tuples instead takes quadratic time."""
 

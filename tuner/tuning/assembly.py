@@ -12,7 +12,7 @@ import ray
 from ray import tune
 from ray.tune import Callback, CheckpointConfig
 from ray.tune.experiment import Trial
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import Nodes
@@ -33,7 +33,7 @@ from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.budget import Budget
 from tuner.tuning.checks.request import Request
-from tuner.tuning.output.progress import ProgressTable
+from tuner.tuning.output.progress import ProgressTable, table_metrics
 from tuner.tuning.population import PopulationScheduler
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.resume.replay import Replay
@@ -95,6 +95,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         experiment,
         journal,
         concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
+        num_busy=scheduler.num_busy,
         num_promoted=scheduler.num_promoted,
         keep=keep,
         replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
@@ -113,7 +114,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         proposals.total_samples if all_may_wait else resources.concurrent + 1
     )
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
-    loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
+    loggers: list[LoggerCallback] = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(
         trainable(experiment, loaded_space, request.splits, resources),
@@ -122,7 +123,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=stopper,
-            callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, *users],
+            callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, ClosedInPauses(loggers), *users],
             progress_reporter=ProgressTable(
                 experiment,
                 lambda: proposals.total_samples,
@@ -136,8 +137,8 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             verbose=1,
         ),
     )
-    timeout_s = experiment.trial_timeout_s
-    watch = Watch(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure, journal.sync)
+    timeout_s, shown = experiment.trial_timeout_s, table_metrics(experiment)
+    watch = Watch(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure, journal.sync, shown)
     return Assembly(tuner, installed(watch), stopper, journal)
 
 
@@ -186,6 +187,23 @@ class JournalCallback(Callback):
         reason = self._stopper.reason or "the search was interrupted"
         for trial_id in [trial_id for trial_id, trial in self._tracker.trials.items() if trial.status == "running"]:
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
+
+
+class ClosedInPauses(Callback):
+    """Closes the files that loggers hold open for paused trials, of which asha-promotion may have thousands."""
+
+    def __init__(self, loggers: list[LoggerCallback]) -> None:
+        self._loggers, self._open = loggers, set[Trial]()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._open.add(trial)
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        for trial in [trial for trial in self._open if trial.status != Trial.RUNNING]:
+            self._open.discard(trial)
+            if trial.status == Trial.PAUSED:
+                for logger in self._loggers:
+                    logger.log_trial_end(trial)
 
 
 class GuardedCallback(Callback):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tuner.record import clock
 from tuner.record.events import BEGINNINGS, RETURNED, Event
-from tuner.record.records import Folding, finite
+from tuner.record.records import finite, seconds_of
 from tuner.record.texts import counted, duration
 from tuner.rules.order import best_first
 from tuner.rules.own_length import at_length
@@ -86,7 +86,7 @@ class Budget:
         self._firsts_s, self._num_firsts = 0.0, 0  # sum and number of `first_s` of all starts
         self._between_s, self._num_gaps = 0.0, 0  # sum and number of the seconds between two reports of a trial
         self.on_notice: Callable[[str], None] | None = None  # called once, if one trial needs more than a budget
-        self.before_s = Folding(events := list(history)).took_s  # the seconds of earlier sessions
+        self.before_s = seconds_of(events := list(history))  # the seconds of earlier sessions
         if self.limits:
             for event in events:
                 self.hear(event)

@@ -39,6 +39,7 @@ class Proposals(SearchAlgorithm):
         journal: Journal,
         *,
         concurrent: Callable[[], int],  # how many trials may run at once; paused trials do not count
+        num_busy: Callable[[], int],  # how many of Ray's trials are not paused
         num_promoted: Callable[[], int],  # how many promoted trials wait for a worker; they run before new trials
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],  # returns a resumed search's trials, from its journal
@@ -49,6 +50,7 @@ class Proposals(SearchAlgorithm):
     ) -> None:
         self.searcher, self._experiment, self._journal = searcher, experiment, journal
         self._concurrent, self._num_promoted, self._may_start = concurrent, num_promoted, may_start
+        self._num_busy = num_busy
         self._is_over, self._keep, self._replayed, self._to_repeat = is_over, keep, replayed, to_repeat
         self._is_confirming = is_confirming
         self._alive: dict[str, Trial] = {}
@@ -75,14 +77,14 @@ class Proposals(SearchAlgorithm):
         return max(0, planned - len(self._repeats))
 
     @property
-    def num_left(self) -> int:
-        """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
+    def num_unfinished(self) -> int:
+        """Maximum number of unfinished trials: those that Ray has, new ones, and those of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded) + self._num_repeats_left
         left = self.searcher.num_settings - self.searcher.num_proposed
-        return (0 if self.searcher.exhausted or self._is_confirming() else left) + recorded
+        return (0 if self.searcher.exhausted or self._is_confirming() else left) + recorded + len(self._alive)
 
     def next_trial(self) -> Trial | None:
-        free = self._concurrent() - sum(trial.status != Trial.PAUSED for trial in self._alive.values())
+        free = self._concurrent() - self._num_busy()
         for place, trial in enumerate(self._recorded):
             if trial.is_finished():
                 return self._recorded.pop(place)

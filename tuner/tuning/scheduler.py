@@ -86,6 +86,7 @@ class SearchScheduler(TrialScheduler):
         self._active: dict[str, Trial] = {}
         self._waiting: dict[str, Trial] = {}
         self._promoted: dict[str, Trial] = {}
+        self._pausing: set[Trial] = set()  # `_waiting` ones that may still save their checkpoint
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self.repeats = False  # whether the decision on the present report is recorded
         self.run_first: list[Trial] = []  # trials that ran when the resumed search stopped; they run before all others
@@ -213,6 +214,9 @@ class SearchScheduler(TrialScheduler):
             if 0 < (length := self.trained(trial.trial_id, epochs)) < self.max_epochs:
                 self.learn_length(tune_controller, trial.trial_id, length)
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
+        if not isinstance(tune_controller, ReplayController):  # only a resume continues a trial that has ended
+            for known in (self._last, self._saved, self._at):
+                known.pop(trial.trial_id, None)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result[EPOCH]
@@ -259,7 +263,7 @@ class SearchScheduler(TrialScheduler):
             del self.run_first[0]
         if self.run_first and self.run_first[0].trial_id in self._queue:
             return self.run_first[0]
-        if self._budget.limits and self._concurrent and self._num_busy() + self.num_promoted() < self._concurrent():
+        if self._budget.limits and self._concurrent and self.num_busy() + self.num_promoted() < self._concurrent():
             if best := self._plan()[0]:
                 self.finish(tune_controller, self._waiting.get(best) or self._promoted[best])
         others = self._active or self._promoted or self._stopper.reason or self._budget.confirming
@@ -272,12 +276,16 @@ class SearchScheduler(TrialScheduler):
         if chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Without this limit, Ray would resume as many paused trials as the CPUs allow.
-        if self._num_busy() < self._concurrent():
+        if self.num_busy() < self._concurrent():
             return chosen
-        return next((trial for trial in self._queue.values() if trial.status == Trial.PENDING), None)
+        pending = (t for group in (self._active, self._promoted) for t in group.values() if t.status == Trial.PENDING)
+        return next((trial for trial in pending if trial.trial_id in self._queue), None)
 
-    def _num_busy(self) -> int:
-        return sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
+    def num_busy(self) -> int:
+        """Returns how many of the trials that Ray has are not paused; asha-promotion may pause 60,000 of 100,000."""
+        self._pausing = {t for t in self._pausing if t.trial_id in self._waiting and t.status != Trial.PAUSED}
+        others = *self._active.values(), *self._promoted.values(), *self._pausing
+        return sum(trial.status != Trial.PAUSED and trial.trial_id in self._queue for trial in others)
 
     def _add(self, tune_controller: Any, trial: Trial) -> None:
         self._rule.added(int(trial.trial_id))
@@ -297,6 +305,7 @@ class SearchScheduler(TrialScheduler):
             why = of_grace(before.grace_period, grace, rungs := now.rungs_before_end())
             self._journal.write("grace_learned", trial_id, grace_period=grace, rungs=rungs, reason=why)
         self._move(trial, self._waiting if decision.action == "pause" else self._active)
+        self._pausing |= {trial} if decision.action == "pause" else set()
         if decision.action == "pause" and not saved:
             return self._refuse_pause(trial_id, decision)
         if decision.action == "stop":

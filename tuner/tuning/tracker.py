@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tuner.engine.controller.failures import likeness
@@ -16,10 +17,11 @@ from tuner.spec.metrics import all_diverged, keeps_last, one_value, without_metr
 
 ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
 FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
+NONE: Mapping[str, Any] = MappingProxyType({})
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
 
-@dataclass
+@dataclass(slots=True)  # with as little in it as possible, since a search may have 100,000 trials
 class Tracked:
     """One trial in the journal: its status, the reason of its end, its highest epoch, its last failure."""
 
@@ -28,9 +30,10 @@ class Tracked:
     epoch: int = 0
     value: float | None = None  # the last value of what the scheduler compares; None if it is not finite
     best: float | None = None  # of the searched metric
-    losses: dict[bool, float] = field(default_factory=dict)  # saved a checkpoint? -> best value of it, as a loss
-    limited: dict[str, Any] = field(default_factory=dict)  # the last values of the constraints' metrics
-    failure: Event = field(default_factory=dict)
+    loss: float = math.inf  # the best value of the reports without a checkpoint, as a loss
+    loss_saved: float = math.inf  # that of the reports with one
+    limited: Mapping[str, Any] = field(default_factory=lambda: NONE)  # the last values of the constraints' metrics
+    failure: Mapping[str, Any] = field(default_factory=lambda: NONE)
     stopped: bool = False  # whether the search ended the trial at its last report
     confirms: bool = False  # whether it is a trial of --confirm, whose value alone is no answer
 
@@ -126,7 +129,8 @@ class Tracker:
         self.num_reports += 1
         self._names |= metrics.keys()
         limited = {each.metric: metrics.get(each.metric) for each in self._aim.constraints}
-        trial.limited |= {name: each for name, each in limited.items() if each is not None}
+        if limited := {name: each for name, each in limited.items() if each is not None}:
+            trial.limited = {**trial.limited, **limited}
         if self._aim.several and self._aim.losses(metrics) is None:
             trial.value = None
         if len(self._first) < FIRST and len(self._values) < 2:
@@ -134,11 +138,15 @@ class Tracker:
         if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
             trial.best = value
         if value is not None and not self._aim.broken_by(metrics):
-            trial.losses[saved] = min(self._sign * value, trial.losses.get(saved, math.inf))
+            if saved:
+                trial.loss_saved = min(self._sign * value, trial.loss_saved)
+            else:
+                trial.loss = min(self._sign * value, trial.loss)
         if trial.confirms or self._aim.violation(trial.limited, unknown=math.inf):
             return
-        for has_saved, loss in trial.losses.items():  # a last report may be the first that has the constraints' metrics
-            if has_saved not in self._best or loss < self._best[has_saved][0]:
+        # A last report may be the first that has the constraints' metrics.
+        for has_saved, loss in ((True, trial.loss_saved), (False, trial.loss)):
+            if loss < self._best.get(has_saved, (math.inf, ""))[0]:
                 self._best[has_saved] = loss, trial_id
 
     def best(self) -> tuple[float, str] | None:

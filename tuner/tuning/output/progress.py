@@ -80,10 +80,7 @@ class ProgressTable(CLIReporter):
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
-        goals = (goal.metric for goal in experiment.aim.goals)
-        limited = (limit.metric for limit in experiment.aim.constraints)
-        others = dict.fromkeys((*goals, *limited, experiment.compared.metric, "loss", "accuracy"))
-        self._others = [name for name in others if name != experiment.wanted.metric]
+        self._others = [name for name in table_metrics(experiment) if name != experiment.wanted.metric]
         values = [f"best_{experiment.wanted.metric}", f"last_{experiment.wanted.metric}"]
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
@@ -176,6 +173,13 @@ class ProgressTable(CLIReporter):
         """Returns the control sequence that clears the drawn table, also a `^C` that the terminal echoed below it."""
         up = f"\x1b[{self._lines}A" if self._lines else ""
         return f"\r{up}\x1b[J" if self._in_place else ""
+
+
+def table_metrics(experiment: Experiment) -> tuple[str, ...]:
+    """Returns the metrics that the table shows of a trial's last report."""
+    goals = [*experiment.aim.goals, experiment.wanted, experiment.compared]
+    limited = (limit.metric for limit in experiment.aim.constraints)
+    return tuple(dict.fromkeys([*(goal.metric for goal in goals), *limited, "loss", "accuracy"]))
 
 
 def cell(value: Any) -> str:

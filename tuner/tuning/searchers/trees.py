@@ -68,7 +68,8 @@ class Risk:
         """Returns the probabilities of settings, given as features; shape (settings,)."""
         trees = [self._forest.tree(number) for number in range(RISK_TREES)] if self._forest else []
         found = np.mean([tree.predict(settings).ravel() for tree in trees] or [np.zeros(len(settings))], axis=0)
-        return np.where([row.tobytes() in self._certain for row in settings], 1.0, found)
+        certain = [row.tobytes() in self._certain for row in settings] if self._certain else False
+        return np.where(certain, 1.0, found)
 
     def allows(self, settings: Matrix, most: float) -> npt.NDArray[np.bool_]:
         """Whether settings fail with a probability of at most `most`; if none does, which ones have the least."""
@@ -128,7 +129,8 @@ def _numbers(domain: Any, values: Sequence[Any]) -> npt.NDArray[np.float64]:
         every = domains.values_of(domain)
         if all(type(value) in (int, float) for value in every):
             order = sorted(set(every))
-            return np.array([[order.index(value) / max(1, len(order) - 1)] for value in values])
+            ranks = {value: rank / max(1, len(order) - 1) for rank, value in enumerate(order)}
+            return np.array([[ranks[value]] for value in values])
         return np.array([[float(value == each) for each in every] for value in values])
     column = np.array(values, dtype=np.float64)[:, None]
     if kind == "normal":
