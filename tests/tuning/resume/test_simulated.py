@@ -1,0 +1,469 @@
+"""Thousands of simulated searches (`simulating.py`), whose journals and answers must keep every promise.
+
+A failure prints its seed and what the seed chose; SEED=17 in the environment runs this one alone. The rules' decisions are recomputed
+from the journal by the few lines below, which share nothing with `tuner.rules`.
+"""
+
+import math
+import os
+import statistics
+import subprocess
+import sys
+from bisect import insort
+from collections import Counter, defaultdict, deque
+
+import numpy as np
+import pytest
+from simulating import NAME, metrics_of, plan_of, simulate
+from tiers import further
+from workerless import outcome_of
+
+from tuner.record.events import BEGINNINGS
+from tuner.record.reading import read
+from tuner.record.results import load
+
+# --- the rules again -------------------------------------------------------------------------------------------------
+
+
+class Fifo:
+    """A rule: `judge` returns (action, rung, cutoff as a loss) or None, and the decisions on others that follow."""
+
+    def __init__(self, e, most):
+        self.e, self.most, self.factor, self.grace = e, most, e.reduction_factor, e.grace_period
+        self.waiting = {}
+
+    def rungs(self, bracket):
+        num = math.floor(math.log(self.most / self.grace) / math.log(self.factor) - bracket + 1)
+        return [self.grace * self.factor ** (bracket + k) for k in range(num)]
+
+    def added(self, trial):
+        pass
+
+    def judge(self, trial, epoch, loss, bracket):
+        return None, []
+
+    def ended(self, trial, epoch, loss, bracket):
+        return []
+
+    def finishes(self, trial):
+        self.waiting.pop(trial, None)
+
+
+class Asha(Fifo):
+    def __init__(self, e, most):
+        super().__init__(e, most)
+        self.seen, self.calls = defaultdict(dict), []
+
+    def judge(self, trial, epoch, loss, bracket):
+        self.calls.append((trial, epoch, loss))
+        rung = max((r for r in self.rungs(0) if r <= epoch and trial not in self.seen[r]), default=None)
+        if rung is None:
+            return None, []
+        losses = list(self.seen[rung].values())
+        self.seen[rung][trial] = loss
+        if rung >= self.most:
+            return None, []
+        cutoff = float(np.percentile(losses, 100 / self.factor)) if losses else None
+        return ("stop" if losses and loss > cutoff else "continue", rung, cutoff), []
+
+    def ended(self, trial, epoch, loss, bracket):
+        if loss is not None:
+            self.judge(trial, epoch, loss, bracket)
+        return []
+
+    def learns(self, epochs):
+        self.most, self.grace = epochs, min(self.e.grace_period, epochs)
+        calls, self.calls, self.seen = self.calls, [], defaultdict(dict)
+        for call in calls:
+            self.judge(*call, 0)
+
+
+class Promotion(Fifo):
+    def __init__(self, e, most):
+        super().__init__(e, most)
+        self.arrived, self.reached, self.completed = defaultdict(list), {}, set()
+
+    def added(self, trial):
+        self.completed.discard(trial)
+
+    def judge(self, trial, epoch, loss, bracket):
+        self.waiting.pop(trial, None)
+        reached = sum(r <= epoch for r in self.rungs(bracket) if r < self.most)
+        if reached <= self.reached.get(trial, 0):
+            return None, []
+        self.reached[trial], rung = reached, self.rungs(bracket)[reached - 1]
+        there = self.arrived[bracket, rung]
+        there.append((loss, len(there), trial))
+        best = sorted(there)[: int(len(there) / self.factor)]
+        self.waiting[trial] = bracket, rung
+        promoted = next((t for _, _, t in sorted(there) if self.waiting.get(t) == (bracket, rung)), None)
+        promoted = promoted if promoted in [t for _, _, t in best] else None
+        self.waiting.pop(promoted, None)
+        own = "continue" if promoted == trial else "pause"
+        return (own, rung, best[-1][0] if best else None), [(promoted, "continue")] * (promoted not in (None, trial))
+
+    def ended(self, trial, epoch, loss, bracket):
+        self.waiting.pop(trial, None)
+        self.completed |= {trial} if loss is not None else set()
+        return []
+
+    def idle(self):
+        """When nothing runs: all stop, or the best of the highest rung goes on."""
+        if self.completed:
+            decided = [(trial, "stop") for trial in self.waiting]
+        else:
+            highest = max(rung for _, rung in self.waiting.values())
+            own = {trial: place for trial, place in self.waiting.items() if place[1] == highest}
+            values = {t: loss for place in own.values() for loss, _, t in self.arrived[place]}
+            decided = [(min(own, key=lambda trial: values[trial]), "continue")]
+        for trial, _ in decided:
+            del self.waiting[trial]
+        return decided
+
+
+class Median(Fifo):
+    def __init__(self, e, most):
+        super().__init__(e, most)
+        self.values, self.best = defaultdict(list), {}  # trial -> [(epoch, loss)]
+
+    def judge(self, trial, epoch, loss, bracket):
+        self.best[trial] = min(loss, self.best.get(trial, math.inf))
+        if epoch < self.grace:
+            return None, []
+        means = [self.mean(other, epoch) for other in self.values if other != trial]
+        means = [mean for mean in means if mean is not None]
+        self.values[trial].append((epoch, loss))
+        median = float(np.median(means)) if len(means) >= 3 else None
+        return ("stop" if median is not None and self.best[trial] > median else "continue", epoch, median), []
+
+    def mean(self, trial, epoch):
+        values = self.values[trial]
+        if not values or values[-1][0] < epoch or values[0][0] > epoch:
+            return None
+        return float(np.mean([loss for at, loss in values if at <= epoch]))
+
+    def ended(self, trial, epoch, loss, bracket):
+        if loss is not None and epoch >= self.grace:
+            self.values[trial].append((epoch, loss))
+        return []
+
+
+class HyperBand(Fifo):
+    def __init__(self, e, most):
+        super().__init__(e, most)
+        num = round(math.log(most) / math.log(self.factor)) + 1
+        shapes = [[math.ceil(num / (s + 1) * self.factor**s), int(most * self.factor ** (-s)), s] for s in range(num)]
+        self.shapes, self.brackets, self.of = [shape for shape in shapes if shape[1]], [], {}
+
+    def added(self, trial):
+        if not self.brackets or len(self.brackets[-1][3]) == self.brackets[-1][0]:
+            self.brackets.append([*self.shapes[len(self.brackets) % len(self.shapes)], {}, set()])
+        self.of[trial] = self.brackets[-1]
+        self.of[trial][3][trial] = math.inf
+
+    def judge(self, trial, epoch, loss, bracket):
+        own = self.of[trial]
+        _, rung, _, live, waiting = own
+        if epoch < rung:
+            return None, []
+        live[trial] = loss
+        waiting.add(trial)
+        self.waiting[trial] = rung
+        decided = dict(self.settle(own, trial))
+        return (decided.pop(trial, "pause"), rung, ...), list(decided.items())
+
+    def ended(self, trial, epoch, loss, bracket):
+        own = self.of[trial]
+        own[3].pop(trial, None)
+        own[4].discard(trial)
+        self.waiting.pop(trial, None)
+        return self.settle(own, None)
+
+    def settle(self, own, reported):
+        size, rung, halvings, live, waiting = own
+        if not live.keys() <= waiting:
+            return []
+        order = sorted(live, key=lambda trial: -live[trial])  # the worst first
+        if halvings:
+            own[:3] = math.ceil(size / self.factor), int(min(rung * self.factor, self.most)), halvings - 1
+            stopped = order[: -own[0]] if len(order) > own[0] else []
+            waiting.clear()
+        else:
+            order = stopped = [trial for trial in live if trial not in self.waiting or self.waiting[trial]]
+            own[4] = set(live)
+        for trial in order:
+            self.waiting.pop(trial, None)
+        for trial in stopped:
+            if halvings or trial != reported:
+                live.pop(trial)
+                own[4].discard(trial)
+            else:
+                self.waiting[trial] = 0  # it leaves after its end
+        return [(trial, "stop" if trial in stopped else "continue") for trial in order]
+
+
+RULES = {"fifo": Fifo, "asha": Asha, "asha-promotion": Promotion, "median": Median, "hyperband": HyperBand}
+
+
+def check_decisions(events, e, saves):
+    """Each report has the decision that the rule makes of the reports before it, and no decision is made twice."""
+    most = max(event.get("max_epochs", 0) for event in events if event["event"] in BEGINNINGS)
+    learned = any(event["event"] == "length_learned" for event in events)
+    scheduler = "asha" if e.scheduler == "asha-promotion" and not saves else e.scheduler
+    if scheduler == "pbt" or e.aim.several or (learned and (scheduler == "asha-promotion" or most > first_most(events))):
+        return
+    rule, sign, session_most = RULES[scheduler](e, most), e.compared.sign, 0
+    expected, last, brackets, confirms, status = defaultdict(deque), {}, defaultdict(int), set(), {}
+    finishing, running, paused, done_early = set(), set(), set(), set()
+    for number, event in enumerate(events):
+        if event["event"] == "decision" and event["bracket"] is not None and event.get("band") is None:
+            brackets[event["trial"]] = event["bracket"]
+
+    def ends(event):
+        trial, (epoch, loss) = event["trial"], last.get(event["trial"], (0, None))
+        running.discard(trial)
+        was_waiting = trial in paused
+        status[trial] = event["status"]
+        if event["status"] == "interrupted" or trial in confirms or was_waiting:
+            return
+        failed = event["status"] == "failed"
+        for other, action in rule.ended(trial, epoch, None if failed else loss, brackets[trial]):
+            expected[other].append((action, ..., ...))
+
+    for number, event in enumerate(events):
+        kind, trial = event["event"], event.get("trial")
+        if kind in BEGINNINGS:
+            session_most = event["max_epochs"]
+            running.clear()
+            again = [t for t, state in status.items() if state == "completed" and last[t][0] < session_most]
+            before = events[number - 1].get("state") if number else ""
+            again += [t for t, state in status.items() if state == "failed" and before == "failed"]
+            for other in again:
+                if other not in confirms and any(e["event"] == "trial_started" and e["trial"] == other for e in events[number:]):
+                    rule.added(other)
+        elif kind == "trial_suggested":
+            if "confirms" in event:
+                confirms.add(trial)
+            else:
+                rule.added(trial)
+        elif kind == "trial_started":
+            running.add(trial)
+            status[trial] = "running"
+        elif kind == "length_learned" and hasattr(rule, "learns"):
+            rule.learns(event["epochs"])
+        elif kind == "report":
+            assert not expected[trial], f"line {number}: trial {trial} has no decision: {expected[trial]}"
+            epoch, loss = event["epoch"], event["metrics"].get(e.compared.metric)
+            if epoch <= last.get(trial, (0,))[0]:
+                continue
+            last[trial] = epoch, None
+            if loss is None or not math.isfinite(loss):
+                expected[trial].append(("stop", None, None))
+            elif e.aim.broken_by(event["metrics"], at="start"):
+                expected[trial].append(("stop", None, None))
+            else:
+                last[trial] = epoch, sign * loss
+                if epoch >= session_most:
+                    expected[trial].append(("stop", None, None))
+                elif trial not in confirms and trial not in finishing:
+                    own, others = rule.judge(trial, epoch, sign * loss, brackets[trial])
+                    expected[trial] += [own] if own else []
+                    for other, action in others:
+                        expected[other].append((action, ..., ...))
+        elif kind == "decision":
+            if event.get("budget") and event["action"] == "continue":
+                finishing.add(trial)
+                paused.discard(trial)
+                rule.finishes(trial)
+                running.add(trial)
+                continue
+            if not expected[trial]:
+                # It follows from an end, which is journaled after it, or from the idleness of all others.
+                end = next(((n, each) for n, each in enumerate(events[number:], number) if each["event"] == "trial_ended" and n not in done_early and each["trial"] in running and each["status"] != "interrupted"), None)
+                if end and scheduler == "hyperband" and running:
+                    done_early.add(end[0])
+                    ends(end[1])
+                elif hasattr(rule, "idle") and rule.waiting:
+                    assert not running - confirms, f"line {number}: {sorted(running)} run, so that nothing is idle"
+                    for other, action in rule.idle():
+                        expected[other].append((action, ..., ...))
+            assert expected[trial], f"line {number}: a decision on trial {trial} that no rule makes: {event}"
+            action, rung, cutoff = expected[trial].popleft()
+            own = event["cutoff"] if event["cutoff"] is None else sign * event["cutoff"]
+            is_held = event.get("budget") and (action, event["action"]) == ("continue", "pause")
+            assert event["action"] == action or is_held, f"line {number}: {event} instead of {action}"
+            assert rung is ... or event["rung"] == rung, f"line {number}: {event} at rung {rung}"
+            assert cutoff is ... or own == cutoff or math.isclose(own, cutoff, rel_tol=1e-12), (number, event, cutoff)
+            if event["action"] == "pause":
+                running.discard(trial)
+                paused.add(trial)
+            elif event["action"] == "continue":
+                paused.discard(trial)
+        elif kind == "trial_ended" and number not in done_early:
+            ends(event)
+    left = {trial: list(each) for trial, each in expected.items() if each}
+    assert not left, f"decisions are missing: {left}"
+
+
+def first_most(events):
+    return events[0]["max_epochs"]
+
+
+# --- the other promises ----------------------------------------------------------------------------------------------
+
+
+def check_lives(plan, events):
+    """Each trial lives once: what it may do follows from its events before."""
+    state, epochs, ended, before = {}, defaultdict(int), {}, ""
+    most, times, is_pbt = 0, [], plan.phases[0]["scheduler"] == "pbt"
+    for number, event in enumerate(events):
+        kind, trial, at = event["event"], event.get("trial"), f"line {number}: {event}"
+        times.append(event["time"])
+        if kind in BEGINNINGS:
+            assert (kind == "experiment_started") == (number == 0), at
+            before_most, most = most, event["max_epochs"]
+            before = events[number - 1].get("state") if number else ""
+            state = {t: "idle" if each == "running" else each for t, each in state.items()}
+            whole = [t for t, each in state.items() if each == "completed" and before_most <= epochs[t] < most]
+            again = [t for t, each in state.items() if each == "failed" and before == "failed"] + whole
+            state |= dict.fromkeys(again, "idle")
+        elif kind == "trial_suggested":
+            assert trial == f"{len(state):05d}", at
+            state[trial] = "idle"
+        elif kind == "trial_started":
+            may = ("idle", "running", "paused") if is_pbt else ("idle", "running")  # a moved trial starts again
+            assert state[trial] in may, f"{at} after {state[trial]}"
+            state[trial] = "running"
+        elif kind == "report":
+            assert state[trial] == "running", f"{at} after {state[trial]}"
+            if plan.saves and not is_pbt:
+                assert event["epoch"] == epochs[trial] + 1, at
+            epochs[trial] = event["epoch"]
+        elif kind == "decision":
+            if event["action"] == "pause":
+                state[trial] = "paused"
+            elif state[trial] == "paused" and event["action"] == "continue":
+                state[trial] = "idle"
+            elif event["action"] == "stop":
+                state[trial] = "stopped"
+        elif kind == "trial_failed":
+            assert state[trial] in ("running", "idle"), f"{at} after {state[trial]}"
+            state[trial] = "idle" if event["will_retry"] else "stopped"
+        elif kind == "trial_ended":
+            if event["status"] == "interrupted":
+                assert state[trial] in ("running", "idle", "stopped"), f"{at} after {state[trial]}"
+                state[trial] = "idle" if state[trial] == "running" else state[trial]
+                continue
+            assert state[trial] not in ("completed", "pruned", "failed"), f"{at} ended before"
+            assert state[trial] != "stopped" or event["status"] in ("pruned", "failed", "completed"), at
+            state[trial] = event["status"]
+        elif kind == "experiment_finished":
+            assert not [t for t, each in state.items() if each == "running"], f"{at}: {state}"
+    return state
+
+
+def check_curves(plan, events):
+    """Every value is that of a training that went on from its own state."""
+    if plan.phases[0]["scheduler"] == "pbt":
+        return
+    configs = {event["trial"]: event["config"] for event in events if event["event"] == "trial_suggested"}
+    ways = {trial: {0: 0} for trial in configs}
+    for event in events:
+        if event["event"] == "report":
+            trial, epoch = event["trial"], event["epoch"]
+            ways[trial][epoch], metrics = metrics_of(plan, trial, configs[trial], epoch, ways[trial][epoch - 1])
+            own = {name: event["metrics"].get(name) for name in metrics}
+            assert repr(own) == repr(metrics), f"{event} instead of {metrics}"
+
+
+def check_answer(world, events, record):
+    """The best trial is that of BEST_RULE, and its checkpoint is there."""
+    e, reports = record.experiment, [event for event in events if event["event"] == "report"]
+    if e.aim.several:
+        return
+    if e.confirm and any(trial.confirms for trial in record.trials):
+        return
+    accuracies = {}
+    for report in reports:
+        accuracies[report["trial"]] = report["metrics"].get("accuracy", accuracies.get(report["trial"]))
+    found = []
+    for order, report in enumerate({(each["trial"], each["epoch"]): each for each in reports}.values()):
+        loss, accuracy, trial = report["metrics"].get("loss"), report["metrics"].get("accuracy"), report["trial"]
+        fits = not e.constraint or kept(accuracy) and kept(accuracies[trial])
+        if loss is not None and math.isfinite(loss) and fits:
+            found.append((e.wanted.sign * loss, reports.index(report), trial, report["epoch"], report.get("checkpoint")))
+    best = record.best()
+    if not found:
+        return
+    loss, _, trial, epoch, checkpoint = min(found)
+    assert best is not None, f"no answer instead of {min(found)}"
+    assert (best[0].id, best[1].epoch) == (trial, epoch), f"{best[0].id} epoch {best[1].epoch} instead of {min(found)}"
+    assert not checkpoint or (world.folder / checkpoint).is_dir(), f"the best checkpoint is gone: {checkpoint}"
+
+
+def kept(accuracy):
+    return accuracy is None or accuracy >= 0.2
+
+
+def check_amounts(world, events, record, state):
+    """Never too many trials at once, nor more than the budget; and all that was asked for."""
+    plan, e = world.plan, record.experiment
+    counts = Counter(event["event"] for event in events)
+    if e.scheduler == "pbt":
+        pass  # it takes all slots
+    elif not plan.phases[0].get("address"):
+        assert world.most_training <= plan.concurrent, f"{world.most_training} trained at once"
+    elif e.max_concurrent_trials:
+        assert world.most_training <= e.max_concurrent_trials, f"{world.most_training} trained at once"
+    searched = [trial for trial in record.trials if not trial.confirms]
+    if e.epoch_budget:
+        most = max(e.epoch_budget, 1.02 * e.epoch_budget + 1) + plan.concurrent * counts["experiment_resumed"] + plan.concurrent
+        assert counts["report"] <= most, f"{counts['report']} epochs with a budget of {e.epoch_budget}"
+    if record.state == "finished" and not e.budgets:
+        assert len(searched) == e.num_samples or e.searcher == "grid", f"{len(searched)} trials"
+        left = {trial: each for trial, each in state.items() if each not in ("completed", "pruned", "failed")}
+        assert not left, f"trials that have not ended: {left}"
+        settings = Counter(trial.confirms for trial in record.trials if trial.confirms)
+        assert set(settings.values()) <= {e.confirm_seeds}, settings
+
+
+def check(world):
+    plan = world.plan
+    events, record = read(world.folder / "journal.jsonl"), load(world.folder)
+    check_curves(plan, events)
+    state = check_lives(plan, events)
+    check_decisions(events, record.experiment, plan.saves)
+    check_answer(world, events, record)
+    check_amounts(world, events, record, state)
+
+
+def check_seed(seed, folder):
+    """Runs a seed's search and checks it; an error says what the seed chose."""
+    plan, world = plan_of(seed), None
+    try:
+        world = simulate(plan, folder)
+        check(world)
+        if plan.exact and plan.stops:
+            outcome = outcome_of(world.folder)
+            whole = outcome_of(simulate(plan, folder, troubled=False).folder)
+            assert outcome == whole, difference(outcome, whole)
+    except BaseException as error:
+        error.add_note(f"{plan}\n  {'; '.join(world.notes) if world else ''}\n  SEED={seed} pytest {__file__}")
+        raise
+
+
+def difference(outcome, whole):
+    for number, (own, other) in enumerate(zip(outcome[0], whole[0], strict=False)):
+        if own != other:
+            return f"event {number} is {own}\ninstead of {other}"
+    return f"{len(outcome[0])} events instead of {len(whole[0])}; ends {outcome[1]} instead of {whole[1]}"
+
+
+STEP = 50
+SEEDS = [os.environ["SEED"]] if "SEED" in os.environ else []
+
+
+@pytest.mark.parametrize("first", SEEDS or [0])
+def test_seeds(one_ray, tmp_path, first):
+    for seed in [int(first)] if SEEDS else range(200):
+        check_seed(seed, tmp_path)
