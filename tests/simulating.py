@@ -32,6 +32,7 @@ from workerless import MANAGER, Handle, Worker, Workerless
 from tuner.engine.controller.changes import Controller
 from tuner.engine.controller.trials import SearchTrial
 from tuner.errors import RequestError
+from tuner.record import clock
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.report_keys import WAITS
@@ -50,7 +51,6 @@ from tuner.tuning.session import SearchCall, make_folder, open_journal
 NAME = "simulated"
 SEARCHERS = ["random"] * 30 + ["grid", "refine", "optuna"] * 3 + ["forest", "hyperopt"]  # the last two take seconds
 HOUR = 3600.0
-HAS_CLOCK = Path("tuner/record/clock.py").exists()
 
 
 class Killed(BaseException):
@@ -139,10 +139,10 @@ def plan_of(seed):
             phases[-1]["max_epochs"] = most + chance.randint(0, 4)
         phases = [phase for phase in phases if phase]
     cluster = not exact and chance.random() < 0.3
-    stops = [(draw(["kill", "kill", "power" if HAS_CLOCK else "kill", "signal"]), chance.randint(1, draw([20, 80, 200])))
+    stops = [(draw(["kill", "kill", "power", "signal"]), chance.randint(1, draw([20, 80, 200])))
              for _ in range(chance.randint(0, 5))]  # fmt: skip
     troubles = {
-        "nan": odds(0.3, 0.1), "jump": odds(0.4, 0.1) * HAS_CLOCK, "late": odds(0.5, 0.3), "full": odds(0.2, 0.05),
+        "nan": odds(0.3, 0.1), "jump": odds(0.4, 0.1), "late": odds(0.5, 0.3), "full": odds(0.2, 0.05),
         "second": odds(0.2, 0.02), "waits": odds(0.2, 0.1),
     }  # fmt: skip
     if not exact:
@@ -199,7 +199,7 @@ class World:
     tick, last, how = 0, math.inf, ""  # of the session: ticks so far; the tick of its end, and how it ends
     dead, is_full = False, 0
     written = b""  # the journal as it must be
-    durable = 0  # bytes of it that survive a loss of power
+    durable, has_lost = 0, False  # bytes of it that survive a loss of power; whether there was one
     stopper = None
     most_training = 0
     troubled = False
@@ -250,11 +250,7 @@ class World:
 
     def append(self, original, journal, line):
         self.step()
-        if not self.is_full and self.happens("full"):
-            self.is_full = self.chance.randint(1, 5)
-        if self.is_full:
-            self.is_full -= 1
-            raise OSError(errno.ENOSPC, "No space left on device", str(journal._path))
+        self.find_room()
         self.check_journal()
         original(journal, line)
         assert line.endswith(b"\n") and line.count(b"\n") == 1, line
@@ -266,17 +262,28 @@ class World:
         now = (self.folder / "journal.jsonl").read_bytes()
         assert now == self.written, "the journal is not what was written to it"
 
-    def synced(self, original, journal):
-        original(journal)
+    def find_room(self):
+        if not self.is_full and self.happens("full"):
+            self.is_full = self.chance.randint(1, 5)
+        if self.is_full:
+            self.is_full -= 1
+            raise OSError(errno.ENOSPC, "No space left on device", "the disk")
+
+    def sync(self):
+        self.step()
+        self.find_room()
         self.durable = len(self.written)
+        self.step()
 
     def lose_power(self):
-        """The journal keeps a part of what was not durable."""
-        ends = [n + 1 for n, byte in enumerate(self.written) if byte == 10 and n + 1 >= self.durable]
-        kept = self.chance.choice(ends or [len(self.written)])
+        """The journal keeps a part of what was not durable, perhaps a part of a line."""
+        ends = [self.durable, *(n + 1 for n, byte in enumerate(self.written) if byte == 10 and n >= self.durable)]
+        kept = self.chance.choice(ends)
         self.note(f"the journal keeps {self.written[:kept].count(10)} of {self.written.count(10)} lines")
-        self.written = self.written[:kept]
-        (self.folder / "journal.jsonl").write_bytes(self.written)
+        torn = self.written[kept:].partition(b"\n")[0]
+        torn, self.written = torn[: self.chance.randint(0, 100)], self.written[:kept]
+        (self.folder / "journal.jsonl").write_bytes(self.written + torn)
+        self.has_lost = True
 
     # nodes
 
@@ -489,9 +496,9 @@ def patched(world):
         patch.setattr(MANAGER, type("Manager", (Simulated,), {"world": world, "worker": worker}))
         patch.setattr("tuner.tuning.assembly.Nodes", lambda *args, **options: SimulatedNodes(world, *args, **options))
         patch.setattr(Controller, "nodes_of", lambda own, trial: {own._actor_manager.places[own._trial_to_actor[trial]]})
-        append, sync = Journal._append, Journal.sync
+        append = Journal._append
         patch.setattr(Journal, "_append", lambda own, line: world.append(append, own, line))
-        patch.setattr(Journal, "sync", lambda own: world.synced(sync, own))
+        patch.setattr("tuner.record.journal.sync_open", lambda fd: world.sync())
         patch.setattr(sys, "stdout", io.StringIO())
         patch.setattr(sys, "stderr", io.StringIO())
         yield
@@ -506,14 +513,16 @@ def run_session(world, given, resume):
             experiment, loaded, facts, history = continued(call, load_resumed(call, stack))
         else:
             experiment, loaded, history = Experiment(space=space.name, name=NAME, **call.given), space, []
-            facts = {"space": space_facts(space), "created": 1.0}
+            facts = {"space": space_facts(space), "created": 1.0, "id": NAME}
             make_folder(experiment)
             stack.enter_context(only_driver(experiment.folder))
         concurrent = experiment.max_concurrent_trials or world.plan.concurrent
         resources = Resources(1, 0, concurrent, 1)
         request = Request(experiment, loaded, facts, history, resources, "disabled")
         (experiment.folder / "ray").mkdir(exist_ok=True)
-        world.written = b"".join((experiment.folder / "journal.jsonl").read_bytes() for _ in history[:1])
+        assert len(history) == world.written.count(b"\n") or (experiment.scheduler == "pbt" and world.has_lost)
+        world.written = b"".join(world.written.splitlines(keepends=True)[: len(history)])
+        clock._offset = world.clock.jumped  # as in a new process
         journal = open_journal(request)
         try:
             assembly = assemble(request, journal, resources, "off")

@@ -315,10 +315,11 @@ def first_most(events):
 def check_lives(plan, events):
     """Each trial lives once: what it may do follows from its events before."""
     state, epochs, ended, before = {}, defaultdict(int), {}, ""
-    most, times, is_pbt = 0, [], plan.phases[0]["scheduler"] == "pbt"
+    most, last_time, is_pbt = 0, 0.0, plan.phases[0]["scheduler"] == "pbt"
     for number, event in enumerate(events):
         kind, trial, at = event["event"], event.get("trial"), f"line {number}: {event}"
-        times.append(event["time"])
+        assert event["time"] >= last_time, at
+        last_time = event["time"]
         if kind in BEGINNINGS:
             assert (kind == "experiment_started") == (number == 0), at
             before_most, most = most, event["max_epochs"]
