@@ -51,6 +51,7 @@ from tuner.tuning.session import SearchCall, make_folder, open_journal
 NAME = "simulated"
 SEARCHERS = ["random"] * 30 + ["grid", "refine", "optuna"] * 3 + ["forest", "hyperopt"]  # the last two take seconds
 HOUR = 3600.0
+MOST_TICKS = 20_000  # of one session; the longest take 2,000
 
 
 class Killed(BaseException):
@@ -222,6 +223,7 @@ class World:
         if self.dead:
             raise Killed
         self.tick += 1
+        assert self.tick < MOST_TICKS, f"the search has not ended after {MOST_TICKS} ticks"
         if self.happens("jump"):
             self.clock.jumped += self.chance.uniform(-5, 5) * HOUR
         if self.tick >= self.last:

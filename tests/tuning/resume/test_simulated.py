@@ -4,6 +4,7 @@ A failure prints its seed and what the seed chose; SEED=17 in the environment ru
 from the journal by the few lines below, which share nothing with `tuner.rules`.
 """
 
+import json
 import math
 import os
 import statistics
@@ -21,6 +22,7 @@ from workerless import outcome_of
 from tuner.record.events import BEGINNINGS
 from tuner.record.reading import read
 from tuner.record.results import load
+from tuner.rules.rule import Brackets
 
 # --- the rules again -------------------------------------------------------------------------------------------------
 
@@ -215,9 +217,9 @@ def check_decisions(events, e, saves):
     rule, sign, session_most = RULES[scheduler](e, most), e.compared.sign, 0
     expected, last, brackets, confirms, status = defaultdict(deque), {}, defaultdict(int), set(), {}
     finishing, running, paused, done_early = set(), set(), set(), set()
-    for number, event in enumerate(events):
-        if event["event"] == "decision" and event["bracket"] is not None and event.get("band") is None:
-            brackets[event["trial"]] = event["bracket"]
+    for event in events:
+        if event["event"] == "trial_suggested" and e.brackets > 1:
+            brackets[event["trial"]] = Brackets(e, e.brackets).of(int(event["trial"]))
 
     def ends(event):
         trial, (epoch, loss) = event["trial"], last.get(event["trial"], (0, None))
@@ -248,6 +250,7 @@ def check_decisions(events, e, saves):
                 rule.added(trial)
         elif kind == "trial_started":
             running.add(trial)
+            paused.discard(trial)
             status[trial] = "running"
         elif kind == "length_learned" and hasattr(rule, "learns"):
             rule.learns(event["epochs"])
@@ -342,7 +345,7 @@ def check_lives(plan, events):
             epochs[trial] = event["epoch"]
         elif kind == "decision":
             if event["action"] == "pause":
-                state[trial] = "paused"
+                state[trial] = "idle" if event.get("budget") else "paused"  # the rule lets it go on, not the budget
             elif state[trial] == "paused" and event["action"] == "continue":
                 state[trial] = "idle"
             elif event["action"] == "stop":
@@ -382,8 +385,6 @@ def check_answer(world, events, record):
     e, reports = record.experiment, [event for event in events if event["event"] == "report"]
     if e.aim.several:
         return
-    if e.confirm and any(trial.confirms for trial in record.trials):
-        return
     accuracies = {}
     for report in reports:
         accuracies[report["trial"]] = report["metrics"].get("accuracy", accuracies.get(report["trial"]))
@@ -393,13 +394,43 @@ def check_answer(world, events, record):
         fits = not e.constraint or kept(accuracy) and kept(accuracies[trial])
         if loss is not None and math.isfinite(loss) and fits:
             found.append((e.wanted.sign * loss, reports.index(report), trial, report["epoch"], report.get("checkpoint")))
-    best = record.best()
-    if not found:
+    repeats = {trial.id: trial.confirms for trial in record.trials if trial.confirms}
+    best, own = record.best(), [each for each in found if each[2] not in repeats]
+    if repeats and len(world.plan.phases) > 1:
+        return  # later trials may be better than those that train again
+    if repeats:
+        check_repeats(e, events, repeats, found)
+        means = defaultdict(list)
+        for repeat, original in repeats.items():
+            means[original].append(min((each[0] for each in found if each[2] == repeat), default=None))
+        wanted = min(e.confirm, len({json.dumps(trial.config) for trial in record.trials if trial.id in {o[2] for o in own}}))
+        ended = all(trial.status in ("completed", "pruned", "failed") for trial in record.trials if trial.id in repeats)
+        if ended and len(means) == wanted and all(len(each) == e.confirm_seeds for each in means.values()):
+            whole = {original: statistics.fmean(each) for original, each in means.items() if None not in each}
+            if not whole:
+                return
+            winner = min(whole.values())
+            winners = [repeat for repeat, original in repeats.items() if whole.get(original) == winner]
+            own = [each for each in found if each[2] in winners]
+            if len([each for each in whole.values() if each == winner]) > 1:
+                return
+    if not own:
         return
-    loss, _, trial, epoch, checkpoint = min(found)
-    assert best is not None, f"no answer instead of {min(found)}"
-    assert (best[0].id, best[1].epoch) == (trial, epoch), f"{best[0].id} epoch {best[1].epoch} instead of {min(found)}"
+    _, _, trial, epoch, checkpoint = min(own)
+    assert best is not None, f"no answer instead of {min(own)}"
+    assert (best[0].id, best[1].epoch) == (trial, epoch), f"{best[0].id} epoch {best[1].epoch} instead of {min(own)}"
     assert not checkpoint or (world.folder / checkpoint).is_dir(), f"the best checkpoint is gone: {checkpoint}"
+
+
+def check_repeats(e, events, repeats, found):
+    """The settings that train again are the best of those that had been found when the first of them was suggested."""
+    first = next(n for n, event in enumerate(events) if event.get("confirms"))
+    num_before = sum(event["event"] == "report" for event in events[:first])
+    best = {}
+    for loss, order, trial, *_ in sorted(found):
+        if trial not in repeats and order < num_before:
+            best.setdefault(trial, (loss, order))
+    assert set(repeats.values()) <= set(list(best)[: e.confirm]), f"{repeats} instead of {list(best)}"
 
 
 def kept(accuracy):
@@ -420,11 +451,16 @@ def check_amounts(world, events, record, state):
     if e.epoch_budget:
         most = max(e.epoch_budget, 1.02 * e.epoch_budget + 1) + plan.concurrent * counts["experiment_resumed"] + plan.concurrent
         assert counts["report"] <= most, f"{counts['report']} epochs with a budget of {e.epoch_budget}"
+    repeats = [trial for trial in record.trials if trial.confirms]
+    if plan.exact and e.confirm and 2 * e.confirm * e.confirm_seeds * e.max_epochs <= e.epoch_budget:
+        if any(trial.best(e.aim) and not trial.violation(e.aim) for trial in searched):
+            settings = Counter(trial.confirms for trial in repeats)
+            assert settings and set(settings.values()) == {e.confirm_seeds}, f"the budget confirms only {settings}"
     if record.state == "finished" and not e.budgets:
         assert len(searched) == e.num_samples or e.searcher == "grid", f"{len(searched)} trials"
         left = {trial: each for trial, each in state.items() if each not in ("completed", "pruned", "failed")}
         assert not left, f"trials that have not ended: {left}"
-        settings = Counter(trial.confirms for trial in record.trials if trial.confirms)
+        settings = Counter(trial.confirms for trial in repeats)
         assert set(settings.values()) <= {e.confirm_seeds}, settings
 
 
