@@ -1,323 +1,64 @@
 """Thousands of simulated searches (`simulating.py`), whose journals and answers must keep every promise.
 
-A failure prints its seed and what the seed chose; SEED=17 in the environment runs this one alone. The rules' decisions are recomputed
-from the journal by the few lines below, which share nothing with `tuner.rules`.
+A failure prints its seed, what the seed chose and what happened. This repeats it alone:
+`SEED=17 python -m pytest tests/tuning/resume/test_simulated.py`.
 """
 
+import hashlib
 import json
 import math
 import os
 import statistics
 import subprocess
 import sys
-from bisect import insort
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
+from pathlib import Path
 
-import numpy as np
 import pytest
-from simulating import NAME, metrics_of, plan_of, simulate
+from rules_again import check_decisions
+from simulating import metrics_of, plan_of, simulate
 from tiers import further
 from workerless import outcome_of
 
-from tuner.record.events import BEGINNINGS
+from tuner.record.events import BEGINNINGS, RETURNED
 from tuner.record.reading import read
 from tuner.record.results import load
-from tuner.rules.rule import Brackets
 
-# --- the rules again -------------------------------------------------------------------------------------------------
-
-
-class Fifo:
-    """A rule: `judge` returns (action, rung, cutoff as a loss) or None, and the decisions on others that follow."""
-
-    def __init__(self, e, most):
-        self.e, self.most, self.factor, self.grace = e, most, e.reduction_factor, e.grace_period
-        self.waiting = {}
-
-    def rungs(self, bracket):
-        num = math.floor(math.log(self.most / self.grace) / math.log(self.factor) - bracket + 1)
-        return [self.grace * self.factor ** (bracket + k) for k in range(num)]
-
-    def added(self, trial):
-        pass
-
-    def judge(self, trial, epoch, loss, bracket):
-        return None, []
-
-    def ended(self, trial, epoch, loss, bracket):
-        return []
-
-    def finishes(self, trial):
-        self.waiting.pop(trial, None)
+STEP = 50  # seeds of a test: 10 s
+MORE = [range(at, at + STEP) for at in range(0, 10_000, STEP)]
+OWN = [range(int(os.environ["SEED"]), int(os.environ["SEED"]) + 1)] if "SEED" in os.environ else []
+TESTS = str(Path(__file__).parents[2])
 
 
-class Asha(Fifo):
-    def __init__(self, e, most):
-        super().__init__(e, most)
-        self.seen, self.calls = defaultdict(dict), []
-
-    def judge(self, trial, epoch, loss, bracket):
-        self.calls.append((trial, epoch, loss))
-        rung = max((r for r in self.rungs(0) if r <= epoch and trial not in self.seen[r]), default=None)
-        if rung is None:
-            return None, []
-        losses = list(self.seen[rung].values())
-        self.seen[rung][trial] = loss
-        if rung >= self.most:
-            return None, []
-        cutoff = float(np.percentile(losses, 100 / self.factor)) if losses else None
-        return ("stop" if losses and loss > cutoff else "continue", rung, cutoff), []
-
-    def ended(self, trial, epoch, loss, bracket):
-        if loss is not None:
-            self.judge(trial, epoch, loss, bracket)
-        return []
-
-    def learns(self, epochs):
-        self.most, self.grace = epochs, min(self.e.grace_period, epochs)
-        calls, self.calls, self.seen = self.calls, [], defaultdict(dict)
-        for call in calls:
-            self.judge(*call, 0)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # percentiles of huge values
+@pytest.mark.parametrize("seeds", OWN or [range(8), *further(MORE, 4)], ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
+def test_every_promise_is_kept(tmp_path, seeds):
+    for seed in seeds:
+        check_seed(seed, tmp_path)
 
 
-class Promotion(Fifo):
-    def __init__(self, e, most):
-        super().__init__(e, most)
-        self.arrived, self.reached, self.completed = defaultdict(list), {}, set()
-
-    def added(self, trial):
-        self.completed.discard(trial)
-
-    def judge(self, trial, epoch, loss, bracket):
-        self.waiting.pop(trial, None)
-        reached = sum(r <= epoch for r in self.rungs(bracket) if r < self.most)
-        if reached <= self.reached.get(trial, 0):
-            return None, []
-        self.reached[trial], rung = reached, self.rungs(bracket)[reached - 1]
-        there = self.arrived[bracket, rung]
-        there.append((loss, len(there), trial))
-        best = sorted(there)[: int(len(there) / self.factor)]
-        self.waiting[trial] = bracket, rung
-        promoted = next((t for _, _, t in sorted(there) if self.waiting.get(t) == (bracket, rung)), None)
-        promoted = promoted if promoted in [t for _, _, t in best] else None
-        self.waiting.pop(promoted, None)
-        own = "continue" if promoted == trial else "pause"
-        return (own, rung, best[-1][0] if best else None), [(promoted, "continue")] * (promoted not in (None, trial))
-
-    def ended(self, trial, epoch, loss, bracket):
-        self.waiting.pop(trial, None)
-        self.completed |= {trial} if loss is not None else set()
-        return []
-
-    def idle(self):
-        """When nothing runs: all stop, or the best of the highest rung goes on."""
-        if self.completed:
-            decided = [(trial, "stop") for trial in self.waiting]
-        else:
-            highest = max(rung for _, rung in self.waiting.values())
-            own = {trial: place for trial, place in self.waiting.items() if place[1] == highest}
-            values = {t: loss for place in own.values() for loss, _, t in self.arrived[place]}
-            decided = [(min(own, key=lambda trial: values[trial]), "continue")]
-        for trial, _ in decided:
-            del self.waiting[trial]
-        return decided
+DIGEST = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from hashlib import sha256
+from simulating import plan_of, simulate
+print(*[sha256(simulate(plan_of(seed), Path({folder!r})).written).hexdigest() for seed in range(20)])
+"""
 
 
-class Median(Fifo):
-    def __init__(self, e, most):
-        super().__init__(e, most)
-        self.values, self.best = defaultdict(list), {}  # trial -> [(epoch, loss)]
-
-    def judge(self, trial, epoch, loss, bracket):
-        self.best[trial] = min(loss, self.best.get(trial, math.inf))
-        if epoch < self.grace:
-            return None, []
-        means = [self.mean(other, epoch) for other in self.values if other != trial]
-        means = [mean for mean in means if mean is not None]
-        self.values[trial].append((epoch, loss))
-        median = float(np.median(means)) if len(means) >= 3 else None
-        return ("stop" if median is not None and self.best[trial] > median else "continue", epoch, median), []
-
-    def mean(self, trial, epoch):
-        values = self.values[trial]
-        if not values or values[-1][0] < epoch or values[0][0] > epoch:
-            return None
-        return float(np.mean([loss for at, loss in values if at <= epoch]))
-
-    def ended(self, trial, epoch, loss, bracket):
-        if loss is not None and epoch >= self.grace:
-            self.values[trial].append((epoch, loss))
-        return []
-
-
-class HyperBand(Fifo):
-    def __init__(self, e, most):
-        super().__init__(e, most)
-        num = round(math.log(most) / math.log(self.factor)) + 1
-        shapes = [[math.ceil(num / (s + 1) * self.factor**s), int(most * self.factor ** (-s)), s] for s in range(num)]
-        self.shapes, self.brackets, self.of = [shape for shape in shapes if shape[1]], [], {}
-
-    def added(self, trial):
-        if not self.brackets or len(self.brackets[-1][3]) == self.brackets[-1][0]:
-            self.brackets.append([*self.shapes[len(self.brackets) % len(self.shapes)], {}, set()])
-        self.of[trial] = self.brackets[-1]
-        self.of[trial][3][trial] = math.inf
-
-    def judge(self, trial, epoch, loss, bracket):
-        own = self.of[trial]
-        _, rung, _, live, waiting = own
-        if epoch < rung:
-            return None, []
-        live[trial] = loss
-        waiting.add(trial)
-        self.waiting[trial] = rung
-        decided = dict(self.settle(own, trial))
-        return (decided.pop(trial, "pause"), rung, ...), list(decided.items())
-
-    def ended(self, trial, epoch, loss, bracket):
-        own = self.of[trial]
-        own[3].pop(trial, None)
-        own[4].discard(trial)
-        self.waiting.pop(trial, None)
-        return self.settle(own, None)
-
-    def settle(self, own, reported):
-        size, rung, halvings, live, waiting = own
-        if not live.keys() <= waiting:
-            return []
-        order = sorted(live, key=lambda trial: -live[trial])  # the worst first
-        if halvings:
-            own[:3] = math.ceil(size / self.factor), int(min(rung * self.factor, self.most)), halvings - 1
-            stopped = order[: -own[0]] if len(order) > own[0] else []
-            waiting.clear()
-        else:
-            order = stopped = [trial for trial in live if trial not in self.waiting or self.waiting[trial]]
-            own[4] = set(live)
-        for trial in order:
-            self.waiting.pop(trial, None)
-        for trial in stopped:
-            if halvings or trial != reported:
-                live.pop(trial)
-                own[4].discard(trial)
-            else:
-                self.waiting[trial] = 0  # it leaves after its end
-        return [(trial, "stop" if trial in stopped else "continue") for trial in order]
-
-
-RULES = {"fifo": Fifo, "asha": Asha, "asha-promotion": Promotion, "median": Median, "hyperband": HyperBand}
-
-
-def check_decisions(events, e, saves):
-    """Each report has the decision that the rule makes of the reports before it, and no decision is made twice."""
-    most = max(event.get("max_epochs", 0) for event in events if event["event"] in BEGINNINGS)
-    learned = any(event["event"] == "length_learned" for event in events)
-    scheduler = "asha" if e.scheduler == "asha-promotion" and not saves else e.scheduler
-    if scheduler == "pbt" or e.aim.several or (learned and (scheduler == "asha-promotion" or most > first_most(events))):
-        return
-    rule, sign, session_most = RULES[scheduler](e, most), e.compared.sign, 0
-    expected, last, brackets, confirms, status = defaultdict(deque), {}, defaultdict(int), set(), {}
-    finishing, running, paused, done_early = set(), set(), set(), set()
-    for event in events:
-        if event["event"] == "trial_suggested" and e.brackets > 1:
-            brackets[event["trial"]] = Brackets(e, e.brackets).of(int(event["trial"]))
-
-    def ends(event):
-        trial, (epoch, loss) = event["trial"], last.get(event["trial"], (0, None))
-        running.discard(trial)
-        was_waiting = trial in paused
-        status[trial] = event["status"]
-        if event["status"] == "interrupted" or trial in confirms or was_waiting:
-            return
-        failed = event["status"] == "failed"
-        for other, action in rule.ended(trial, epoch, None if failed else loss, brackets[trial]):
-            expected[other].append((action, ..., ...))
-
-    for number, event in enumerate(events):
-        kind, trial = event["event"], event.get("trial")
-        if kind in BEGINNINGS:
-            session_most = event["max_epochs"]
-            running.clear()
-            again = [t for t, state in status.items() if state == "completed" and last[t][0] < session_most]
-            before = events[number - 1].get("state") if number else ""
-            again += [t for t, state in status.items() if state == "failed" and before == "failed"]
-            for other in again:
-                if other not in confirms and any(e["event"] == "trial_started" and e["trial"] == other for e in events[number:]):
-                    rule.added(other)
-        elif kind == "trial_suggested":
-            if "confirms" in event:
-                confirms.add(trial)
-            else:
-                rule.added(trial)
-        elif kind == "trial_started":
-            running.add(trial)
-            paused.discard(trial)
-            status[trial] = "running"
-        elif kind == "length_learned" and hasattr(rule, "learns"):
-            rule.learns(event["epochs"])
-        elif kind == "report":
-            assert not expected[trial], f"line {number}: trial {trial} has no decision: {expected[trial]}"
-            epoch, loss = event["epoch"], event["metrics"].get(e.compared.metric)
-            if epoch <= last.get(trial, (0,))[0]:
-                continue
-            last[trial] = epoch, None
-            if loss is None or not math.isfinite(loss):
-                expected[trial].append(("stop", None, None))
-            elif e.aim.broken_by(event["metrics"], at="start"):
-                expected[trial].append(("stop", None, None))
-            else:
-                last[trial] = epoch, sign * loss
-                if epoch >= session_most:
-                    expected[trial].append(("stop", None, None))
-                elif trial not in confirms and trial not in finishing:
-                    own, others = rule.judge(trial, epoch, sign * loss, brackets[trial])
-                    expected[trial] += [own] if own else []
-                    for other, action in others:
-                        expected[other].append((action, ..., ...))
-        elif kind == "decision":
-            if event.get("budget") and event["action"] == "continue":
-                finishing.add(trial)
-                paused.discard(trial)
-                rule.finishes(trial)
-                running.add(trial)
-                continue
-            if not expected[trial]:
-                # It follows from an end, which is journaled after it, or from the idleness of all others.
-                end = next(((n, each) for n, each in enumerate(events[number:], number) if each["event"] == "trial_ended" and n not in done_early and each["trial"] in running and each["status"] != "interrupted"), None)
-                if end and scheduler == "hyperband" and running:
-                    done_early.add(end[0])
-                    ends(end[1])
-                elif hasattr(rule, "idle") and rule.waiting:
-                    assert not running - confirms, f"line {number}: {sorted(running)} run, so that nothing is idle"
-                    for other, action in rule.idle():
-                        expected[other].append((action, ..., ...))
-            assert expected[trial], f"line {number}: a decision on trial {trial} that no rule makes: {event}"
-            action, rung, cutoff = expected[trial].popleft()
-            own = event["cutoff"] if event["cutoff"] is None else sign * event["cutoff"]
-            is_held = event.get("budget") and (action, event["action"]) == ("continue", "pause")
-            assert event["action"] == action or is_held, f"line {number}: {event} instead of {action}"
-            assert rung is ... or event["rung"] == rung, f"line {number}: {event} at rung {rung}"
-            assert cutoff is ... or own == cutoff or math.isclose(own, cutoff, rel_tol=1e-12), (number, event, cutoff)
-            if event["action"] == "pause":
-                running.discard(trial)
-                paused.add(trial)
-            elif event["action"] == "continue":
-                paused.discard(trial)
-        elif kind == "trial_ended" and number not in done_early:
-            ends(event)
-    left = {trial: list(each) for trial, each in expected.items() if each}
-    assert not left, f"decisions are missing: {left}"
-
-
-def first_most(events):
-    return events[0]["max_epochs"]
-
-
-# --- the other promises ----------------------------------------------------------------------------------------------
+@pytest.mark.slow
+def test_a_seed_repeats_every_byte_of_the_journal_in_another_process(tmp_path):
+    own = [hashlib.sha256(simulate(plan_of(seed), tmp_path / "here").written).hexdigest() for seed in range(20)]
+    code, environment = DIGEST.format(tests=TESTS, folder=str(tmp_path / "there")), os.environ | {"PYTHONHASHSEED": "7"}
+    there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert there.returncode == 0, there.stderr
+    assert there.stdout.split() == own
 
 
 def check_lives(plan, events):
     """Each trial lives once: what it may do follows from its events before."""
-    state, epochs, ended, before = {}, defaultdict(int), {}, ""
+    state, epochs, reported, before = {}, defaultdict(int), set(), ""  # `reported` in this session
     most, last_time, is_pbt = 0, 0.0, plan.phases[0]["scheduler"] == "pbt"
     for number, event in enumerate(events):
         kind, trial, at = event["event"], event.get("trial"), f"line {number}: {event}"
@@ -325,7 +66,7 @@ def check_lives(plan, events):
         last_time = event["time"]
         if kind in BEGINNINGS:
             assert (kind == "experiment_started") == (number == 0), at
-            before_most, most = most, event["max_epochs"]
+            before_most, most, reported = most, event["max_epochs"], set()
             before = events[number - 1].get("state") if number else ""
             state = {t: "idle" if each == "running" else each for t, each in state.items()}
             whole = [t for t, each in state.items() if each == "completed" and before_most <= epochs[t] < most]
@@ -340,8 +81,10 @@ def check_lives(plan, events):
             state[trial] = "running"
         elif kind == "report":
             assert state[trial] == "running", f"{at} after {state[trial]}"
-            if plan.saves and not is_pbt:
-                assert event["epoch"] == epochs[trial] + 1, at
+            if not is_pbt:  # without a checkpoint, a resumed trial begins anew; a retry reports no epoch again
+                begins_anew = not plan.saves and trial not in reported and event["epoch"] == 1
+                assert event["epoch"] == epochs[trial] + 1 or begins_anew, at
+            reported.add(trial)
             epochs[trial] = event["epoch"]
         elif kind == "decision":
             if event["action"] == "pause":
@@ -359,7 +102,8 @@ def check_lives(plan, events):
                 state[trial] = "idle" if state[trial] == "running" else state[trial]
                 continue
             assert state[trial] not in ("completed", "pruned", "failed"), f"{at} ended before"
-            assert state[trial] != "stopped" or event["status"] in ("pruned", "failed", "completed"), at
+            by_itself = event["reason"] == RETURNED and plan.odds.get("returns")
+            assert event["status"] != "completed" or by_itself or epochs[trial] >= most, at
             state[trial] = event["status"]
         elif kind == "experiment_finished":
             assert not [t for t, each in state.items() if each == "running"], f"{at}: {state}"
@@ -389,11 +133,13 @@ def check_answer(world, events, record):
     for report in reports:
         accuracies[report["trial"]] = report["metrics"].get("accuracy", accuracies.get(report["trial"]))
     found = []
-    for order, report in enumerate({(each["trial"], each["epoch"]): each for each in reports}.values()):
+    for report in {(each["trial"], each["epoch"]): each for each in reports}.values():
         loss, accuracy, trial = report["metrics"].get("loss"), report["metrics"].get("accuracy"), report["trial"]
         fits = not e.constraint or kept(accuracy) and kept(accuracies[trial])
         if loss is not None and math.isfinite(loss) and fits:
-            found.append((e.wanted.sign * loss, reports.index(report), trial, report["epoch"], report.get("checkpoint")))
+            found.append(
+                (e.wanted.sign * loss, reports.index(report), trial, report["epoch"], report.get("checkpoint"))
+            )
     repeats = {trial.id: trial.confirms for trial in record.trials if trial.confirms}
     best, own = record.best(), [each for each in found if each[2] not in repeats]
     if repeats and len(world.plan.phases) > 1:
@@ -403,7 +149,9 @@ def check_answer(world, events, record):
         means = defaultdict(list)
         for repeat, original in repeats.items():
             means[original].append(min((each[0] for each in found if each[2] == repeat), default=None))
-        wanted = min(e.confirm, len({json.dumps(trial.config) for trial in record.trials if trial.id in {o[2] for o in own}}))
+        wanted = min(
+            e.confirm, len({json.dumps(trial.config) for trial in record.trials if trial.id in {o[2] for o in own}})
+        )
         ended = all(trial.status in ("completed", "pruned", "failed") for trial in record.trials if trial.id in repeats)
         if ended and len(means) == wanted and all(len(each) == e.confirm_seeds for each in means.values()):
             whole = {original: statistics.fmean(each) for original, each in means.items() if None not in each}
@@ -449,7 +197,11 @@ def check_amounts(world, events, record, state):
         assert world.most_training <= e.max_concurrent_trials, f"{world.most_training} trained at once"
     searched = [trial for trial in record.trials if not trial.confirms]
     if e.epoch_budget:
-        most = max(e.epoch_budget, 1.02 * e.epoch_budget + 1) + plan.concurrent * counts["experiment_resumed"] + plan.concurrent
+        most = (
+            max(e.epoch_budget, 1.02 * e.epoch_budget + 1)
+            + plan.concurrent * counts["experiment_resumed"]
+            + plan.concurrent
+        )
         assert counts["report"] <= most, f"{counts['report']} epochs with a budget of {e.epoch_budget}"
     repeats = [trial for trial in record.trials if trial.confirms]
     if plan.exact and e.confirm and 2 * e.confirm * e.confirm_seeds * e.max_epochs <= e.epoch_budget:
@@ -485,7 +237,9 @@ def check_seed(seed, folder):
             whole = outcome_of(simulate(plan, folder, troubled=False).folder)
             assert outcome == whole, difference(outcome, whole)
     except BaseException as error:
-        error.add_note(f"{plan}\n  {'; '.join(world.notes) if world else ''}\n  SEED={seed} pytest {__file__}")
+        error.add_note(
+            f"{plan}\n  {'; '.join(world.notes) if world else ''}\n  SEED={seed} python -m pytest {__file__}"
+        )
         raise
 
 
@@ -494,13 +248,3 @@ def difference(outcome, whole):
         if own != other:
             return f"event {number} is {own}\ninstead of {other}"
     return f"{len(outcome[0])} events instead of {len(whole[0])}; ends {outcome[1]} instead of {whole[1]}"
-
-
-STEP = 50
-SEEDS = [os.environ["SEED"]] if "SEED" in os.environ else []
-
-
-@pytest.mark.parametrize("first", SEEDS or [0])
-def test_seeds(one_ray, tmp_path, first):
-    for seed in [int(first)] if SEEDS else range(200):
-        check_seed(seed, tmp_path)
