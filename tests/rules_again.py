@@ -299,7 +299,8 @@ def check_decisions(events, e, saves):
             is_held = event.get("budget") and (action, event["action"]) == ("continue", "pause")
             assert event["action"] == action or is_held, f"line {number}: {event} instead of {action}"
             assert rung is ... or event["rung"] == rung, f"line {number}: {event} at rung {rung}"
-            assert cutoff is ... or own == cutoff or math.isclose(own, cutoff, rel_tol=1e-12), (number, event, cutoff)
+            is_near = None not in (own, cutoff) and cutoff is not ... and math.isclose(own, cutoff, rel_tol=1e-12)
+            assert cutoff is ... or own == cutoff or is_near, f"line {number}: {event} instead of the cutoff {cutoff}"
             if event["action"] == "pause":
                 running.discard(trial)
                 paused.add(trial)

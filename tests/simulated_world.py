@@ -1,6 +1,7 @@
 """The world of a simulated search (`simulating.py`): what the seed chooses, clock, disk, nodes and other drivers."""
 
 import errno
+import json
 import math
 import random
 import time
@@ -96,6 +97,8 @@ def plan_of(seed):
         kinds = {"epoch_budget": chance.randint(3, 60), "time_budget": f"{chance.randint(1, 90)}m", "cpu_hours": 0.5}
         name = "epoch_budget" if exact else draw(list(kinds))
         options[name] = kinds[name]
+    if exact and "confirm" in options and chance.random() < 0.5:  # a half pays for the confirmation
+        options |= {"num_samples": 12, "epoch_budget": 4 * options["confirm"] * most + chance.randint(0, 3 * most)}
     if chance.random() < 0.5:
         options["trial_timeout"] = "2h"
     options["max_failures"] = chance.randint(0, 2)
@@ -162,10 +165,12 @@ class World:
     chance: random.Random = None
     clock: Clock = field(default_factory=Clock)
     notes: list[str] = field(default_factory=list)
+    decided: dict[str, str] = field(default_factory=dict)  # trial -> the action of its last decision
     tick, last, how = 0, math.inf, ""  # of the session: ticks so far; the tick of its end, and how it ends
     dead, is_full = False, 0
     written = b""  # the journal as it must be
     durable, has_lost = 0, False  # bytes of it that survive a loss of power; whether there was one
+    acted_upon = 0  # bytes of it up to the last decision that Ray acts upon
     stopper = None
     most_training = 0
     troubled = False
@@ -222,12 +227,22 @@ class World:
         original(journal, line)
         assert line.endswith(b"\n") and line.count(b"\n") == 1, line
         self.written += line
+        event = json.loads(line)
+        if event["event"] == "decision":
+            was, self.decided[event["trial"]] = self.decided.get(event["trial"]), event["action"]
+            if "continue" != event["action"] or was == "pause":
+                self.acted_upon = len(self.written)
         self.check_journal()
         self.step()
 
     def check_journal(self):
         now = (self.folder / "journal.jsonl").read_bytes()
         assert now == self.written, "the journal is not what was written to it"
+
+    def check_synced(self):
+        """What stops, pauses or promotes a trial is on the disk before Ray does it."""
+        lost = self.stopper and self.stopper.interrupted  # maybe while the disk was full
+        assert lost or self.acted_upon <= self.durable, "a decision is acted upon that a loss of power would undo"
 
     def find_room(self):
         if not self.is_full and self.happens("full"):
@@ -248,6 +263,7 @@ class World:
         kept = self.chance.choice(ends)
         self.note(f"the journal keeps {self.written[:kept].count(10)} of {self.written.count(10)} lines")
         torn = self.written[kept:].partition(b"\n")[0]
+        self.acted_upon = 0
         torn, self.written = torn[: self.chance.randint(0, 100)], self.written[:kept]
         (self.folder / "journal.jsonl").write_bytes(self.written + torn)
         self.has_lost = True

@@ -119,6 +119,7 @@ class Simulated(Workerless):
     def next(self, timeout=None):
         world = self.world
         world.step()
+        world.check_synced()
         if world.happens("node"):
             world.change_nodes(self)
         if self._pending and (free := self._free()):
@@ -173,6 +174,7 @@ class Simulated(Workerless):
 
     def remove_actor(self, tracked_actor, kill=False, stop_future=None):
         self.places.pop(tracked_actor, None)
+        self.world.check_synced()
         return super().remove_actor(tracked_actor, kill, stop_future)
 
     def clear_actor_task_futures(self, tracked_actor):

@@ -43,13 +43,13 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from hashlib import sha256
 from simulating import plan_of, simulate
-print(*[sha256(simulate(plan_of(seed), Path({folder!r})).written).hexdigest() for seed in range(20)])
+print(*[sha256(simulate(plan_of(seed), Path({folder!r})).written).hexdigest() for seed in range(8)])
 """
 
 
 @pytest.mark.slow
 def test_a_seed_repeats_every_byte_of_the_journal_in_another_process(tmp_path):
-    own = [hashlib.sha256(simulate(plan_of(seed), tmp_path / "here").written).hexdigest() for seed in range(20)]
+    own = [hashlib.sha256(simulate(plan_of(seed), tmp_path / "here").written).hexdigest() for seed in range(8)]
     code, environment = DIGEST.format(tests=TESTS, folder=str(tmp_path / "there")), os.environ | {"PYTHONHASHSEED": "7"}
     there = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert there.returncode == 0, there.stderr
@@ -195,6 +195,9 @@ def check_amounts(world, events, record, state):
         assert world.most_training <= plan.concurrent, f"{world.most_training} trained at once"
     elif e.max_concurrent_trials:
         assert world.most_training <= e.max_concurrent_trials, f"{world.most_training} trained at once"
+    lost = (event for event in events if event.get("will_retry") and event["kind"] == "worker_lost")
+    retries = Counter(event["trial"] for event in lost)
+    assert max(retries.values(), default=0) <= e.max_failures, f"{retries} retries of {e.max_failures}"
     searched = [trial for trial in record.trials if not trial.confirms]
     if e.epoch_budget:
         most = (
