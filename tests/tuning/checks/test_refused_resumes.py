@@ -17,6 +17,7 @@ from tuner.errors import RequestError
 from tuner.record.reading import scan
 from tuner.record.results import load
 from tuner.tuning import session
+from tuner.tuning.resume.loading import journaled_events
 
 
 @pytest.fixture
@@ -30,6 +31,21 @@ def saved(tmp_path, monkeypatch, capsys):
     for name in (".lock", ".driver"):
         (request.experiment.folder / name).touch()
     return request.experiment.folder
+
+
+def test_what_a_power_failure_left_of_a_start_is_in_nobodys_way(refused, saved):
+    """A damaged first line before any trial, a folder without an experiment, and one by which a search tried to write.
+
+    After a restart, a container's process has the same number as before.
+    """
+    (saved / "journal.jsonl").write_bytes(bytes(9) + (saved / "journal.jsonl").read_bytes()[9:])
+    assert journaled_events(saved, begun=False) == []
+    for name in ("experiment.json", ".experiment.json.copy"):
+        (saved / name).unlink()
+    (saved.parent / f".tuner-{os.getpid()}").mkdir()
+    message = refused("--space", "space.py", "--name", "mine")
+    assert "mine already exists; it has no experiment.json: remove it, or give another name" in message
+    request_of("--space", "space.py", "--name", "other")
 
 
 @pytest.mark.parametrize("named", ["latest", "mine", "results/mine", "results/mine/", "TMP/results/mine"])
