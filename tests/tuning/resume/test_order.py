@@ -15,7 +15,7 @@ from tiers import further
 from tracing import STRACE, Disk, calls_of, why_not
 
 pytestmark = pytest.mark.timeout(600)
-REPLACED = re.compile(r"experiment\.json.*|best|trials\.csv|report\.html")
+REPLACED = re.compile(r"\.?experiment\.json(\.copy)?|best|trials\.csv|report\.html")
 SEARCHES = [
     ("random", "asha", "tiny.py"), ("random", "pbt", "saving.py"), ("random", "asha-promotion", "saving.py"),
     ("random", "hyperband", "tiny.py"), ("random", "pbt", "tiny.py"),
