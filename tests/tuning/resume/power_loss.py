@@ -18,11 +18,11 @@ import contextlib
 import ctypes
 import fcntl
 import itertools
-import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +33,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from killing import COMMAND, ONE_AT_A_TIME, SPACES, assert_same, decided, num_lines, start
+from killing import COMMAND, ONE_AT_A_TIME, SPACES, assert_same, decided, is_acted_upon, left_of, num_lines, start
+
+from tuner.record.reading import read
 
 FICLONE = 0x40049409
 TASK, FUNCTION = str(SPACES / "tiny.py:slow"), str(SPACES / "saving.py")
@@ -59,7 +61,17 @@ class Loss:
 
     image: Path
     after_s: float
-    written: bytes
+    written: list
+
+    @property
+    def starts(self):
+        return [number for number, event in enumerate(self.written) if event["event"] == "trial_started"]
+
+    @property
+    def num_acted_upon(self):
+        """How many lines there are up to the last decision that something had followed from."""
+        decisions = [number for number, event in enumerate(self.written) if is_acted_upon(event)]
+        return 1 + max((number for number in decisions if number < max(self.starts, default=0)), default=-1)
 
 
 def main():
@@ -69,16 +81,17 @@ def main():
     parser.add_argument("--searches", default="", help="those whose name (searcher scheduler space) matches this regex")
     args = parser.parse_args()
     own_namespace()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was made is then removed
     stream, number, outcomes = random.Random(args.seed), 0, Counter()
     searches = [search for search in SEARCHES if re.search(args.searches, name_of(search))]
     show(HEAD)
     with laboratory() as folder:
         for left, search in zip(range(len(searches), 0, -1), searches, strict=True):
             losses, whole = searched(folder, search, stream)
-            for loss in stream.sample(losses, min(len(losses), (args.losses - number + left - 1) // left)):
+            for loss in chosen(losses, (args.losses - number + left - 1) // left, stream):
                 number += 1
                 kept, at_end, outcome = resumed(folder, search, loss, whole)
-                counts = len(loss.written.splitlines()), kept, at_end
+                counts = len(loss.written), kept, at_end
                 show([number, name_of(search), search[3], f"{loss.after_s:.1f}", *counts, outcome])
                 outcomes[outcome.partition(":")[0]] += 1
             shutil.rmtree(whole.parent)
@@ -86,6 +99,13 @@ def main():
                 loss.image.unlink()
     print(f"{number} power losses:", ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
     sys.exit(bool(outcomes.keys() - {"as unbroken", "not begun"}) or number < args.losses)
+
+
+def chosen(losses, num, stream):
+    """So many of the losses, but only one of those before the first trial, where a search is for half of the time."""
+    early = [loss for loss in losses if not loss.starts]
+    late = [loss for loss in losses if loss.starts]
+    return stream.sample(early, num > 1) + stream.sample(late, min(len(late), num - (num > 1)))
 
 
 def searched(folder, search, stream):
@@ -99,17 +119,14 @@ def searched(folder, search, stream):
     losses, journal = [], results / "x" / "journal.jsonl"
     with mounted(image, results, search[3]):
         options = ["--space", space, *SMALL, *ONE_AT_A_TIME, "--searcher", searcher, "--scheduler", scheduler]
-        with (folder / "output").open("w") as output:
-            process = start(
-                [*COMMAND, *options, "--results", str(results), "--name", "x"], stdout=output, stderr=output
-            )
+        with running([*options, "--results", str(results), "--name", "x"], folder / "output") as process:
             begun = time.monotonic()
             while process.poll() is None:
                 time.sleep(stream.uniform(0, 0.4))
                 if (results / "x").exists():
                     write_back(results / "x", stream)
                     time.sleep(stream.uniform(0, 0.4))
-                    written = journal.read_bytes() if journal.exists() else b""
+                    written = read(journal) if journal.exists() else []
                     after_s = time.monotonic() - begun
                     losses.append(Loss(cloned(image, folder / "store" / f"{len(losses)}"), after_s, written))
         assert process.returncode == 0, (folder / "output").read_text()
@@ -121,31 +138,43 @@ def searched(folder, search, stream):
 def resumed(folder, search, loss, whole):
     """Resumes a search after a loss; returns the journal's lines before and after, and the outcome."""
     image, results = loss.image, folder / "results"
-    journal, trials_begun = results / "x" / "journal.jsonl", b'"event": "trial_started"' in loss.written
+    journal = results / "x" / "journal.jsonl"
     with mounted(image, results, search[3]):  # ext4 replays its journal
-        kept = num_lines(journal)
-        before = journal.read_bytes() if kept else b""
+        before = read(journal) if journal.exists() else []
     checked = subprocess.run(["e2fsck", "-fn", image], capture_output=True, text=True)
     if checked.returncode:
-        return kept, 0, f"NO DISK: {checked.stdout}"
+        return len(before), 0, f"NO DISK: {checked.stdout}"
     with mounted(image, results, search[3]):
-        process = start(
-            [*COMMAND, "--resume", "x", "--results", str(results)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        output = process.communicate(timeout=300)[0].decode()
-        return kept, num_lines(journal), outcome_of(results / "x", whole, process, output, before, trials_begun)
+        with running(["--resume", "x", "--results", str(results)], folder / "output") as process:
+            code = process.wait(timeout=600)
+        output = (folder / "output").read_text()
+        return len(before), num_lines(journal), outcome_of(results / "x", whole, code, output, before, loss)
 
 
-def outcome_of(folder, whole, process, output, before, trials_begun):
+@contextlib.contextmanager
+def running(options, path):
+    """A search that writes what it prints to a file; in the end, no process of it is left, of Ray's neither."""
+    with path.open("w") as output:
+        process = start([*COMMAND, *options], stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        for pid in left_of(process):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def outcome_of(folder, whole, code, output, before, loss):
     last = output.strip().splitlines()[-1:]
     if "Traceback" in output:
         return f"TRACEBACK: {last}"
-    if process.returncode:
-        refused = process.returncode == 2 and not trials_begun
-        return "not begun" if refused else f"ENDED WITH {process.returncode}: {last}"
-    events = [json.loads(line) for line in (folder / "journal.jsonl").read_bytes().splitlines()]
-    if trials_begun and (not before or json.loads(before.splitlines()[0]) != events[0]):
+    if code:
+        return "not begun" if code == 2 and not loss.starts else f"ENDED WITH {code}: {last}"
+    if loss.starts and before[:1] != read(folder / "journal.jsonl")[:1]:
         return "BEGUN ANEW: trials had started"
+    if len(before) < loss.num_acted_upon:
+        return f"LOST: {loss.written[len(before) : loss.num_acted_upon]}"
     if not (folder / "best" / "config.json").exists():
         return f"NO ANSWER: {last}"
     try:
