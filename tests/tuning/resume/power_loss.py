@@ -245,10 +245,10 @@ def cloned(image, target):
 
 def write_back(folder, stream):
     """Has the content of a random file written, but no names and sizes: `commit` decides when those are."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
     if files:
-        path = stream.choice([stream.choice(files), folder / "journal.jsonl"])
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        path = stream.choice([stream.choice(files), str(folder / "journal.jsonl")])
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # it may be gone, or a link
             whole = ctypes.c_int64(0)
             ctypes.CDLL(None).sync_file_range(file.fileno(), whole, whole, 7)  # 7: write all, and wait for it
 
