@@ -114,6 +114,11 @@ def decided(folder):
     return [{name: value for name, value in event.items() if name != "time"} for event in events]
 
 
+def is_acted_upon(event):
+    """Whether an event is a decision that lets something else happen than the trial's next epoch."""
+    return event["event"] == "decision" and (event["action"] in ("stop", "pause") or bool(event.get("copied")))
+
+
 def assert_same(whole, other):
     """Settings, curves to the bit, ends, and decisions in their order."""
     assert [outcome_of(trial) for trial in load(other).trials] == [outcome_of(trial) for trial in load(whole).trials]
