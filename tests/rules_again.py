@@ -51,7 +51,8 @@ class Asha(Fifo):
         seen[rung][trial] = loss
         if rung >= self.most:
             return None, []
-        cutoff = float(np.percentile(losses, 100 / self.factor)) if losses else None
+        # Of rewards, as Ray has it: between the two smallest numbers, it is not the same as of losses.
+        cutoff = -float(np.percentile([-loss for loss in losses], (1 - 1 / self.factor) * 100)) if losses else None
         return ("stop" if losses and loss > cutoff else "continue", rung, cutoff), []
 
     def ended(self, trial, epoch, loss, bracket):

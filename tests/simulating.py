@@ -23,8 +23,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 from ray.exceptions import RayActorError, RayTaskError
-from ray.tune import Callback
 from ray.tune.execution.tune_controller import TuneController
+from ray.tune.logger import LoggerCallback
 from simulated_world import FUNCTION, NAME, SPACE, Killed, SimulatedNodes, World, plan_of
 from workerless import MANAGER, Handle, Worker, Workerless
 
@@ -203,7 +203,7 @@ def patched(world):
         patch.setattr(
             "ray.train._internal.storage._get_ray_train_session_dir", lambda: str(world.folder.parent / "ray")
         )
-        patch.setattr("tuner.tuning.assembly.JsonLoggerCallback", Callback)  # files that nobody reads
+        patch.setattr("tuner.tuning.assembly.JsonLoggerCallback", LoggerCallback)  # files that nobody reads
         patch.setattr(forest, "NUM_RANDOM", 3)
         patch.setattr(SearchTrial, "__hash__", lambda trial: int(trial.trial_id))  # Ray takes from sets of trials
         patch.setattr(TuneController, "checkpoint", lambda *args, **options: None)  # Ray's snapshots: half of the time

@@ -299,5 +299,10 @@ def outcome_of(folder):
     """Suggestions, reports (without checkpoints' numbers) and decisions in their order, and how each trial ended."""
     events = read(folder / "journal.jsonl")
     kept = [e for e in events if e["event"] in ("trial_suggested", "report", "decision")]
-    ends = {e["trial"]: e["reason"] for e in events if e["event"] == "trial_ended"}
+    ends = {}
+    for event in events:
+        if event["event"] == "trial_started":
+            ends.pop(event["trial"], None)  # of a session before
+        elif event["event"] == "trial_ended":
+            ends[event["trial"]] = event["reason"]
     return [{name: event[name] for name in event.keys() - {"time", "checkpoint"}} for event in kept], ends

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from journals import lines_of
 
 from tuner.errors import RequestError
-from tuner.record import clock
+from tuner.record import clock, journal
 from tuner.record.events import Chain, plain
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
@@ -57,9 +58,9 @@ def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
 
 def test_a_closed_journal_is_on_the_disk(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
     write_some(tmp_path / "j")
-    assert len(synced) == 2  # its folder, which has its name, and the journal itself
+    assert synced[-1] == tmp_path / "j" and tmp_path in synced  # the folder has its name
 
 
 def test_a_sync_waits_for_all_lines_and_costs_nothing_without_a_new_one(tmp_path, monkeypatch):
@@ -71,10 +72,18 @@ def test_a_sync_waits_for_all_lines_and_costs_nothing_without_a_new_one(tmp_path
     book.sync()
     assert synced == [(tmp_path / "j").stat().st_size]
     book.close()
-    opened = Journal(tmp_path / "j")
     synced.clear()
-    opened.sync()  # a killed process may have left its lines in memory
-    assert synced == [(tmp_path / "j").stat().st_size]
+    Journal(tmp_path / "j").close()  # a killed process may have left its lines in memory
+    assert (tmp_path / "j").stat().st_size in synced
+
+
+def test_lines_for_which_nobody_waits_are_synced_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "MOST_UNSYNCED", 1000)
+    synced, book = [0], Journal(tmp_path / "j")
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    for number in range(100):
+        book.write("report", "0", epoch=number, metrics={})
+    assert len(synced) > 5 and (tmp_path / "j").stat().st_size - synced[-1] <= 1000
 
 
 def test_a_failed_sync_is_waited_for_like_a_full_disk(tmp_path, monkeypatch):
@@ -82,13 +91,21 @@ def test_a_failed_sync_is_waited_for_like_a_full_disk(tmp_path, monkeypatch):
 
     def fsync(handle):
         if number := next(answers):
+            with (tmp_path / "j").open("r+b") as file:  # as NFS forgets what a failed sync could not write
+                file.write(bytes(file.seek(0, os.SEEK_END) - file.seek(at)))
             raise OSError(number, "fails")
 
-    monkeypatch.setattr(os, "fsync", fsync)
-    book.blocked = lambda error, path: asked.append(error.errno) is None
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
     book.write("report", "0", epoch=1, metrics={})
     book.sync()
+    at = (tmp_path / "j").stat().st_size
+    monkeypatch.setattr(os, "fsync", fsync)
+    book.blocked = lambda error, path: asked.append(error.errno) is None
+    book.write("report", "0", epoch=2, metrics={})
+    book.write("report", "0", epoch=3, metrics={})
+    book.sync()
     assert asked == [errno.EIO, errno.ENOSPC] and next(answers, None) is None
+    assert [event["epoch"] for event in read(tmp_path / "j")] == [1, 2, 3]
 
 
 def test_times_go_on_from_the_last_event_whatever_the_time_is_set_to(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
 
+MOST_UNSYNCED = 1 << 20  # bytes of lines, 5,000 or so, after which they are synced though nobody waits for it
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
 
@@ -31,6 +32,7 @@ class Journal:
 
     A crash of the process loses no line, a power failure those after the last `sync`. So whoever does something that a
     resume must know (stops a trial, deletes a checkpoint) calls `sync` first: one sync for all lines since the last.
+    After MOST_UNSYNCED bytes of lines, `write` syncs them.
 
     Attributes:
         blocked: called when a write or sync fails (full disk); waits, then returns whether to retry. None = raise it.
@@ -46,11 +48,10 @@ class Journal:
         self.listeners: list[Callable[[Event], None]] = []
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
         # These flags create a missing file, and wait for no pipe and follow no link.
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
             raise OSError(errno.EINVAL, "is no regular file", str(path))
-        self._file = open(fd, "ab", buffering=0)
         scanned = scan(path, most_events)
         with open_in(path.parent, path.name) as whole:
             whole.seek(scanned.size)
@@ -58,10 +59,11 @@ class Journal:
                 whole.seek(0)
                 with replacing(path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")) as copy:
                     shutil.copyfileobj(whole, copy)
-        if scanned.size < os.fstat(self._file.fileno()).st_size:
-            self._file.truncate(scanned.size)
+        if scanned.size < os.fstat(self._fd).st_size:
+            os.truncate(self._fd, scanned.size)
         self._size, self._chain = scanned.size, scanned.chain
-        self._is_synced = False  # lines that a killed session wrote may not be on the disk either
+        self._unsynced, self._is_failed = bytearray(), False  # the lines since the last sync; whether a sync has failed
+        sync_open(self._fd)  # lines that a killed session wrote may not be on the disk either
         if scanned.events:
             clock.not_before(min(scanned.events[-1]["time"], MOST_TIME - 1e9))
         sync(path.parent)  # its name in the folder
@@ -90,6 +92,8 @@ class Journal:
             text = text_of({**line, **_shortened(event, trial, fields, len(text))})
         sealed = self._chain.line_of(text)
         self._until_it_works(lambda: self._append(sealed))
+        if len(self._unsynced) > MOST_UNSYNCED:
+            self.sync()
 
     def _until_it_works(self, action: Callable[[], None]) -> None:
         while not self.lost:
@@ -103,29 +107,41 @@ class Journal:
     def _append(self, line: bytes) -> None:
         # An open file accepts lines even after its folder was moved or deleted, but `--resume` would not find them.
         # So each write first checks that the path still leads to the open file, which takes 2 us.
-        here, there = os.fstat(self._file.fileno()), os.stat(self._path)
+        here, there = os.fstat(self._fd), os.stat(self._path)
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
-        if self._file.write(line) != len(line):
-            self._file.truncate(self._size)  # a full disk took only part of the line; this removes that part
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._put(line, self._size)
         self._size += len(line)
-        self._is_synced = False
+        self._unsynced += line
+
+    def _put(self, lines: bytes | bytearray, at: int) -> None:
+        if os.pwrite(self._fd, lines, at) != len(lines):
+            os.truncate(self._fd, self._size)  # a full disk took only part of the line; this removes that part
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def sync(self) -> bool:
         """Waits until all lines are on the disk (0.1 ms on an SSD, 10 ms on a hard disk); False if the journal is lost.
 
         Does nothing if there is no new line.
         """
-        if not self._is_synced:
-            self._until_it_works(lambda: sync_open(self._file.fileno()))
-            self._is_synced = not self.lost
+        if self._unsynced:
+            self._until_it_works(self._sync)
         return not self.lost
+
+    def _sync(self) -> None:
+        # Of what a failed sync could not write, Linux keeps no note and NFS no copy: a second sync would succeed
+        # without it. So the lines are written again first.
+        if self._is_failed:
+            self._put(self._unsynced, self._size - len(self._unsynced))
+        self._is_failed = True
+        sync_open(self._fd)
+        self._is_failed = False
+        self._unsynced.clear()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a failed sync must not keep the file open
-            sync_open(self._file.fileno())
-        self._file.close()
+            self._sync()
+        os.close(self._fd)
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:

@@ -88,10 +88,10 @@ def resume_call(e: Experiment, *options: str) -> str:
             named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
         return f"tuner.search(space, {', '.join(named)})"
     data = [f"--data-dir {shlex.quote(e.data_dir)}"] if leads_out(e.data_dir) else []
-    return command("run", f"--resume {shlex.quote(e.name)}", *results_of(e), *data, *options)
+    return command("run", f"--resume {shlex.quote(e.name)}", *results_option(e), *data, *options)
 
 
-def results_of(e: Experiment) -> list[str]:
+def results_option(e: Experiment) -> list[str]:
     return [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
 
 

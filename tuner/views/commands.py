@@ -8,7 +8,7 @@ from dataclasses import replace
 from tuner.record.confirm import repeated
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import is_file_in
-from tuner.record.texts import command, results_of, resume_call
+from tuner.record.texts import command, results_option, resume_call
 from tuner.spec.option_values import option
 from tuner.spec.spaces import is_in_main
 from tuner.views.audit_record import prunable
@@ -80,4 +80,4 @@ def start_again(record: ExperimentRecord, *options: str) -> str:
     e = record.experiment
     if not e.space or is_in_main(e.space):
         return ""
-    return command("run", f"--space {shlex.quote(e.space)}", *results_of(e), *options)
+    return command("run", f"--space {shlex.quote(e.space)}", *results_option(e), *options)

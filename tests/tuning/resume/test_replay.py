@@ -87,7 +87,8 @@ def test_a_trial_whose_function_had_returned_is_completed_though_the_crash_cut_o
 def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path, capsys):
     history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), stop(1, 1)]
     history += [ended(0, "interrupted"), ended(1, "interrupted")]
-    for more in ([], [resumed()]):
+    for more in ([], [resumed()]):  # of the second, no end was written before the next crash
+        (tmp_path / "resumed").unlink(missing_ok=True)
         search = again(tmp_path, history + more)
         assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
         assert (

@@ -76,7 +76,8 @@ class Replay(ReplayController):
         try:
             for number, event in enumerate(self._history):
                 if number == last:
-                    rest = self._history[number:]
+                    # The replay repeats no interruption, but may add the end of a trial interrupted after its stop.
+                    rest = [e for e in self._history[number:] if e.get("status") != "interrupted"]
                     self._journal.repeated = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in rest)
                 step = getattr(self, f"_on_{event['event']}", None)
                 if step is not None:
