@@ -13,6 +13,7 @@ import uuid
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tuner.record.reading import read
@@ -97,6 +98,7 @@ def start(command, **options):
     """A search whose processes are known by a mark in their environment (`left_of`)."""
     mark = uuid.uuid4().hex
     usual = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"TUNER_TEST": mark}}
+    usual["preexec_fn"] = partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` ignores it
     process = subprocess.Popen(command, **usual | options, start_new_session=True)
     process.mark = f"TUNER_TEST={mark}".encode()
     return process
