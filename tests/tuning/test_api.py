@@ -137,10 +137,10 @@ def test_a_script_that_has_not_changed_gives_its_best_model(here, main, capsys):
 
 
 class Interrupts(tune.Callback):
-    """Presses Ctrl-C at the second report."""
+    """Presses Ctrl-C at the first report."""
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
-        if result["training_iteration"] == 2:
+        if result["training_iteration"] == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -48,10 +48,11 @@ class Journal:
         self.listeners: list[Callable[[Event], None]] = []
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
         # These flags create a missing file, and wait for no pipe and follow no link.
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            os.close(self._fd)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
             raise OSError(errno.EINVAL, "is no regular file", str(path))
+        self._file = open(fd, "wb", buffering=0)
         scanned = scan(path, most_events)
         with open_in(path.parent, path.name) as whole:
             whole.seek(scanned.size)
@@ -59,11 +60,11 @@ class Journal:
                 whole.seek(0)
                 with replacing(path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")) as copy:
                     shutil.copyfileobj(whole, copy)
-        if scanned.size < os.fstat(self._fd).st_size:
-            os.truncate(self._fd, scanned.size)
+        if scanned.size < os.fstat(fd).st_size:
+            self._file.truncate(scanned.size)
         self._size, self._chain = scanned.size, scanned.chain
         self._unsynced, self._is_failed = bytearray(), False  # the lines since the last sync; whether a sync has failed
-        sync_open(self._fd)  # lines that a killed session wrote may not be on the disk either
+        sync_open(fd)  # lines that a killed session wrote may not be on the disk either
         if scanned.events:
             clock.not_before(min(scanned.events[-1]["time"], MOST_TIME - 1e9))
         sync(path.parent)  # its name in the folder
@@ -107,7 +108,7 @@ class Journal:
     def _append(self, line: bytes) -> None:
         # An open file accepts lines even after its folder was moved or deleted, but `--resume` would not find them.
         # So each write first checks that the path still leads to the open file, which takes 2 us.
-        here, there = os.fstat(self._fd), os.stat(self._path)
+        here, there = os.fstat(self._file.fileno()), os.stat(self._path)
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
         self._put(line, self._size)
@@ -115,8 +116,8 @@ class Journal:
         self._unsynced += line
 
     def _put(self, lines: bytes | bytearray, at: int) -> None:
-        if os.pwrite(self._fd, lines, at) != len(lines):
-            os.truncate(self._fd, self._size)  # a full disk took only part of the line; this removes that part
+        if os.pwrite(self._file.fileno(), lines, at) != len(lines):
+            self._file.truncate(self._size)  # a full disk took only part of the line; this removes that part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def sync(self) -> bool:
@@ -134,14 +135,14 @@ class Journal:
         if self._is_failed:
             self._put(self._unsynced, self._size - len(self._unsynced))
         self._is_failed = True
-        sync_open(self._fd)
+        sync_open(self._file.fileno())
         self._is_failed = False
         self._unsynced.clear()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a failed sync must not keep the file open
             self._sync()
-        os.close(self._fd)
+        self._file.close()
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:

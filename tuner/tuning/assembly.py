@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial, partialmethod
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from tuner.tuning.output.progress import ProgressTable, table_metrics
 from tuner.tuning.population import PopulationScheduler
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.tuning.resume.replay import Replay
-from tuner.tuning.scheduler import SearchScheduler, confirms
+from tuner.tuning.scheduler import SearchScheduler, TrialEnd, confirms
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.past import Past
 from tuner.tuning.tracker import Tracker
@@ -123,7 +124,12 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=stopper,
-            callbacks=[JournalCallback(journal, stopper, tracker, files), *loggers, ClosedInPauses(loggers), *users],
+            callbacks=[
+                JournalCallback(journal, stopper, tracker, scheduler.ends, files),
+                *loggers,
+                ClosedInPauses(loggers),
+                *users,
+            ],
             progress_reporter=ProgressTable(
                 experiment,
                 lambda: proposals.total_samples,
@@ -160,10 +166,20 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
 
 
 class JournalCallback(Callback):
-    """Journals trials' starts and interruptions; stops a hopeless search; tells `files` which trials have ended."""
+    """Journals trials' starts and interruptions; stops a hopeless search; tells `files` which trials have ended.
 
-    def __init__(self, journal: Journal, stopper: SearchStopper, tracker: Tracker, files: TrialFiles | None) -> None:
-        self._journal, self._stopper, self._tracker, self._files = journal, stopper, tracker, files
+    `ends` has the end of each trial with a decision to stop, of which Ray may not have told the scheduler yet.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        stopper: SearchStopper,
+        tracker: Tracker,
+        ends: Mapping[str, TrialEnd],
+        files: TrialFiles | None,
+    ) -> None:
+        self._journal, self._stopper, self._tracker, self._ends, self._files = journal, stopper, tracker, ends, files
         self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node's address, its process id
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -184,9 +200,10 @@ class JournalCallback(Callback):
     on_trial_error = on_trial_complete
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        reason = self._stopper.reason or "the search was interrupted"
+        interrupted = TrialEnd("interrupted", self._stopper.reason or "the search was interrupted")
         for trial_id in [trial_id for trial_id, trial in self._tracker.trials.items() if trial.status == "running"]:
-            self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
+            status, reason = self._ends.get(trial_id, interrupted)
+            self._journal.write("trial_ended", trial_id, status=status, reason=reason)
 
 
 class ClosedInPauses(Callback):
