@@ -32,12 +32,13 @@ from benchmarks.dashboard import Server
 from benchmarks.peers import measure
 
 CONCURRENT = 4
-MAX_EPOCHS = 4
 SHARES = 0.01, 0.1, 0.5, 1.0  # of all trials: when the figures are taken
 WARM_UP = 0.3  # share of the trials before those whose memory `--owners` counts
 
 
-def search(num_trials: int, folder: Path, scheduler: str, saves: bool, text_bytes: int, owners: bool) -> None:
+def search(
+    num_trials: int, folder: Path, max_epochs: int, scheduler: str, saves: bool, text_bytes: int, owners: bool
+) -> None:
     """A search in this process; appends the figures of this process to `folder`/marks after each share of trials."""
     import pytest
     import ray
@@ -45,6 +46,7 @@ def search(num_trials: int, folder: Path, scheduler: str, saves: bool, text_byte
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     import workerless
 
+    from benchmarks.peers.instant import without_syncs
     from tuner.tuning.proposals import Proposals
 
     class Worker(workerless.Worker):
@@ -72,6 +74,7 @@ def search(num_trials: int, folder: Path, scheduler: str, saves: bool, text_byte
     class Workerless(workerless.Workerless):
         num_cpus, worker, handle = CONCURRENT, Worker, Handle()
 
+    without_syncs()
     made, num_made = Proposals._trial, 0
     marks = {max(2, int(num_trials * share)) for share in SHARES}
     counted = [int(num_trials * share) for share in (WARM_UP / 2, WARM_UP, 1 - WARM_UP / 2)]
@@ -93,7 +96,7 @@ def search(num_trials: int, folder: Path, scheduler: str, saves: bool, text_byte
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workerless.MANAGER, Workerless)
         patch.setattr(Proposals, "_trial", counting)
-        choices = {"searcher": "random", "scheduler": scheduler, "max_epochs": MAX_EPOCHS}
+        choices = {"searcher": "random", "scheduler": scheduler, "max_epochs": max_epochs}
         workerless.run(folder / "long", concurrent=CONCURRENT, num_samples=num_trials, **choices)
     if owners:
         print_owners(snapshots, counted[2] - counted[1])
@@ -132,6 +135,7 @@ def watch(server: Server, over: threading.Event, statuses: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--max-epochs", type=int, default=4)
     parser.add_argument("--scheduler", default="asha", choices=["asha", "asha-promotion", "fifo"])
     parser.add_argument("--saves", action="store_true", help="each report saves a checkpoint; asha-promotion needs it")
     parser.add_argument("--text-bytes", type=int, default=1_700, help="of a text in each report")
@@ -139,10 +143,20 @@ def main() -> None:
     parser.add_argument("--search", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
-        search(args.trials, args.search, args.scheduler, args.saves, args.text_bytes, args.owners)
+        search(args.trials, args.search, args.max_epochs, args.scheduler, args.saves, args.text_bytes, args.owners)
         return
     saves = ["--saves"] if args.saves or args.scheduler == "asha-promotion" else []
-    words = ["--trials", str(args.trials), "--scheduler", args.scheduler, "--text-bytes", str(args.text_bytes), *saves]
+    words = [
+        "--trials",
+        str(args.trials),
+        "--max-epochs",
+        str(args.max_epochs),
+        "--scheduler",
+        args.scheduler,
+        "--text-bytes",
+        str(args.text_bytes),
+        *saves,
+    ]
     with tempfile.TemporaryDirectory() as results:
         folder = Path(results)
         command = [sys.executable, "-m", "benchmarks.long_life", *words, "--search", results]
