@@ -39,7 +39,10 @@ WARM_UP = 0.3  # share of the trials before those whose memory `--owners` counts
 def search(
     num_trials: int, folder: Path, max_epochs: int, scheduler: str, saves: bool, text_bytes: int, owners: bool
 ) -> None:
-    """A search in this process; appends the figures of this process to `folder`/marks after each share of trials."""
+    """A search in this process; appends the figures of this process to `folder`/marks after each share of trials.
+
+    `folder`/waits has the seconds that it waited for syncs.
+    """
     import pytest
     import ray
 
@@ -75,6 +78,14 @@ def search(
         num_cpus, worker, handle = CONCURRENT, Worker, Handle()
 
     without_syncs()
+    sync, waits = os.fsync, list[float]()
+
+    def waited(handle: int) -> None:
+        began = time.perf_counter()
+        sync(handle)
+        waits.append(time.perf_counter() - began)
+
+    os.fsync = waited
     made, num_made = Proposals._trial, 0
     marks = {max(2, int(num_trials * share)) for share in SHARES}
     counted = [int(num_trials * share) for share in (WARM_UP / 2, WARM_UP, 1 - WARM_UP / 2)]
@@ -98,6 +109,7 @@ def search(
         patch.setattr(Proposals, "_trial", counting)
         choices = {"searcher": "random", "scheduler": scheduler, "max_epochs": max_epochs}
         workerless.run(folder / "long", concurrent=CONCURRENT, num_samples=num_trials, **choices)
+    (folder / "waits").write_text(json.dumps(sum(waits)))
     if owners:
         print_owners(snapshots, counted[2] - counted[1])
     ray.shutdown()

@@ -82,22 +82,17 @@ def now() -> dict[str, float]:
     return {"seconds": time.perf_counter(), "cpu_s": cpu_s, "mib": resident_mib, "peak_mib": peak_mib}
 
 
-def measured(
-    num_samples: int, scheduler: str, **options: str
-) -> tuple[dict[str, float], dict[str, float], float, float]:
-    """What a search in a process of its own used between its marks and after them, its journal's MiB, its pace."""
+def measured(num_samples: int, scheduler: str, **options: str) -> tuple[dict[str, float], dict[str, float], float]:
+    """What a search in a process of its own used between its marks and after them, and its journal's MiB."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         words = ["--search", str(num_samples), folder, scheduler]
         measure.run([*measure.README_PYTHON, "-m", "benchmarks.scale", *words], results / "log", options)
         marks = json.loads((results / "figures.json").read_text())
-        journal = results / "scale" / "journal.jsonl"
-        journal_mib, events = journal.stat().st_size / 2**20, read(journal)
-    starts, reports = ([e["time"] for e in events if e["event"] == kind] for kind in ("trial_started", "report"))
-    reports_per_s = sum(at > starts[WARM_UP] for at in reports) / (reports[-1] - starts[WARM_UP])
+        journal_mib = (results / "scale" / "journal.jsonl").stat().st_size / 2**20
     used = {name: marks["ended"][name] - marks["warm"][name] for name in marks["warm"]}
     after = {"cpu_s": marks["done"]["cpu_s"] - marks["ended"]["cpu_s"], "peak_mib": marks["done"]["peak_mib"]}
-    return used, after, journal_mib, reports_per_s
+    return used, after, journal_mib
 
 
 def price(repeats: int) -> None:
@@ -120,18 +115,19 @@ def price(repeats: int) -> None:
             persisted(lambda checkpoint: SimpleNamespace(path=shutil.copytree(checkpoint, target)), source)
             return time.perf_counter() - began
 
-    def pace(options: dict[str, str]) -> float:
-        """Reports a second of a driver whose workers take no time (`benchmarks.long_life`)."""
+    def waits(options: dict[str, str]) -> float:
+        """Per cent of its time that a driver waits whose workers take no time (`benchmarks.long_life`)."""
         with tempfile.TemporaryDirectory() as folder:
             words = ["--trials", "400", "--max-epochs", "100", "--text-bytes", "0", "--search", folder]
             command = [*measure.README_PYTHON, "-m", "benchmarks.long_life", *words]
             measure.run(command, Path(folder) / "log", options)
-            events = read(Path(folder) / "long" / "journal.jsonl")
-            reports = [event["time"] for event in events if event["event"] == "report"]
-            return len(reports) / (reports[-1] - reports[0])
+            reports = [e["time"] for e in read(Path(folder) / "long" / "journal.jsonl") if e["event"] == "report"]
+            paces.append(len(reports) / (reports[-1] - reports[0]))
+            return 100 * float((Path(folder) / "waits").read_text()) / (reports[-1] - reports[0])
 
+    paces: list[float] = []
     rows = {
-        "reports a second, 400 trials of asha, workers that take no time": pace,
+        "waits of a driver, 400 trials of asha in workers that take no time (%)": waits,
         "a trial of 0.2 s with two checkpoints, two at a time (ms)": trial_ms,
         "a checkpoint of 1 GiB (s)": written_s,
     }
@@ -142,6 +138,7 @@ def price(repeats: int) -> None:
         turns = measure.in_turn(list(sides), repeats, lambda side, _, figure=figure: figure(sides[side]))
         cells.append([name, *(measure.spread(turns[side]) for side in sides)])
     measure.show(["what", *(f"{side} them" for side in sides)], cells)
+    print(f"\nThe driver of the first row had {measure.spread(paces)} reports a second.")
 
 
 def noted(handle: int) -> None:
@@ -167,7 +164,7 @@ def main() -> None:
         parser.error(f"--sizes: must be above {WARM_UP}, as the first {WARM_UP} trials do not count")
     rows = []
     for size in args.sizes:
-        used, after, journal_mib, _ = measured(size, "asha")
+        used, after, journal_mib = measured(size, "asha")
         cells = [used[name] * 1_000 / (size - WARM_UP) for name in ("seconds", "cpu_s", "mib")]
         cells.append(journal_mib * 1_000 / size)
         once = [f"{after['cpu_s']:.1f}", f"{after['peak_mib']:.0f}"]

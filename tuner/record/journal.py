@@ -20,7 +20,7 @@ from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
 
-MOST_UNSYNCED = 1 << 20  # bytes of lines, 5,000 or so, after which they are synced though nobody waits for it
+MOST_UNSYNCED = 1 << 20  # maximum bytes of lines between two syncs: about 5,000 lines
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
 
@@ -32,7 +32,7 @@ class Journal:
 
     A crash of the process loses no line, a power failure those after the last `sync`. So whoever does something that a
     resume must know (stops a trial, deletes a checkpoint) calls `sync` first: one sync for all lines since the last.
-    After MOST_UNSYNCED bytes of lines, `write` syncs them.
+    `write` calls it after MOST_UNSYNCED bytes of lines.
 
     Attributes:
         blocked: called when a write or sync fails (full disk); waits, then returns whether to retry. None = raise it.
@@ -130,8 +130,8 @@ class Journal:
         return not self.lost
 
     def _sync(self) -> None:
-        # Of what a failed sync could not write, Linux keeps no note and NFS no copy: a second sync would succeed
-        # without it. So the lines are written again first.
+        # After a failed sync, the next one may succeed without writing these lines: Linux marks their pages as clean,
+        # and NFS drops them. So they are written again first.
         if self._is_failed:
             self._put(self._unsynced, self._size - len(self._unsynced))
         self._is_failed = True
