@@ -105,7 +105,8 @@ def chosen(losses, num, stream):
     """So many of the losses, but only one of those before the first trial, where a search is for half of the time."""
     early = [loss for loss in losses if not loss.starts]
     late = [loss for loss in losses if loss.starts]
-    return stream.sample(early, num > 1) + stream.sample(late, min(len(late), num - (num > 1)))
+    first = stream.sample(early, min(len(early), int(num > 1)))
+    return first + stream.sample(late, min(len(late), num - len(first)))
 
 
 def searched(folder, search, stream):
