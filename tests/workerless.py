@@ -278,7 +278,7 @@ def run(folder, *, concurrent=1, **choices):
     (folder / "ray").mkdir(parents=True, exist_ok=True)
     resources = Resources(1, 0, concurrent, 1)
     history = scan(folder / "journal.jsonl").events if (folder / "journal.jsonl").exists() else []
-    history = with_checkpoints(folder, history) if experiment.scheduler == "pbt" else history
+    history = with_checkpoints(folder, history, is_task=True) if experiment.scheduler == "pbt" else history
     request = Request(experiment, loaded_space, {}, history, resources, "disabled")
     journal = open_journal(request)
     with pytest.MonkeyPatch.context() as patch:

@@ -138,8 +138,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         source: Path | None = kept
     else:
         saved = (within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint)
-        whole = (path / STATE for path in saved if (path / STATE).is_file() and not damage(path, plain=True))
-        source = next(whole, None)
+        source = next((path / STATE for path in saved if (path / STATE).is_file() and _is_whole(path)), None)
     with training_of(trial_config(record, trial.id), source) as (training, _):
         yield from metrics.items()
         wanted = experiment.wanted.metric
@@ -154,6 +153,12 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     kept.unlink(missing_ok=True)
     if not any(kept.parent.iterdir()):
         kept.parent.rmdir()
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    if why := damage(checkpoint, plain=True):
+        say(f"NOTE: {checkpoint} is damaged ({why}); the trial trains from an earlier checkpoint or from the start")
+    return not why
 
 
 def lines(result: AuditResult, *, limited: bool = False) -> list[str]:

@@ -177,7 +177,7 @@ def test_a_file_system_that_cannot_sync_is_told_and_not_asked_again(tmp_path, mo
 
 def test_what_lies_in_memory_is_told():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        assert why_unsafe(Path(folder)) == "its file system (tmpfs) keeps them in memory"
+        assert why_unsafe(Path(folder)) == "its file system (tmpfs) keeps files in memory"
 
 
 def test_everything_in_a_folder_is_synced_but_links_and_pipes(tmp_path, monkeypatch):

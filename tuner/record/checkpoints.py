@@ -48,18 +48,19 @@ def within(experiment: Path, name: str) -> Path:
     return path
 
 
-def damage(folder: Path, *, plain: bool = False) -> str:
+def damage(folder: Path, name: str = STATE, *, plain: bool = False) -> str:
     """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not.
 
-    With `plain`, as for a Task's checkpoint, a state.pt that `load_state` refuses is damage too.
+    With `plain`, as for a Task's checkpoint, a state.pt that `load_state` refuses is damage too. `name` is another file
+    of torch.save, in place of state.pt.
     """
     try:
-        why = damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
+        why = damage_in(folder, name) if any(folder.iterdir()) else "it is empty"
         if not plain or why:
             return why
         from tuner.training.plain import unplain
 
-        with open_in(folder, STATE) as file:
+        with open_in(folder, name) as file:
             return f"it {why}" if (why := unplain(file)) else ""
     except FileNotFoundError:
         return ""

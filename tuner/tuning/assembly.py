@@ -99,7 +99,9 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         num_busy=scheduler.num_busy,
         num_promoted=scheduler.num_promoted,
         keep=keep,
-        replayed=lambda own: Replay(own, scheduler, journal, experiment, history, loaded_space.sha256).run(),
+        replayed=lambda own: Replay(
+            own, scheduler, journal, experiment, history, loaded_space.sha256, is_task=space.train is None
+        ).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
         may_start=(lambda none_left: True) if pbt else scheduler.may_start,
         is_confirming=lambda: budget.confirming,

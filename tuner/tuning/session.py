@@ -149,7 +149,7 @@ def make_folder(experiment: Experiment) -> None:
     for each in missing:
         sync(each.parent)  # otherwise a power failure could take the folder with all that is in it
     if why := why_unsafe(folder):
-        say(f"NOTE: {folder.parent}: {why}, so a power failure may lose this search; a crash or a kill does not")
+        say(f"NOTE: {folder.parent}: {why}; a restart or a power failure may lose this search, a kill does not")
 
 
 def open_journal(request: Request) -> Journal:

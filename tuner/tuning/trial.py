@@ -228,5 +228,6 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
                 raise
             with contextlib.suppress(OSError):  # stderr may be a file on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
-            tune.report({WAITS: f"a checkpoint cannot be saved ({error})"})
+            why = getattr(error, "strerror", None) or "its experiment's folder is gone"
+            tune.report({WAITS: f"a checkpoint cannot be saved ({why})"})
             time.sleep(1)

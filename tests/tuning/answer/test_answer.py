@@ -267,10 +267,29 @@ def test_a_data_folder_that_only_best_names_is_read_for_constants_if_trusted(sea
 
 def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
     searched.conclude()
-    for content, why in ((Report, r"is damaged .*tuner.record.records.Report.*restore a copy"), (3, "does not fit")):
+    damaged = r"is damaged .*tuner.record.records.Report"
+    for content, why in ((Report, rf"{damaged}.*whole: .*--resume {searched.folder}"), (3, "does not fit")):
         torch.save(content, searched.best / "model.pt")
         with pytest.raises(RequestError, match=f"model.pt {why}"):
             load_best(searched.folder)
+    copied = shutil.copytree(searched.best, searched.folder.with_name("copy"))
+    torch.save(Report, copied / "model.pt")
+    with pytest.raises(RequestError, match=f"model.pt {damaged}.*restore a copy"):
+        load_best(copied)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_damaged_model_is_written_again_or_another_trial_is_the_answer(searched, caplog, is_whole):
+    searched.save_better()
+    searched.conclude()
+    torch.save(Report, searched.best / "model.pt")
+    if not is_whole:
+        with_an_object(searched.folder / "ray/00001/checkpoint_000000")
+    said = "model.pt was damaged; it is written again" if is_whole else "the answer is the best of the other"
+    assert searched.conclude().trial == ("00001" if is_whole else "00000") and said in caplog.text
+    assert load_best(searched.folder).model
+    caplog.clear()
+    assert is_whole == (searched.conclude().trial == "00001" and not caplog.text)
 
 
 @pytest.mark.parametrize(

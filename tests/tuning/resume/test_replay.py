@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from by_hand import Search
 
 from tuner.errors import RequestError
@@ -132,6 +133,16 @@ def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path, capsys):
 def test_a_whole_line_that_cannot_follow_is_named(tmp_path, line, what):
     with pytest.raises(RequestError, match=rf"journal.jsonl, line 4: {what} cannot follow .*; restore the journal"):
         again(tmp_path, [begun(), *started(0), line, report(0, 2)], scheduler="asha")
+
+
+def test_a_checkpoint_of_a_task_that_holds_other_objects_is_damaged(tmp_path, caplog):
+    saved = "ray/00000/checkpoint_000000"
+    (tmp_path / "x" / saved).mkdir(parents=True)
+    torch.save({"training": Search}, tmp_path / "x" / saved / "state.pt")
+    history = [begun(), *started(0), report(0, 1) | {"checkpoint": saved}]
+    search = again(tmp_path, history, results=str(tmp_path), name="x")
+    assert statuses(search) == {0: "PENDING"}
+    assert "is damaged: it has more than tensors and plain values (by_hand.Search)" in caplog.text
 
 
 def test_a_checkpoint_that_no_report_names_is_deleted(tmp_path):

@@ -271,7 +271,7 @@ def why_unsafe(folder: Path) -> str:
             if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}":
                 kind, _, options = system.split(" ", 2)
                 if kind in ("tmpfs", "ramfs") or "volatile" in options.split(","):
-                    return f"its file system ({kind}) keeps them in memory"
+                    return f"its file system ({kind}) keeps files in memory"
     return ""
 
 

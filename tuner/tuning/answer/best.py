@@ -292,8 +292,10 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
     import torch
 
-    again = command("train", shlex.quote(str(best / CONFIG)))
-    advice = f"restore a copy of it, or train the setting again, which saves no model: {again}"
+    advice = f"restore a copy of it, or train the setting again: {command('train', shlex.quote(str(best / CONFIG)))}"
+    if search := next((each for each in best.parents[:3] if (each / "journal.jsonl").is_file()), None):
+        resume = command("run", "--resume", shlex.quote(str(search)))
+        advice = f"this writes it again if the trial's checkpoint is whole: {resume}"
     weights = load_state(best, MODEL, advice)
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)

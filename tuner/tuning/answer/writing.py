@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import blamed
 from tuner.errors.output import bounded_output
-from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, load_state, within
+from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, load_state, within
 from tuner.record.events import strict
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
@@ -118,7 +118,8 @@ def _write(
     with contextlib.suppress(TypeError, ValueError):  # if JSON cannot hold the constants, `load_best` reads the data
         if splits is not None:
             config["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
-    held, _ = held_in(folder / "best", trial, report)
+    best = folder / "best"
+    held, _ = held_in(best, trial, report)
     same = metrics_in(held, report, **{name: config[name] for name in SAME}) if held else None
     test = same["test"] if same else None
     if splits is None:
@@ -127,8 +128,10 @@ def _write(
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
             test = evaluate(loaded_space, config, state, splits)
-        if held and not damage_in(held, MODEL):
+        if _has_model(held):
             _keep(held, MODEL, new)
+        elif state and held and (held / MODEL).exists():
+            logger.warning("NOTE: %s was damaged; it is written again from the trial's checkpoint", best / MODEL)
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
     if broken := trial.broken(record.experiment.aim, report):
@@ -188,9 +191,9 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord, Report, Path | None] | None:
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
-    If that checkpoint is gone or damaged and `best/` has no copy, returns the best report with an undamaged checkpoint,
-    else the best report of all. The returned checkpoint is None if the report has none or a damaged one. With `plain`,
-    for a Task, a checkpoint that has more than tensors and plain values is damaged.
+    If that checkpoint is gone or damaged and `best/` has no whole copy of it, returns the best report with an
+    undamaged checkpoint, else the best report of all. The returned checkpoint is None if the report has none or a
+    damaged one. With `plain`, for a Task, a checkpoint that has more than tensors and plain values is damaged.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -203,10 +206,11 @@ def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord,
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
-        why = damage(path, plain=plain)
-        if not why or report.checkpoint in saved.in_best:
-            return trial, report, path if path.is_dir() and not why else None
-        logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
+        why = _unusable(path, plain=plain)
+        held, _ = held_in(folder / "best", trial, report)
+        if not why or (_has_model(held) if plain else report.checkpoint in saved.in_best):
+            return trial, report, None if why else path
+        logger.warning("NOTE: %s is %s: the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
         winner = record.contenders.best_saved(saved)
@@ -216,7 +220,20 @@ def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord,
 def _whole(folder: Path, report: Report, *, plain: bool) -> Path | None:
     """Returns the path of a report's checkpoint; None if it has none, or a damaged one."""
     path = within(folder, report.checkpoint) if report.checkpoint else None
-    return path if path and path.is_dir() and not damage(path, plain=plain) else None
+    return path if path and not _unusable(path, plain=plain) else None
+
+
+def _unusable(checkpoint: Path, *, plain: bool) -> str:
+    """Says whether a checkpoint is gone or how it is damaged; empty if it is whole."""
+    if not checkpoint.is_dir():
+        return "gone"
+    why = damage(checkpoint, plain=plain)
+    return f"damaged ({why})" if why else ""
+
+
+def _has_model(held: Path | None) -> bool:
+    """Whether a folder with the answer, or None, has a model that `load_best` can load."""
+    return held is not None and (held / MODEL).is_file() and not damage(held, MODEL, plain=True)
 
 
 def _again(record: ExperimentRecord, trial: TrialRecord) -> str:

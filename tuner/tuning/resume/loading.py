@@ -162,7 +162,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
     history = journaled_events(after.folder, begun=bool(resumed.facts.get(BEGUN)))
     check_same_search(first_start(history), resumed.facts, after.folder / "journal.jsonl")
     if after.scheduler == "pbt":
-        history = with_checkpoints(after.folder, history)
+        history = with_checkpoints(after.folder, history, is_task=loaded_space.space.train is None)
     return after, loaded_space, {**resumed.facts, "space": facts}, history
 
 
@@ -186,7 +186,9 @@ def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
         what = "is no regular file" if error.errno == errno.EINVAL else f"cannot be read ({error.strerror})"
         raise lost_journal(path, what) from None
     if scanned.events and scanned.damage:
-        before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
+        before = (
+            f"the {len(scanned.events)} events before it; a copy of the whole journal is kept as {path.name}.damaged-*"
+        )
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
     if not scanned.events and begun:
         raise lost_journal(path, f"is damaged at {scanned.damage}") if scanned.damage else lost_journal(path)

@@ -12,13 +12,13 @@ from tuner.record.records import ENDED
 logger = logging.getLogger(__name__)
 
 
-def with_checkpoints(folder: Path, history: list[Event]) -> list[Event]:
+def with_checkpoints(folder: Path, history: list[Event], *, is_task: bool) -> list[Event]:
     """Returns the events before the first report whose checkpoint an unfinished trial needs and which is gone.
 
     Any other scheduler lets such a trial repeat its epochs, and does not judge them again. With pbt, repeated epochs
     would meet other trials than before, and the state that a trial has copied cannot be trained again at all.
     """
-    while (lost := _first_lost(folder, history)) is not None:
+    while (lost := _first_lost(folder, history, is_task)) is not None:
         event = history[lost]
         logger.warning(
             "%s, which trial %s needs, is gone or damaged: the search continues from the %d events before its report; "
@@ -28,7 +28,7 @@ def with_checkpoints(folder: Path, history: list[Event]) -> list[Event]:
     return history
 
 
-def _first_lost(folder: Path, history: list[Event]) -> int | None:
+def _first_lost(folder: Path, history: list[Event], is_task: bool) -> int | None:
     """Returns the index of the first report whose checkpoint is needed and lost; None if there is none."""
     needed: dict[str, int] = {}  # unfinished trial -> index of the report whose checkpoint it would continue from
     for number, event in enumerate(history):
@@ -40,4 +40,5 @@ def _first_lost(folder: Path, history: list[Event]) -> int | None:
         elif event["event"] == "trial_ended" and event["status"] in ENDED:
             needed.pop(trial, None)
     places = {number: within(folder, history[number]["checkpoint"]) for number in needed.values()}
-    return min((number for number, path in places.items() if not path.is_dir() or damage(path)), default=None)
+    lost = (number for number, path in places.items() if not path.is_dir() or damage(path, plain=is_task))
+    return min(lost, default=None)

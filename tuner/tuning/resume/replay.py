@@ -50,10 +50,12 @@ class Replay(ReplayController):
         experiment: Experiment,
         history: list[Event],
         sha256: str = "",
+        *,
+        is_task: bool = True,
     ) -> None:
         super().__init__(proposals)
         self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
-        self._history, self._sha256 = history, sha256
+        self._history, self._sha256, self._is_task = history, sha256, is_task
         self._code = ""  # the digest of the space's file in the replayed session
         self._best: dict[str, tuple[Any, int, Any]] = {}  # trial -> `best` of `Aim.improved`, its epoch and point
         self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
@@ -295,7 +297,7 @@ class Replay(ReplayController):
         for path, metrics in self._saved.pop(trial.trial_id, ()):
             if not path.exists():
                 continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
-            if why := damage(path):
+            if why := damage(path, plain=self._is_task):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
             register_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
