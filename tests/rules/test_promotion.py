@@ -193,6 +193,14 @@ def kinds(folder):
     return [event["event"] for event in read(folder / "journal.jsonl")]
 
 
+def test_a_waiting_trial_that_ends_or_that_the_budget_finishes_is_not_promoted():
+    rule = Promotion(Experiment(scheduler="asha-promotion", max_epochs=8, grace_period=1, reduction_factor=2), 1)
+    assert rule.judge(0, 1, 0.1)[0].action == "pause"
+    rule.ended(0, 0, None)
+    decision, others = rule.judge(1, 1, 0.5)
+    assert (decision.action, others, set(rule.waiting)) == ("pause", [], {1})
+
+
 def test_poor_known_settings_send_no_trial_up():
     rule = Promotion(Experiment(scheduler="asha-promotion", max_epochs=8, start_from=("past",)), 1)
     losses = [9.0, 8.0, 7.0, 1.0, 2.0, 3.0]

@@ -65,7 +65,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         KeyboardInterrupt: interrupted before or after the trials, or twice, or while the journal could not be written.
     """
     if not call.dry_run:
-        say(STARTING)
+        say("resuming a search" if call.resume else STARTING)
     with patience("importing Ray"):
         from tuner.engine.local.signals import give_up, signals_to
         from tuner.tuning import driver
