@@ -280,7 +280,7 @@ def test_every_state_of_the_first_seconds_resumes_or_starts_anew(powered, tmp_pa
     ("searcher", "scheduler", "keeps", "num", "most"),
     further(
         [(*pair, "latest", 4, 25) for pair in PAIRS]
-        + [(*pair, keeps, 40, 300) for keeps in ("latest", "all") for pair in PAIRS + MORE],
+        + [(*pair, keeps, 45, 340) for keeps in ("latest", "all") for pair in PAIRS + MORE],
         len(PAIRS),
     ),
 )
@@ -289,6 +289,7 @@ def test_a_resume_ends_as_the_unbroken_search(powered, monkeypatch, tmp_path, se
         monkeypatch.setattr(*KEPT)
     images = Images(tmp_path, options(searcher, scheduler))
     images.at_random(f"{searcher} {scheduler} {keeps}", num, most)
+    print(f"{images.num.total()} images, by depth {dict(images.num)}")  # with -rP; all nightly ones together: 10,000
 
 
 @pytest.mark.timeout(900)
