@@ -3,6 +3,7 @@
 import json
 
 from tuner.record.events import Chain, text_of
+from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 
 
@@ -19,7 +20,9 @@ def append(path, *events):
         file.write(b"".join(chain.line_of(text_of(event)) for event in events))
 
 
-def rewrite(path, change):
-    """Replaces the events of a journal by `change(events)`, which may be damaged or senseless, but whole lines."""
-    events = scan(path).events
-    path.write_bytes(lines_of(*change(events)))
+def rewrite(path, change, journal=None):
+    """Replaces the events of a journal by `change(events)`; an open `journal` goes on after them."""
+    first, *events = change(scan(path).events)
+    path.write_bytes(lines_of({**first, FIELD: FORMAT}, *events))
+    if journal is not None:
+        journal._size, journal._chain = path.stat().st_size, scan(path).chain

@@ -1,8 +1,9 @@
 """Searches by Ray's own controller in a simulated world: one seed chooses the search and all that happens to it.
 
 The world has a clock that jumps, nodes that go and come, a disk that is full for a while, and workers (`workerless.py`)
-that are slow, crash, hang or fail. The driver is killed at any step, with or without a loss of power, or gets a signal;
-then the search is resumed as `--resume` does it. Nothing waits: an hour of the world takes no time.
+that are slow, crash, hang or fail. A loss of power removes only unsynced lines of the journal; `test_power.py` has the
+rest. The driver is killed at any step, with or without a loss of power, or gets a signal; then the search is resumed as
+`--resume` does it. Nothing waits: an hour of the world takes no time.
 """
 
 import contextlib

@@ -26,7 +26,7 @@ class SavedCheckpoints:
 
     @cached_property
     def in_best(self) -> set[str]:
-        """The names of the checkpoints of which `best/` or a folder in `best/front/` has a copy."""
+        """The names of the checkpoints whose model or files `best/` or a folder in `best/front/` has."""
         best, names = self._experiment / "best", set[str]()
         for folder in (best, *sorted(best.glob("front/*"))):
             with contextlib.suppress(OSError, ValueError, TypeError):
@@ -49,7 +49,7 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path, name: str = STATE, *, plain: bool = False) -> str:
-    """Says how a checkpoint is damaged (1 s per GB), or ""; an empty folder is damage, a missing state.pt is not.
+    """Says how a checkpoint is damaged, at 1 GB/s, or ""; an empty folder is damage, no folder or no state.pt is not.
 
     With `plain`, as for a Task's checkpoint, a state.pt that `load_state` refuses is damage too. `name` is another file
     of torch.save, in place of state.pt.

@@ -1,16 +1,16 @@
-"""The clock of a search: unix time that never jumps, so that durations and budgets hold if somebody sets the time."""
+"""The clock of a search: unix time that ignores changes of the machine's clock, so that durations and budgets hold."""
 
 from __future__ import annotations
 
 import time
 
-# CLOCK_BOOTTIME also counts while a laptop sleeps, as its users do; only Linux has it.
+# CLOCK_BOOTTIME includes the time during which the machine sleeps; only Linux has it.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _offset = time.time() - time.clock_gettime(_CLOCK)
 
 
 def now() -> float:
-    """Returns the wall clock's time when this process began, in unix seconds, plus the seconds since then."""
+    """Returns unix seconds: the wall clock's time at this module's import plus the seconds since, or `not_before`'s."""
     return _offset + time.clock_gettime(_CLOCK)
 
 

@@ -118,6 +118,9 @@ def run_search(call: SearchCall) -> SearchResult | None:
             stack.enter_context(only_driver(experiment.folder))
         if is_uri(experiment.results):  # an object store gets copies of the folder while the search runs
             stack.enter_context(Uploader(ObjectStore(experiment.results), experiment.name, experiment.folder))
+        if why := why_unsafe(experiment.folder):
+            lost = "a restart or a power failure may lose this search, a kill does not"
+            say(f"NOTE: {experiment.folder.parent}: {why}; {lost}")
         journal = open_journal(request)
         from tuner.tuning.answer.result import SearchResult, ending, save_answer
         from tuner.tuning.assembly import assemble
@@ -148,8 +151,6 @@ def make_folder(experiment: Experiment) -> None:
         raise RequestError(f"--name {folder.name}: {folder} already exists; give another name") from None
     for each in missing:
         sync(each.parent)  # otherwise a power failure could take the folder with all that is in it
-    if why := why_unsafe(folder):
-        say(f"NOTE: {folder.parent}: {why}; a restart or a power failure may lose this search, a kill does not")
 
 
 def open_journal(request: Request) -> Journal:

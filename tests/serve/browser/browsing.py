@@ -38,10 +38,10 @@ def add_trials(journal, numbers):
         train(journal, f"{number:05}", config, [5.0 + number - epoch for epoch in range(1, 5)], decision)
 
 
-def put_apart(results, start=1000.0, name="demo"):
+def put_apart(results, start=1000.0, name="demo", journal=None):
     """Puts the events of a journal a second apart: else all of it happens in one millisecond."""
     path = results / name / "journal.jsonl"
-    rewrite(path, lambda events: [{**event, "time": start + i} for i, event in enumerate(events)])
+    rewrite(path, lambda events: [{**event, "time": start + i} for i, event in enumerate(events)], journal)
 
 
 def opened(page, service, address="#demo//trials", trials=6):

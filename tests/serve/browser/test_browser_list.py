@@ -68,7 +68,7 @@ def test_the_list_says_how_far_searches_are_in_columns_that_come_when_they_are_n
     for trial in ("00006", "00007"):
         journal.write("trial_started", trial, config={"x": 1}, resources={"CPU": 1}, node="n")
     journal.write("trial_ended", "00007", status="paused", reason="")
-    put_apart(viewer.results, time.time() - 60, "going")
+    put_apart(viewer.results, time.time() - 60, "going", journal)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as a user who comes back to the window
     expect(rows(page, "experiments")).to_have_count(2)
     assert set(progress) < set(heads(page, "experiments"))

@@ -39,7 +39,7 @@ def measured(viewer):
                 del metrics["accuracy"]
             journal.write("report", trial, epoch=epoch, metrics=metrics)
         journal.write("trial_ended", trial, status="pruned" if trial == "00003" else "completed", reason="")
-    put_apart(viewer.results)
+    put_apart(viewer.results, journal=journal)
     yield journal
     journal.close()
 

@@ -53,7 +53,7 @@ def shows_selection(page, figure):
 
 @pytest.mark.parametrize("figure", ["curves", "rung_values", "history", "parallel", "slices", "timeline"])
 def test_a_click_in_any_figure_selects_in_all_of_them_and_in_tables(page, viewer, written, figure):
-    put_apart(viewer.results)
+    put_apart(viewer.results, journal=written)
     page.goto(f"{viewer.url}#demo")
     drawn(page, figure)
     assert page.evaluate(COVERED, figure) == 0

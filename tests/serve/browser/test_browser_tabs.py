@@ -130,7 +130,7 @@ def test_a_running_search_shows_its_progress_and_a_finished_one_does_not(page, v
         bar = page.locator("#progress")
         return bar.evaluate("bar => [bar.hidden, bar.value, bar.max]"), page.title()
 
-    put_apart(viewer.results, time.time() - 60)
+    put_apart(viewer.results, time.time() - 60, journal=written)
     page.goto(f"{viewer.url}#demo")
     text = page.locator("#progress-text")
     # 43 lines are 42 s, in which 6 trials ended.

@@ -79,7 +79,8 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken_and_one_that_i
     harm(folder / second.reports[-1].checkpoint / "state.pt")
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
-    assert harm is gone or "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text
+    said = "its latest checkpoint {} is gone" if harm is gone else "its checkpoint {} is damaged"
+    assert f"trial 00001: {said.format(folder / second.reports[-1].checkpoint)}" in caplog.text
     assert "journal" not in caplog.text
     assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 

@@ -35,7 +35,7 @@ class Rules:
     def follow(self, call):
         made, removed = self.disk.apply(call)
         for path in made:
-            if path == f"{self.folder}/journal.jsonl" and call.name == "pwrite64":
+            if path == f"{self.folder}/journal.jsonl" and call.name == "write":
                 assert not call.cut, "the trace has only a part of a line"
                 for line in call.arguments[1].splitlines():
                     self._line(json.loads(line), call)

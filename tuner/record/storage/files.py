@@ -178,11 +178,11 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
-    A crash leaves the old or new folder; where `exchanged` fails (NFS), maybe neither. The next call restores the old.
+    A crash leaves the old or new folder; where `exchanged` fails (NFS), maybe neither. `tidy` restores the old.
     Only one process at a time may call this function for a path.
     """
     new, old = asides_of(path)
-    _tidy(path)
+    tidy(path)
     new.mkdir()
     try:
         yield new
@@ -195,7 +195,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         with contextlib.suppress(OSError):  # the next call tries again
-            _tidy(path)
+            tidy(path)
 
 
 def asides_of(path: Path) -> tuple[Path, Path]:
@@ -203,7 +203,7 @@ def asides_of(path: Path) -> tuple[Path, Path]:
     return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
 
 
-def _tidy(path: Path) -> None:
+def tidy(path: Path) -> None:
     """Deletes the two folders beside `path`; if `path` is missing after a crash, first moves the old folder back."""
     new, old = asides_of(path)
     if old.is_dir() and not os.path.lexists(path):
@@ -240,7 +240,7 @@ def sync(path: Path) -> None:
 
 
 def sync_open(handle: int) -> None:
-    """Syncs an open file or folder; does nothing on a file system that cannot sync, of which `why_unsafe` tells."""
+    """Syncs an open file or folder; ignores the error of a file system that cannot sync; `why_unsafe` names it."""
     try:
         os.fsync(handle)
     except OSError as error:
@@ -256,7 +256,7 @@ def sync_all(folder: Path) -> None:
 
 
 def why_unsafe(folder: Path) -> str:
-    """Says why the files in a folder do not survive a power failure, although tuner syncs them; empty if they do."""
+    """Returns a known reason why a power failure may lose synced files of a folder; empty if none is known."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -270,8 +270,10 @@ def why_unsafe(folder: Path) -> str:
             mount, _, system = line.partition(" - ")
             if mount.split()[2] == f"{os.major(device)}:{os.minor(device)}":
                 kind, _, options = system.split(" ", 2)
-                if kind in ("tmpfs", "ramfs") or "volatile" in options.split(","):
+                if kind in ("tmpfs", "ramfs"):
                     return f"its file system ({kind}) keeps files in memory"
+                if "volatile" in options.split(","):
+                    return f"its file system ({kind}, mounted volatile) ignores syncs"
     return ""
 
 

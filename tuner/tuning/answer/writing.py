@@ -22,7 +22,7 @@ from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import CheckedCopies, changed
-from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, write_atomically
+from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, tidy, write_atomically
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
@@ -68,10 +68,12 @@ def conclude(
     """
     folder, ended = record.experiment.folder, record.state == "finished"
     write_atomically(folder / "trials.csv", trials_csv(record))
+    best = folder / "best"
+    tidy(best)  # it may have the last copy of the best model
     winner = whole_winner(record, plain=splits is not None)
     if winner is None:
         return None
-    best, trial, report = folder / "best", *winner[:2]
+    trial, report = winner[:2]
     front = [each for each in record.front() if each[0].id != trial.id] if record.experiment.aim.several else []
     others = [(*each, _whole(folder, each[1], plain=splits is not None)) for each in front]
     with replacing_folder(best) as new:
@@ -192,8 +194,9 @@ def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord,
     """Returns the best trial, its best report and that report's checkpoint; None if no trial has a finite metric.
 
     If that checkpoint is gone or damaged and `best/` has no whole copy of it, returns the best report with an
-    undamaged checkpoint, else the best report of all. The returned checkpoint is None if the report has none or a
-    damaged one. With `plain`, for a Task, a checkpoint that has more than tensors and plain values is damaged.
+    undamaged checkpoint, else the best report of all. The returned checkpoint is None if it is missing or damaged. With
+    `plain`, for a Task, a checkpoint that has more than tensors and plain values is damaged, and the whole copy is a
+    model that `load_best` can load. For a function, any folder best/checkpoint counts; `_copy_files` checks its files.
     """
     folder = record.experiment.folder
     first, saved = record.best_journaled, SavedCheckpoints(folder)
@@ -245,7 +248,7 @@ def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
 
 
 def _keep(best: Path | None, name: str, new: Path) -> None:
-    """Copies a file or folder from the present `best/` to the new one, unless the new one already has it."""
+    """Links or copies a file or folder from the present `best/` to the new one, unless the new one already has it."""
     if best is None or (new / name).exists():
         return
     if (best / name).is_dir():

@@ -13,10 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 def with_checkpoints(folder: Path, history: list[Event], *, is_task: bool) -> list[Event]:
-    """Returns the events before the first report whose checkpoint an unfinished trial needs and which is gone.
+    """Cuts the events before a report whose checkpoint an unfinished trial needs but which is gone or damaged.
 
-    Any other scheduler lets such a trial repeat its epochs, and does not judge them again. With pbt, repeated epochs
-    would meet other trials than before, and the state that a trial has copied cannot be trained again at all.
+    Repeats this until all needed checkpoints are whole. Any other scheduler lets such a trial repeat its epochs, and
+    does not judge them again. pbt would compare repeated epochs with other trials' later ones, and cannot train again
+    the state that a trial has copied.
     """
     while (lost := _first_lost(folder, history, is_task)) is not None:
         event = history[lost]

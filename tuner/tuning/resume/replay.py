@@ -78,7 +78,7 @@ class Replay(ReplayController):
         try:
             for number, event in enumerate(self._history):
                 if number == last:
-                    # The replay repeats no interruption, but may add the end of a trial interrupted after its stop.
+                    # An interrupted trial may have a decision to stop; the replay then adds its real end.
                     rest = [e for e in self._history[number:] if e.get("status") != "interrupted"]
                     self._journal.repeated = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in rest)
                 step = getattr(self, f"_on_{event['event']}", None)
@@ -164,7 +164,7 @@ class Replay(ReplayController):
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
-        """Repeats a report to scheduler and searcher; the recorded action, if any, decides the trial's status."""
+        """Repeats a report to scheduler and searcher; the recorded action takes precedence over the scheduler's."""
         trial = self.trials[event["trial"]]
         trial.set_status(Trial.RUNNING)
         self._remember_checkpoint(trial, event)
@@ -287,16 +287,19 @@ class Replay(ReplayController):
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
     def _delete_unnamed(self, trial: Trial) -> None:
-        """Deletes checkpoints that no report names: a crash may have left a part, which would join a new one there."""
+        """Deletes checkpoints that no journaled report names: their files would mix with those of a new one."""
         for path in (self._experiment.folder / "ray" / trial.trial_id).glob("checkpoint_*"):
             if f"ray/{trial.trial_id}/{path.name}" not in self._named:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _register_checkpoints(self, trial: Trial) -> None:
         """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
-        for path, metrics in self._saved.pop(trial.trial_id, ()):
-            if not path.exists():
-                continue  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
+        saved = self._saved.pop(trial.trial_id, [])
+        for path, metrics in saved:
+            if not path.exists():  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
+                if path == saved[-1][0] and self._experiment.scheduler != "pbt":
+                    logger.warning("trial %s: its latest checkpoint %s is gone", trial.trial_id, path)
+                continue
             if why := damage(path, plain=self._is_task):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
