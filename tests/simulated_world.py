@@ -265,6 +265,8 @@ class World:
         torn = self.written[kept:].partition(b"\n")[0]
         self.acted_upon = 0
         torn, self.written = torn[: self.chance.randint(0, 100)], self.written[:kept]
+        decisions = [event for event in map(json.loads, self.written.splitlines()) if event["event"] == "decision"]
+        self.decided = {event["trial"]: event["action"] for event in decisions}
         (self.folder / "journal.jsonl").write_bytes(self.written + torn)
         self.has_lost = True
 

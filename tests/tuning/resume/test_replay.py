@@ -1,5 +1,6 @@
 """A resume restores each trial from the journal's events: which continue, which wait, and which have ended."""
 
+import itertools
 import math
 
 import pytest
@@ -49,12 +50,12 @@ def again(tmp_path, history, **choices):
 
 def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
     failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
-    history = [begun(), *started(0), report(0, 1), failed]
-    for more in ([], [resumed()], [resumed(), ended(0, "failed", "broken")]):
+    begins, ends = [begun(), *started(0)], [resumed(), ended(0, "failed", "broken")]
+    for reports, more in itertools.product(([report(0, 1)], []), ([], ends[:1], ends)):
         (tmp_path / "resumed").unlink(missing_ok=True)
-        search = again(tmp_path, history + more)
+        search = again(tmp_path, [*begins, *reports, failed, *more])
         assert statuses(search) == {0: "ERROR"}
-        assert search.searcher_heard == [("00000", 1), ("00000", "failed")]
+        assert search.searcher_heard == [("00000", 1)] * len(reports) + [("00000", "failed")]
         ends = [(e["trial"], e["status"], e["reason"]) for e in read(search.path)]
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 

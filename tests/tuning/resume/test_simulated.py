@@ -164,9 +164,12 @@ def check_answer(world, events, record):
                 return
     if not own:
         return
-    _, _, trial, epoch, checkpoint = min(own)
-    assert best is not None, f"no answer instead of {min(own)}"
-    assert (best[0].id, best[1].epoch) == (trial, epoch), f"{best[0].id} epoch {best[1].epoch} instead of {min(own)}"
+    firsts = {}  # of equal values, a trial stands for its first epoch; of equal trials, the first to report wins
+    for each in sorted(own, key=lambda each: (each[0], each[3])):
+        firsts.setdefault(each[2], each)
+    first = _, _, trial, epoch, checkpoint = min(firsts.values())
+    assert best is not None, f"no answer instead of {first}"
+    assert (best[0].id, best[1].epoch) == (trial, epoch), f"{best[0].id} epoch {best[1].epoch} instead of {first}"
     assert not checkpoint or (world.folder / checkpoint).is_dir(), f"the best checkpoint is gone: {checkpoint}"
 
 
@@ -209,8 +212,12 @@ def check_amounts(world, events, record, state):
     repeats = [trial for trial in record.trials if trial.confirms]
     if plan.exact and e.confirm and 2 * e.confirm * e.confirm_seeds * e.max_epochs <= e.epoch_budget:
         if any(trial.best(e.aim) and not trial.violation(e.aim) for trial in searched):
-            settings = Counter(trial.confirms for trial in repeats)
-            assert settings and set(settings.values()) == {e.confirm_seeds}, f"the budget confirms only {settings}"
+            settings, needed = Counter(trial.confirms for trial in repeats), e.confirm * e.confirm_seeds * e.max_epochs
+            left = e.epoch_budget - sum(len(trial.reports) for trial in searched)
+            # A trial starts if its mean length leaves enough; it may be longer.
+            assert settings and left > needed - e.max_epochs, f"{left} epochs are left for {settings}"
+            if left >= needed:
+                assert set(settings.values()) == {e.confirm_seeds}, f"the budget confirms only {settings}"
     if record.state == "finished" and not e.budgets:
         assert len(searched) == e.num_samples or e.searcher == "grid", f"{len(searched)} trials"
         left = {trial: each for trial, each in state.items() if each not in ("completed", "pruned", "failed")}

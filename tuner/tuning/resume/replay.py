@@ -73,7 +73,7 @@ class Replay(ReplayController):
 
         The journal gets no event twice: it gets only the events that a crash cut off after the last report.
         """
-        last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
+        last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=0)
         self._journal.repeated = None
         try:
             for number, event in enumerate(self._history):
