@@ -165,7 +165,7 @@ class World:
     chance: random.Random = None
     clock: Clock = field(default_factory=Clock)
     notes: list[str] = field(default_factory=list)
-    decided: dict[str, str] = field(default_factory=dict)  # trial -> the action of its last decision
+    paused: set[str] = field(default_factory=set)  # trials
     tick, last, how = 0, math.inf, ""  # of the session: ticks so far; the tick of its end, and how it ends
     dead, is_full = False, 0
     written = b""  # the journal as it must be
@@ -227,13 +227,19 @@ class World:
         original(journal, line)
         assert line.endswith(b"\n") and line.count(b"\n") == 1, line
         self.written += line
-        event = json.loads(line)
-        if event["event"] == "decision":
-            was, self.decided[event["trial"]] = self.decided.get(event["trial"]), event["action"]
-            if "continue" != event["action"] or was == "pause":
-                self.acted_upon = len(self.written)
+        if self.acts(json.loads(line)):
+            self.acted_upon = len(self.written)
         self.check_journal()
         self.step()
+
+    def acts(self, event):
+        """Whether Ray acts upon the event: stops or pauses a trial, or lets a paused one go on."""
+        was = self.paused & {event.get("trial")}
+        if event["event"] in ("decision", "trial_started"):
+            self.paused -= was
+        if event["event"] == "decision" and event["action"] == "pause":
+            self.paused.add(event["trial"])
+        return event["event"] == "decision" and (event["action"] != "continue" or bool(was))
 
     def check_journal(self):
         now = (self.folder / "journal.jsonl").read_bytes()
@@ -265,8 +271,9 @@ class World:
         torn = self.written[kept:].partition(b"\n")[0]
         self.acted_upon = 0
         torn, self.written = torn[: self.chance.randint(0, 100)], self.written[:kept]
-        decisions = [event for event in map(json.loads, self.written.splitlines()) if event["event"] == "decision"]
-        self.decided = {event["trial"]: event["action"] for event in decisions}
+        self.paused = set()
+        for line in self.written.splitlines():
+            self.acts(json.loads(line))
         (self.folder / "journal.jsonl").write_bytes(self.written + torn)
         self.has_lost = True
 
