@@ -208,7 +208,7 @@ def check_decisions(events, e, saves):
         return
     rule, sign, session_most = RULES[scheduler](e, most), e.compared.sign, 0
     expected, last, brackets, confirms, status = defaultdict(deque), {}, defaultdict(int), set(), {}
-    finishing, running, paused, done_early = set(), set(), set(), set()
+    finishing, running, stopping, paused, done_early = set(), set(), set(), set(), set()
     for event in events:
         if event["event"] == "trial_suggested" and e.brackets > 1:
             brackets[event["trial"]] = Brackets(e, e.brackets).of(int(event["trial"]))
@@ -216,6 +216,7 @@ def check_decisions(events, e, saves):
     def ends(event):
         trial, (epoch, loss) = event["trial"], last.get(event["trial"], (0, None))
         running.discard(trial)
+        stopping.discard(trial)
         was_waiting = trial in paused
         status[trial] = event["status"]
         if event["status"] == "interrupted" or trial in confirms or was_waiting:
@@ -228,7 +229,7 @@ def check_decisions(events, e, saves):
         kind, trial = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             session_most = event["max_epochs"]
-            running.clear()
+            running &= stopping  # their ends follow
             again = [t for t, state in status.items() if state == "completed" and last[t][0] < session_most]
             before = events[number - 1].get("state") if number else ""
             again += [t for t, state in status.items() if state == "failed" and before == "failed"]
@@ -302,7 +303,9 @@ def check_decisions(events, e, saves):
             assert rung is ... or event["rung"] == rung, f"line {number}: {event} at rung {rung}"
             is_near = None not in (own, cutoff) and cutoff is not ... and math.isclose(own, cutoff, rel_tol=1e-12)
             assert cutoff is ... or own == cutoff or is_near, f"line {number}: {event} instead of the cutoff {cutoff}"
-            if event["action"] == "pause":
+            if event["action"] == "stop":
+                stopping.add(trial)
+            elif event["action"] == "pause":
                 running.discard(trial)
                 paused.add(trial)
             elif event["action"] == "continue":
