@@ -289,7 +289,7 @@ def test_a_resume_ends_as_the_unbroken_search(powered, monkeypatch, tmp_path, se
         monkeypatch.setattr(*KEPT)
     images = Images(tmp_path, options(searcher, scheduler))
     images.at_random(f"{searcher} {scheduler} {keeps}", num, most)
-    print(f"{images.num.total()} images, by depth {dict(images.num)}")  # with -rP; all nightly ones together: 10,000
+    print(f"{images.num.total()} images, by depth {dict(images.num)}")  # shown with -rP
 
 
 @pytest.mark.timeout(900)

@@ -210,8 +210,9 @@ def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord,
         trial, report = winner
         path = within(folder, str(report.checkpoint))
         why = _unusable(path, plain=plain)
-        held, _ = held_in(folder / "best", trial, report)
-        if not why or (_has_model(held) if plain else report.checkpoint in saved.in_best):
+        if not why or (
+            _has_model(held_in(folder / "best", trial, report)[0]) if plain else report.checkpoint in saved.in_best
+        ):
             return trial, report, None if why else path
         logger.warning("NOTE: %s is %s: the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
