@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.engine.local.alone import PATIENT  # so that other tests, beside these, do not take all CPU time
 from tuner.record.events import Event
 from tuner.record.reading import read
 
@@ -71,7 +72,9 @@ class Testbed:
         self.folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         self._cluster = ray.cluster_utils.Cluster()
-        self._cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES, include_dashboard=False)
+        self._cluster.add_node(
+            num_cpus=0, object_store_memory=STORE_BYTES, include_dashboard=False, _system_config=PATIENT
+        )
         self.address: str = self._cluster.address
         self._last = 1
         self.nodes: list[Any] = []
@@ -124,8 +127,10 @@ cluster.shutdown()
 @contextlib.contextmanager
 def nodes(env: dict[str, str], where: Path, *each: dict[str, int]) -> Iterator[str]:
     """The address of a cluster with these nodes, which runs in a process of its own."""
+    head, *others = each
+    given = json.dumps([{**head, "_system_config": PATIENT}, *others])
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", NODES, json.dumps(each)], env=env, cwd=where, text=True, **pipes)
+    process = subprocess.Popen([sys.executable, "-c", NODES, given], env=env, cwd=where, text=True, **pipes)
     try:
         yield process.stdout.readline().strip()
     finally:

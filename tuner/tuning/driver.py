@@ -108,7 +108,8 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
             f"--address {experiment.address}: cannot join Ray there ({error}); start a cluster, or correct the address"
         ) from error
     try:
-        probe.check_nodes(experiment, loaded_space)
+        with patience("waiting until each node of the cluster has loaded the space"):
+            probe.check_nodes(experiment, loaded_space)
         with alone.no_reports_of_the_dead():
             yield
     finally:

@@ -22,7 +22,7 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-PATIENCE_S = 60.0  # seconds for the answers of all nodes; a node fetches the code and imports the space in up to 10 s
+PATIENCE_S = 300.0  # seconds for the answers of all nodes: up to 10 s, above 60 s on busy nodes (Ray's niceness: 15)
 
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
