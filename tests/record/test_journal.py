@@ -242,6 +242,13 @@ def test_whoever_reads_takes_the_same_events(tmp_path, damaged):
     assert path.read_bytes() == first and Reading(path).read_on().records()
 
 
+def test_a_damaged_first_line_promises_no_resume(tmp_path):
+    path = tmp_path / "j"
+    path.write_bytes(lines_of({**REPORT, "format": FORMAT})[1:])
+    with pytest.raises(RequestError, match=r"damaged at line 1 \(.*\); restore the file$"):
+        read(path)
+
+
 def test_a_report_too_long_for_a_line_keeps_its_short_metrics(tmp_path):
     book = Journal(tmp_path / "j")
     metrics = {"loss": 0.5, "short": "x" * 9_999, "limit": "x" * 10_000, "long": "x" * MOST_BYTES, "many": [1] * 9_000}

@@ -114,6 +114,9 @@ def test_an_unknown_experiment_is_told_with_the_nearest_or_the_newest(tmp_path):
     newest = "the newest there: search7, search6, search5, search4, search3 and 3 more"
     with pytest.raises(RequestError, match=newest):
         load_experiment(tmp_path / "zzzzzzzz")
+    (tmp_path / "search3" / "journal.jsonl").touch()
+    with pytest.raises(RequestError, match=r"journal.jsonl is a file, .* did you mean .*/search3\?"):
+        load_experiment(tmp_path / "search3" / "journal.jsonl")
 
 
 MANY_RUNGS = {"max_epochs": 1_000_000, "reduction_factor": 1.0000001}  # refused before any list of them is built

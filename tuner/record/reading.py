@@ -22,9 +22,10 @@ Hold = Callable[[int], None]
 class Damaged(RequestError):
     """A journal has a damaged line; `where` says which one and why."""
 
-    def __init__(self, path: Path, where: str) -> None:
-        super().__init__(f"{path} is damaged at {where}; --resume goes on from the lines before it")
-        self.where = where
+    def __init__(self, path: Path, number: int, why: str) -> None:
+        self.where = f"line {number} ({why})"
+        advice = "--resume goes on from the lines before it" if number > 1 else "restore the file"
+        super().__init__(f"{path} is damaged at {self.where}; {advice}")
 
 
 class NotYet(RequestError):
@@ -55,7 +56,7 @@ class Lines:
                         check_format(event.pop(FIELD, None), self._path)
                     yield event
         except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(self._path, f"line {self.number + 1} ({error})") from None
+            raise Damaged(self._path, self.number + 1, str(error)) from None
 
 
 class Scan(NamedTuple):

@@ -105,11 +105,17 @@ def check_same_search(first: Event, facts: dict[str, Any], path: Path) -> None:
 
 
 def no_experiment(folder: Path) -> str:
-    """Returns the error text for a missing experiment: the parent folder, and a similar name or the newest names."""
+    """Returns the error text for a missing experiment: the parent folder, and a similar name or the newest names.
+
+    For a file of an experiment, such as its journal, the text names the experiment's folder.
+    """
     parent = folder.parent.absolute()
     if not parent.is_dir():
         moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"
         return f"no experiment {folder.name!r}: no such folder {parent}; {moved}"
+    if folder.is_file():
+        meant = f"; did you mean {folder.parent}?" if (folder.parent / FILE).exists() else ""
+        return f"{folder} is a file, not an experiment's folder{meant}"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""

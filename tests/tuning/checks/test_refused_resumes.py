@@ -188,11 +188,11 @@ def test_the_first_event_is_on_the_disk_before_experiment_json_says_so(saved, mo
 
 
 def test_a_foreign_folder_or_file_is_refused(refused, saved):
-    for name in ("folder/notes.txt", "file"):
-        (saved.parent / name).parent.mkdir(exist_ok=True)
-        (saved.parent / name).write_text("hello")
-        other = name.partition("/")[0]
-        assert f"no experiment '{other}' in " in refused("--resume", other)
+    (saved.parent / "folder").mkdir()
+    (saved.parent / "folder" / "notes.txt").write_text("hello")
+    assert "no experiment 'folder' in " in refused("--resume", "folder")
+    (saved.parent / "file").write_text("hello")
+    assert "/file is a file, not an experiment's folder" in refused("--resume", "file")
 
 
 def test_an_experiment_that_changes_before_it_is_locked_is_refused(refused, saved, monkeypatch):
