@@ -15,7 +15,8 @@ from types import FrameType
 from typing import Any
 
 TUNER = str(Path(__file__).parent.parent) + os.sep
-NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep)
+SCRIPTS = os.path.dirname(sys.executable) + os.sep  # where pip puts the command `tuner`
+NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep, SCRIPTS)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a traceback
 working_folder: Path | None = None  # where the search was started; set while this process is in a trial's own folder
 MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback

@@ -164,6 +164,14 @@ def test_an_import_that_takes_long_is_told_with_its_line(tmp_path, monkeypatch, 
     assert "training loop" in told and "has no space = Space(...)" in error
 
 
+def test_a_command_beside_python_is_no_line_of_the_users(tmp_path):
+    code = "import sys; from tuner.errors.users_code import place_of_frame; place = place_of_frame(sys._getframe())"
+    for folder, is_named in ((Path(sys.executable).parent, False), (tmp_path, True)):
+        names = {}
+        exec(compile(code, f"{folder}/tuner", "exec"), names)
+        assert (f"{folder}/tuner, line 1" in names["place"]) == is_named
+
+
 @pytest.mark.parametrize("name", ["loop.py", "looping.forever"])
 def test_an_interrupted_import_names_its_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
