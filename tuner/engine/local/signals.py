@@ -119,8 +119,8 @@ def _deadline() -> SimpleQueue[str]:
         with suppress(Empty):
             if queue.get() == LEFT or queue.get(timeout=LATE_S):
                 return
-        text = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
-        say(text, to=sys.stderr)
+        after = "if a search had started, --resume latest continues it"
+        say(f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; {after}", to=sys.stderr)
         end_now(signal.SIGTERM, None)
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
