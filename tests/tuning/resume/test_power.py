@@ -153,6 +153,7 @@ class Images:
         for crash in self.crashes(points.__contains__):
             for share in SHARES:
                 self.drawn(f"{label}/{crash.number}:{share}", crash, share, most)
+        print(f"{self.num.total()} images, by depth {dict(self.num)}")  # shown with -rP
 
     def drawn(self, label, crash, share, most=1, depth=1):
         if self.num.total() >= most or not (label.startswith(ONLY) or ONLY.startswith(label)):
@@ -287,9 +288,7 @@ def test_every_state_of_the_first_seconds_resumes_or_starts_anew(powered, tmp_pa
 def test_a_resume_ends_as_the_unbroken_search(powered, monkeypatch, tmp_path, searcher, scheduler, keeps, num, most):
     if keeps == "all":
         monkeypatch.setattr(*KEPT)
-    images = Images(tmp_path, options(searcher, scheduler))
-    images.at_random(f"{searcher} {scheduler} {keeps}", num, most)
-    print(f"{images.num.total()} images, by depth {dict(images.num)}")  # shown with -rP
+    Images(tmp_path, options(searcher, scheduler)).at_random(f"{searcher} {scheduler} {keeps}", num, most)
 
 
 @pytest.mark.timeout(900)
