@@ -1,0 +1,38 @@
+"""The check of a cluster's nodes, with one node."""
+
+import time
+from functools import partial
+
+import pytest
+from ray import tune
+
+from tuner.engine.cluster import probe
+from tuner.errors import RequestError
+from tuner.space import Space
+from tuner.spec import patience
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import MAIN, LoadedSpace
+from tuner.tuning import driver
+
+
+class Slow:
+    def __reduce__(self):
+        return time.sleep, (2,)  # where it is loaded
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_that_answers_late_is_waited_for_and_this_is_said(one_ray, tmp_path, monkeypatch, capsys, answers):
+    monkeypatch.setattr(driver.ray, "init", lambda *args, **options: None)  # Ray runs already
+    monkeypatch.setattr(driver.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(patience, "FIRST_S", 0.1)
+    monkeypatch.setattr(probe, "PATIENCE_S", 60.0 if answers else 0.5)
+    space = Space(params={"x": tune.uniform(0, 1)}, train=partial(print, Slow()))
+    joined = driver.ray_at(Experiment(address="auto", results=str(tmp_path)), LoadedSpace(space, MAIN, None, "", MAIN))
+    if answers:
+        with joined:
+            pass
+    else:
+        with pytest.raises(RequestError, match=r"--address auto: node \S+: has not answered in 0 s; see the Ray logs"):
+            joined.__enter__()
+    assert "still waiting until each node of the cluster has loaded the space after 0 s" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
