@@ -87,7 +87,7 @@ def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(calls, mon
             time.sleep(0.01)
     left.set()
     assert calls == ["interrupted by SIGTERM", "family", 130]
-    assert "if a search had started, --resume latest continues it" in capsys.readouterr().err
+    assert "if a search had started, --resume and its name continue it" in capsys.readouterr().err
 
 
 def test_the_end_of_ray_is_told_and_ends_the_command_unless_a_signal_has_come_first(calls, capsys):

@@ -117,6 +117,8 @@ def test_an_unknown_experiment_is_told_with_the_nearest_or_the_newest(tmp_path):
     (tmp_path / "search3" / "journal.jsonl").touch()
     with pytest.raises(RequestError, match=r"journal.jsonl is a file, .* did you mean .*/search3\?"):
         load_experiment(tmp_path / "search3" / "journal.jsonl")
+    with pytest.raises(RequestError, match=r"best is not an experiment's folder; did you mean .*/search3\?"):
+        load_experiment(tmp_path / "search3" / "best")
 
 
 MANY_RUNGS = {"max_epochs": 1_000_000, "reduction_factor": 1.0000001}  # refused before any list of them is built

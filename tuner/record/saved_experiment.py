@@ -92,7 +92,8 @@ def _check_facts(facts: dict[str, Any]) -> None:
 
 def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:
     """The error for the journal of a search that has BEGUN, if the journal has no event that can be read."""
-    return RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
+    advice = "restore the file, or start anew with --name, without --resume"
+    return RequestError(f"{path} {what}: its trials are unknown; {advice}")
 
 
 def check_same_search(first: Event, facts: dict[str, Any], path: Path) -> None:
@@ -107,15 +108,18 @@ def check_same_search(first: Event, facts: dict[str, Any], path: Path) -> None:
 def no_experiment(folder: Path) -> str:
     """Returns the error text for a missing experiment: the parent folder, and a similar name or the newest names.
 
-    For a file of an experiment, such as its journal, the text names the experiment's folder.
+    For a file or folder of an experiment, such as its journal, the text names the experiment's folder.
     """
     parent = folder.parent.absolute()
     if not parent.is_dir():
         moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"
         return f"no experiment {folder.name!r}: no such folder {parent}; {moved}"
+    what = "is a file, not" if folder.is_file() else "is not"
+    for above in folder.parents:
+        if (above / FILE).is_file():
+            return f"{folder} {what} an experiment's folder; did you mean {above}?"
     if folder.is_file():
-        meant = f"; did you mean {folder.parent}?" if (folder.parent / FILE).exists() else ""
-        return f"{folder} is a file, not an experiment's folder{meant}"
+        return f"{folder} {what} an experiment's folder"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""

@@ -119,7 +119,7 @@ def _deadline() -> SimpleQueue[str]:
         with suppress(Empty):
             if queue.get() == LEFT or queue.get(timeout=LATE_S):
                 return
-        after = "if a search had started, --resume latest continues it"
+        after = "if a search had started, --resume and its name continue it"
         say(f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; {after}", to=sys.stderr)
         end_now(signal.SIGTERM, None)
 

@@ -167,7 +167,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
 
 
 def _other_search(before: Experiment, what: str) -> RequestError:
-    return RequestError(f"--resume {before.name}: {what} start anew with --name")
+    return RequestError(f"--resume {before.name}: {what} start anew with --name, without --resume")
 
 
 def gone(folder: Path) -> str:
