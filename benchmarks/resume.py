@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -42,6 +41,7 @@ def in_this_process(folder: Path, searcher: str, scheduler: str, num_lines: int)
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     import workerless
 
+    from benchmarks.peers.instant import without_syncs
     from tuner.tuning.proposals import Proposals
 
     class Enough(BaseException):
@@ -65,8 +65,7 @@ def in_this_process(folder: Path, searcher: str, scheduler: str, num_lines: int)
         add(self, experiments)
         took["replay"] = time.process_time() - start
 
-    if not is_resumed:
-        os.fsync = lambda handle: None
+    without_syncs()  # in the search alone, for which `main` sets NO_SYNC
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workerless.MANAGER, Workerless)
         patch.setattr(Proposals, "add_configurations", timed)
@@ -102,14 +101,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "benchmarks.resume", "--lines", str(args.lines)]
             command += ["--search", folder, searcher, scheduler]
-            options: dict[str, Any] = {"cwd": measure.REPOSITORY, "env": measure.environment(), "check": True}
-            subprocess.run(command, **options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            journal = (Path(folder) / "search" / "journal.jsonl").read_bytes()
+            options: dict[str, Any] = {"cwd": measure.REPOSITORY, "stderr": subprocess.DEVNULL, "check": True}
+            unsynced = measure.environment({"NO_SYNC": "1"})
+            subprocess.run(command, **options, env=unsynced, stdout=subprocess.DEVNULL)
+            path = Path(folder) / "search" / "journal.jsonl"
+            journal = path.read_bytes()
             took = []
             for _ in range(args.repeats):
-                done = subprocess.run(command, **options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                done = subprocess.run(command, **options, env=measure.environment(), stdout=subprocess.PIPE)
                 took.append(json.loads(done.stdout.splitlines()[-1]))
-                (Path(folder) / "search" / "journal.jsonl").write_bytes(journal)
+                path.write_bytes(journal)
             num_trials = journal.count(b'"trial_suggested"')
             seconds = [measure.spread([each[name] for each in took], 1) for name in ("replay", "first")]
             rows.append([searcher, scheduler, f"{num_trials:,}", *seconds])

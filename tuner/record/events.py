@@ -1,8 +1,8 @@
 """Converts an event to a line of the journal and back; checks its fields when its line is read.
 
 The last two fields of a line are its number and a CRC-32, which continues from that of the line before. A mismatch
-shows that lines were altered, removed, repeated, moved or are of another journal, except lines missing at the end. Non-
-finite floats are the strings "nan", "inf" and "-inf", because JSON has no such numbers and browsers refuse Python's
+shows that lines were altered, removed, repeated, moved or are of another journal, except lines missing at the end.
+Non-finite floats are the strings "nan", "inf" and "-inf", because JSON has no such numbers and browsers refuse Python's
 `NaN` and `Infinity`.
 """
 

@@ -114,12 +114,9 @@ def no_experiment(folder: Path) -> str:
     if not parent.is_dir():
         moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"
         return f"no experiment {folder.name!r}: no such folder {parent}; {moved}"
-    what = "is a file, not" if folder.is_file() else "is not"
-    for above in folder.parents:
-        if (above / FILE).is_file():
-            return f"{folder} {what} an experiment's folder; did you mean {above}?"
-    if folder.is_file():
-        return f"{folder} {what} an experiment's folder"
+    meant = next((f"; did you mean {above}?" for above in folder.parents if (above / FILE).is_file()), "")
+    if meant or folder.is_file():
+        return f"{folder} is {'a file, ' * folder.is_file()}not an experiment's folder{meant}"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""

@@ -209,11 +209,10 @@ def whole_winner(record: ExperimentRecord, *, plain: bool) -> tuple[TrialRecord,
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
-        why = _unusable(path, plain=plain)
-        if not why or (
-            _has_model(held_in(folder / "best", trial, report)[0]) if plain else report.checkpoint in saved.in_best
-        ):
-            return trial, report, None if why else path
+        if not (why := _unusable(path, plain=plain)):
+            return trial, report, path
+        if _has_model(held_in(folder / "best", trial, report)[0]) if plain else report.checkpoint in saved.in_best:
+            return trial, report, None
         logger.warning("NOTE: %s is %s: the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
