@@ -18,8 +18,33 @@ TUNER = str(Path(__file__).parent.parent) + os.sep
 SCRIPTS = os.path.dirname(sys.executable) + os.sep  # where pip puts the command `tuner`
 NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep, SCRIPTS)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a traceback
+# A trial's own folder: `<temporary folder>/tuner-trial-1a2b3c4d/tree` + an absolute path shows what is at that path.
+TRIAL_PREFIX, TRIAL_TREE = "tuner-trial-", "tree"
+IN_TRIAL = re.compile(rf"(?<![\w/.-])(?:/[^/\s'\"]+)*/{TRIAL_PREFIX}[0-9a-f]+/{TRIAL_TREE}(?=/|\b)")
 working_folder: Path | None = None  # where the search was started; set while this process is in a trial's own folder
+_tree = ""  # the folder of the trial in this process
 MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback
+
+
+def enter_trial(start: Path, tree: str) -> None:
+    """Note that a trial runs in this process: it was started in the folder `start`, and `tree` shows it that folder."""
+    global working_folder, _tree
+    working_folder, _tree = start, tree
+
+
+def leave_trial() -> None:
+    global working_folder, _tree
+    working_folder, _tree = None, ""
+
+
+def in_trial(path: str | Path) -> str:
+    """Return the path at which the trial in this process finds a file of the user; without a trial, the same path."""
+    return f"{_tree}{path}" if os.path.lexists(f"{_tree}{path}") else str(path)
+
+
+def outside_trial(text: str) -> str:
+    """Replace each path in a trial's own folder by that of the user's file."""
+    return IN_TRIAL.sub("", text)
 
 
 def place_of(function: object) -> str:
@@ -50,7 +75,7 @@ def place_of_frame(frame: FrameType | None) -> str:
 
 
 def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] | None = None) -> str:
-    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
+    theirs = [(file, line) for file, line in ((outside_trial(f), n) for f, n in frames) if not _is_foreign(file)]
     return f" ({(shown or shown_path)(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
 
 
@@ -59,7 +84,7 @@ def shown_path(file: str | Path | None) -> str:
     if cell := _cell(str(file)):
         return cell
     with contextlib.suppress(OSError, ValueError):  # the current folder is gone, or the file is elsewhere
-        return str(Path(file or "").relative_to(working_folder or Path.cwd()))
+        return str(Path(outside_trial(str(file or ""))).relative_to(working_folder or Path.cwd()))
     return str(file)
 
 

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.errors.users_code import in_trial as in_trial_folder
 from tuner.spec import script_text
 from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
@@ -229,15 +230,15 @@ class Script:
         return found
 
     def __call__(self, config: dict[str, Any]) -> None:
-        path, files = Path(self.path), self._constants(config)
-        own, module = files.pop(path), ModuleType("__main__")
-        module.__file__ = self.path
+        path, files = Path(in_trial_folder(self.path)), self._constants(config)
+        own, module = files.pop(Path(self.path)), ModuleType("__main__")
+        module.__file__ = str(path)  # in the trial's own folder, as is sys.path[0]: a script may look around itself
         changed = ChangedModules({file.stem: each for file, each in files.items() if each.lines}, config)
         with contextlib.ExitStack() as stack:
             stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
             stack.callback(_forget_modules, path.parent, before=set(sys.modules))
             stack.callback(sys.meta_path.remove, changed)
-            _replace(stack, sys, argv=[self.path], path=[str(path.parent), *sys.path])
+            _replace(stack, sys, argv=[str(path)], path=[str(path.parent), *sys.path])
             sys.meta_path.insert(0, changed)
             sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
             if imports(self.source, "click"):
@@ -265,7 +266,7 @@ class ChangedModules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         known = path is None and name in self._modules
-        return spec_from_file_location(name, self._modules[name].file, loader=self) if known else None
+        return spec_from_file_location(name, in_trial_folder(self._modules[name].file), loader=self) if known else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None  # Python creates the module as usual

@@ -56,6 +56,12 @@ class TrialSetup:
         own = {"seed": seed} if self.seeded else {}
         return replace(self.spec, config=merged(self.spec.constants, config) | own, seed=seed)
 
+    def own_folder(self, function: Any = None) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which the trial in this process runs in a folder of its own."""
+        folder, is_new = self.folder / tune.get_context().get_trial_id(), tune.get_checkpoint() is None
+        script = Path(function.path) if isinstance(function, Script) else None
+        return own_folder(folder, is_new=is_new, script=script, ignored=self.experiment.data_dir)
+
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialSetup) -> None:
     """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
@@ -63,11 +69,12 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
 
     spec = setup.spec_of(config)
     state = begin_task(spec.num_threads, spec.gpus)
-    training = Training(task, splits, spec)
-    best = math.inf if state is None else training.restore(state)
-    # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
-    with contextlib.closing(training):
-        run_epochs(training, best, setup)
+    with setup.own_folder():
+        training = Training(task, splits, spec)
+        best = math.inf if state is None else training.restore(state)
+        # When Ray stops a trial, `tune.report` raises SystemExit. The processes that load examples must then end, too.
+        with contextlib.closing(training):
+            run_epochs(training, best, setup)
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
@@ -76,17 +83,18 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
 
     spec = setup.spec_of(config)
     state = begin_task(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
-    group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
-    try:
-        best = group.begin(spec, state)
-        run_epochs(group, math.inf if state is None else best, setup)
-    except Exception:
-        group.close()
-        raise
-    except SystemExit:  # Ray stops the trial in `tune.report`: the workers are idle and can be reused
+    with setup.own_folder():
+        group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
+        try:
+            best = group.begin(spec, state)
+            run_epochs(group, math.inf if state is None else best, setup)
+        except Exception:
+            group.close()
+            raise
+        except SystemExit:  # Ray stops the trial in `tune.report`: the workers are idle and can be reused
+            keep(group)
+            raise
         keep(group)
-        raise
-    keep(group)
 
 
 def begin_task(num_threads: int, gpus: float) -> bytes | None:
@@ -133,8 +141,7 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     seed_streams(spec.seed, function)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:
-        folder = setup.folder / tune.get_context().get_trial_id()
-        trial.stack.enter_context(own_folder(folder, is_new=tune.get_checkpoint() is None))
+        trial.stack.enter_context(setup.own_folder(function))
         if experiment.wandb == "disabled":
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tuner.errors.users_code import place_in
+from tuner.errors.users_code import outside_trial, place_in
 from tuner.record.events import Event
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 
@@ -70,7 +70,7 @@ def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
         cause, printed = cause.cause, str(cause)
     if isinstance(cause, RayActorError):
         return "worker_lost", how_it_died(cause, killed)
-    text = f"{type(cause).__name__}: {first_line(cause)}{place_in(printed)}"
+    text = f"{type(cause).__name__}: {outside_trial(first_line(cause))}{place_in(printed)}"
     if is_out_of_memory(cause):
         return "oom", text
     # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code.

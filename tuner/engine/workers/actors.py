@@ -7,6 +7,8 @@ group, which Ray Tune does not count, and would not free the group when the tria
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
 import ray
@@ -14,6 +16,7 @@ from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.training.group import Answer, DDPRank, Group, addresses_among
+from tuner.training.task import TrialSpec
 
 
 class WorkerActor(DDPRank):
@@ -21,6 +24,17 @@ class WorkerActor(DDPRank):
 
     def address(self) -> str:
         return str(ray.util.get_node_ip_address())
+
+    def enter(self, folder: str) -> None:
+        """Change into the trial's own folder, which only the workers on the trial's node have."""
+        self.start = os.getcwd()
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+
+    def leave(self) -> None:
+        """Free the training state, and change back."""
+        self.end()
+        os.chdir(self.start)
 
 
 class Workers(Group):
@@ -45,6 +59,10 @@ class Workers(Group):
         (port,) = self.answers([self.send(0, "listen", addresses[0])])
         self.answers([self.send(rank, "join", addresses[0], port, own) for rank, own in enumerate(addresses)])
 
+    def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> Any:
+        self.call("enter", os.getcwd())
+        return super().begin(spec, state, limit)
+
     def send(self, rank: int, method: str, *arguments: Any) -> Any:
         return getattr(self.actors[rank], method).remote(*arguments)
 
@@ -54,7 +72,7 @@ class Workers(Group):
     def release(self) -> None:
         """Makes the workers free their training state; does not wait for them, since a trial must end at once."""
         for actor in self.actors:
-            actor.end.remote()
+            actor.leave.remote()
 
     def close(self) -> None:
         for actor in self.actors:

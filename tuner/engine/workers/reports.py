@@ -22,7 +22,7 @@ from ray.tune import Checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
-from tuner.engine.workers.own_folder import share_data
+from tuner.engine.workers.own_folder import reported
 from tuner.errors.output import Bounded, if_there_is_room
 from tuner.errors.users_code import place_of
 from tuner.record.report_keys import WAITS
@@ -53,8 +53,7 @@ class Reporter:
         if in_sanity_check():
             return
         self.num_reports += 1
-        if self.num_reports == 1:
-            share_data()
+        reported()
         # Two kinds of report end no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
         # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:

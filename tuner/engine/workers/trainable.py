@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ray.tune.trainable import wrap_function
 from tuner.engine.workers.own_folder import await_left
 from tuner.record.checkpoints import STATE, load_state
 from tuner.record.report_keys import RAY_KEYS
+from tuner.record.storage.made import temporary_folder
 
 
 class StillTrainingError(Exception):
@@ -50,10 +51,13 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     return made
 
 
-def checkpoint_folder() -> tempfile.TemporaryDirectory[str]:
+@contextmanager
+def checkpoint_folder() -> Iterator[str]:
     """Creates a temporary folder for a checkpoint in Ray's session, so that none is left if this process is killed."""
     node = worker._global_node
-    return tempfile.TemporaryDirectory(prefix="tuner-", dir=node.get_session_dir_path() if node else None)
+    with temporary_folder("tuner-", Path(node.get_session_dir_path()) if node else None) as made:
+        (folder := made.path / "checkpoint").mkdir()
+        yield str(folder)
 
 
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:

@@ -1,70 +1,192 @@
-"""Deletes large files that trials of functions and scripts wrote, and copies the best trial's files to `best/`."""
+"""Keeps what trials wrote by relative paths: each trial's `files/`, and large data that all trials share.
+
+`files.json` beside `files/` records what tuner put there, so that nothing else is ever removed or copied to `best/`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import logging
 import os
 import shutil
-import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-# In a trial's folder: RUNNING contains the folder in which it works; at its end, that folder becomes FILES.
-RUNNING, FILES = "running", "files"
-MOST_KEPT_BYTES = 1 << 20  # maximum bytes of a file that is kept when its trial can no longer win
-CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker to rename RUNNING; a busy worker takes seconds
+from tuner.record.storage.files import is_inside, json_in, write_atomically
+from tuner.record.storage.moves import below, keep_folder, move_file, remove_file
+
+logger = logging.getLogger(__name__)
+# In a trial's folder: what the trial wrote, the record of it, and a file that exists while the trial runs.
+FILES, RECORD, RUNNING = "files", "files.json", ".running"
+DATA, PLACE, CONTENT = "data", "place", "content"  # <experiment>/data/NAME/content is shown to trials at `place`
+MAX_KEPT_BYTES = 1 << 20  # a larger file is removed when its trial can no longer win
+MIN_SHARED_BYTES = 20 << 20  # a new folder of less is a trial's own
+CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker that still saves files; a busy one takes seconds
+MAX_NOTES = 10  # lines about writes outside the trials' folders that a search prints
+
+
+@dataclass
+class Written:
+    """The record in `files.json`: what the trial wrote, and what it wrote outside its folder."""
+
+    files: dict[str, list[int]] = field(default_factory=dict)  # path in `files/` -> bytes, modification time in ns
+    outside: dict[str, bool] = field(default_factory=dict)  # absolute path -> whether earlier content was lost
+
+    @classmethod
+    def read(cls, trial: Path) -> Written:
+        """Read a trial's record; without one, or with a damaged one, return an empty record."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            found = json_in(trial, RECORD)
+            files = {name: [int(size), int(at)] for name, (size, at) in found["files"].items() if is_inside(name)}
+            return cls(files, {str(path): bool(lost) for path, lost in found["outside"].items()})
+        return cls()
+
+    def is_unchanged(self, trial: Path, name: str) -> bool:
+        with contextlib.suppress(OSError), below(trial.parents[1], "ray", trial.name, FILES, *name.split("/")[:-1]) as fd:
+            return mark(os.stat(os.path.basename(name), dir_fd=fd, follow_symlinks=False)) == self.files[name]
+        return False
+
+
+def mark(status: os.stat_result) -> list[int]:
+    """Return what shows whether a file has changed: its size in bytes and its modification time in ns."""
+    return [status.st_size, status.st_mtime_ns]
+
+
+def begin(trial: Path, *, is_new: bool) -> Written:
+    """Mark a trial as running; remove the files of an earlier attempt if it starts anew. Return the record."""
+    record = Written.read(trial)
+    with below(trial.parents[1], "ray", trial.name, make=True) as fd:
+        os.close(os.open(RUNNING, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=fd))
+        if is_new:
+            _remove(trial, record, list(record.files))
+    return record
+
+
+def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapping[str, bool]) -> None:
+    """Move what a trial wrote to its `files/`, by path there -> present path; remove what it `deleted`; end RUNNING."""
+    record = Written.read(trial)
+    changed = bool(wrote or deleted or outside.keys() - record.outside.keys())
+    _remove(trial, record, deleted)
+    for name, source in wrote.items():
+        *folders, last = name.split("/")
+        with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
+            if name not in record.files:
+                while last in os.listdir(fd):  # the user's own file
+                    last += "~"
+            move_file(source, last, fd)
+            name = "/".join([*folders, last])
+            record.files[name] = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))
+    record.outside |= {path: lost or record.outside.get(path, False) for path, lost in outside.items()}
+    with below(trial.parents[1], "ray", trial.name, make=True) as fd:
+        if changed:
+            text = json.dumps({"files": record.files, "outside": record.outside})
+            write_atomically(Path(RECORD), text, fd)
+        remove_file(RUNNING, fd)
+
+
+def _remove(trial: Path, record: Written, names: list[str]) -> None:
+    """Remove files from a trial's `files/` and from its record, unless somebody has changed them since."""
+    for name in names:
+        if record.is_unchanged(trial, name):
+            *folders, last = name.split("/")
+            with below(trial.parents[1], "ray", trial.name, FILES, *folders) as fd:
+                remove_file(last, fd)
+        del record.files[name]
 
 
 class TrialFiles:
-    """Deletes large files of ended trials, but not of the best; `best` returns the best value so far and its trial."""
+    """What becomes of ended trials' files: large ones of trials that cannot win are removed, writes outside are told.
 
-    def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None]) -> None:
+    `best` returns the best value so far and its trial; without it, nothing is removed.
+    """
+
+    def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None] | None) -> None:
         self._folder, self._best = folder, best
-        now = best()
+        now = best() if best else None
         self._whole = {now[1]} if now else set()  # ended trials that may still have large files
+        self._untold = set[str]()
+        self._outside: dict[str, tuple[str, bool]] = {}  # path -> a trial that wrote there, whether content was lost
+        self._num_notes = 0
 
-    def ended(self, trial_id: str) -> None:
-        """Records that this trial has ended; deletes large files of all ended trials except the best trial."""
+    def ended(self, trial_id: str, *, may_remove: bool = True) -> None:
+        """Record that a trial has ended; tell about writes outside; remove large files of ended trials but the best."""
+        self._untold.add(trial_id)
         self._whole.add(trial_id)
-        best = self._best()
-        for each in sorted(self._whole - {best[1] if best else ""}):
-            trial = self._folder / "ray" / each
-            # A worker whose trial has just ended may still move a data set out of its folder.
-            if not (trial / RUNNING).exists():
-                thin(trial)
-                self._whole.discard(each)
+        best = self._best() if self._best and may_remove else None
+        for each in sorted(self._untold):
+            if not (self._folder / "ray" / each / RUNNING).exists():  # its worker has saved the files
+                self._untold.discard(each)
+                self._tell(each)
+        for each in sorted(self._whole - self._untold - {best[1]}) if best else ():
+            thin(self._folder / "ray" / each)
+            self._whole.discard(each)
+
+    def _tell(self, trial_id: str) -> None:
+        """Print a line about a trial's writes outside its folder, and one about each file that another trial had."""
+        outside = Written.read(self._folder / "ray" / trial_id).outside
+        new = [path for path in outside if path not in self._outside]
+        lines = []
+        if new:
+            more = f" and {len(new) - 1} other files" if len(new) > 1 else ""
+            lines += [f"trial {trial_id} writes outside its own folder, to {new[0]}{more}; all trials share such files"]
+        for path, lost in outside.items():
+            first, was_lost = self._outside.setdefault(path, (trial_id, lost))
+            if first != trial_id and lost | was_lost:
+                self._outside[path] = (trial_id, False)
+                lines += [
+                    f"trials {first} and {trial_id} both replaced {path}, which has only the last one's content; "
+                    f"write to a relative path, and each trial has a file of its own"
+                ]
+        for line in lines[: MAX_NOTES - self._num_notes]:
+            self._num_notes += 1
+            logger.warning("NOTE: %s", line)
 
 
 def thin(trial: Path) -> None:
-    """Deletes links, and files above MOST_KEPT_BYTES, in a trial's FILES and RUNNING; leaves what it cannot delete."""
-    for path in (*_below(trial / FILES), *_below(trial / RUNNING)):
-        with contextlib.suppress(OSError):
-            status = path.lstat()
-            if stat.S_ISLNK(status.st_mode) or status.st_size > MOST_KEPT_BYTES:
-                path.unlink()
+    """Remove files above MAX_KEPT_BYTES from a trial's `files/`; leave those that somebody has changed."""
+    record = Written.read(trial)
+    _remove(trial, record, [name for name, (size, _) in record.files.items() if size > MAX_KEPT_BYTES])
 
 
 def copy_files(trial: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copies the files that a trial wrote, without links, to a new folder `target`; without files, creates no folder.
+    """Copy what a trial wrote to a new folder `target`; create no folder if it wrote nothing.
 
-    First waits up to CLOSES_S while RUNNING exists, because an ended trial's worker removes links there and renames it.
+    First wait up to CLOSES_S while RUNNING exists, because an ended trial's worker may still save files.
     """
     until = time.monotonic() + CLOSES_S
     while (trial / RUNNING).exists() and time.monotonic() < until:
         time.sleep(0.05)
-    source = next((trial / name for name in (FILES, RUNNING) if (trial / name).is_dir()), None)
-    if source is None:
-        return
-    for path in _below(source):
-        if not path.is_symlink() and path.is_file():
-            place = target / path.relative_to(source)
+    record = Written.read(trial)
+    for name in record.files:
+        path, place = trial / FILES / name, target / name
+        if record.is_unchanged(trial, name):
             place.parent.mkdir(parents=True, exist_ok=True)
-            copy(path, place)
+            if path.is_symlink():
+                os.symlink(os.readlink(path), place)
+            else:
+                copy(path, place)
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yields the files and links below a folder; follows no link."""
-    for place, folders, names in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        yield from (Path(place, name) for name in (*names, *links))
+def share(experiment: Path, place: str, folder: str) -> bool:
+    """Move a folder to the experiment's shared data; return False if another trial's data has this `place`."""
+    name = f"{os.path.basename(place)}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
+    with below(experiment, DATA, make=True) as fd:
+        return keep_folder(folder, name, CONTENT, {PLACE: os.fsencode(place)}, fd)
+
+
+def shared(experiment: Path) -> Iterator[tuple[str, str]]:
+    """Yield the place and the path of each folder that trials share."""
+    with contextlib.suppress(OSError), os.scandir(experiment / DATA) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError), below(experiment, DATA, entry.name) as fd:
+                with open(os.open(PLACE, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=fd), "rb") as file:
+                    place = os.fsdecode(file.read(10_000))
+                with below(experiment, DATA, entry.name, CONTENT) as content:
+                    # A folder of results may come from elsewhere: no trial may import its files as a package.
+                    is_package = any(each.startswith("__init__.") for each in os.listdir(content))
+                if is_inside(place) and not is_package:
+                    yield place, f"{entry.path}/{CONTENT}"

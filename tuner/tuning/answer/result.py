@@ -21,6 +21,7 @@ from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
+from tuner.record.storage.trial_files import FILES
 from tuner.record.texts import command, counted, figures, flat, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
@@ -39,6 +40,7 @@ from tuner.views.tables import front_rows
 from tuner.views.verdict import diverged, ending_lines
 
 MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
+MAX_FILES = 3  # names of the best trial's files that the answer lists
 MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
 logger = logging.getLogger(__name__)
 
@@ -209,7 +211,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         lines += ["no answer yet"]
     else:
         lines += [f"no answer: no trial has a finite {e.aim.named}; see {e.folder}/trials.csv"]
-    lines += [*ending_lines(record), f"folder      {place(e)}"]
+    lines += [*ending_lines(record), f"folder      {place(e)}", *(files_line(record, best) if best and not splits else [])]
     if best and is_loadable(e.folder / "best"):
         given = ", space=space" if is_in_main(e.space) and splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
@@ -223,6 +225,18 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         more = [f"--space {shlex.quote(e.space)}"]
     how = " from Python:" if is_in_main(e.space) else ""
     return [*lines, f"{'extend' if state == 'finished' else 'resume'}     {how} {resume_command(record, *more)}"]
+
+
+def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
+    """Return a line that says what the best trial of a function or script has saved, and of which epoch it is."""
+    place = record.experiment.folder / "best"
+    names = sorted(str(path.relative_to(place / FILES)) for path in (place / FILES).rglob("*") if not path.is_dir())
+    trial = next(trial for trial in record.trials if trial.id == best.trial)
+    if not names:
+        return [] if is_loadable(place) else ["saved       nothing: the best trial wrote no file by a relative path"]
+    of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
+    more = f" and {len(names) - MAX_FILES} more" if len(names) > MAX_FILES else ""
+    return [f"saved       {', '.join(names[:MAX_FILES])}{more} in {place / FILES}{of}"]
 
 
 def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:

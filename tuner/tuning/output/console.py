@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.engine.workers.surroundings import ABOVE, UnshowableError, surroundings_of
+from tuner.errors import RequestError
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
@@ -22,12 +26,15 @@ from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
+    from tuner.spec.space import Space
     from tuner.tuning.checks.request import Request
 
 NO_SEED = (
     "the function gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of "
     "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
 )
+MAX_SHARED = 5  # links that the plan names
+MAX_QUICK = 2_500  # links and copies that a trial makes in about 0.1 s
 EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch for which a dry run counts settings
 
 
@@ -101,6 +108,7 @@ def notes(request: Request) -> list[str]:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
+    lines += [] if e.address else shown(e, space)
     few = resources is not None and resources.gpus < 2
     if e.strategy == "dp":
         alone = "; with one device, as here, it equals --strategy single" if few else ""
@@ -128,6 +136,28 @@ def notes(request: Request) -> list[str]:
         texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs the script's number"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
+
+
+def shown(e: Experiment, space: Space) -> list[str]:
+    """Return a line that names what all trials share, and a note on a start folder that is slow to show.
+
+    Raises RequestError if the start folder cannot be shown to trials.
+    """
+    start, script = Path.cwd(), Path(space.train.path) if isinstance(space.train, Script) else None
+    try:
+        found = surroundings_of(start, script, e.folder.absolute())
+    except UnshowableError as error:
+        raise RequestError(f"{error}; start the search in another folder, such as one with the code alone") from None
+    links = {path: why for path, why in found.links.items() if why != ABOVE}
+    whys = [f"{os.path.relpath(path, start)} ({why})" for path, why in sorted(links.items())]
+    more = f" and {len(whys) - MAX_SHARED} more" if len(whys) > MAX_SHARED else ""
+    lines = [f"shared      {', '.join(whys[:MAX_SHARED])}{more}: trials get links, and change your files there"] * bool(whys)
+    if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
+        lines += [
+            f"NOTE: {start} and the two folders above it have {num:,} entries to show, so each trial starts about "
+            f"{num * 40e-6:.1f} s later; start the search in a folder with less"
+        ]
+    return lines
 
 
 def notes_on_metric(e: Experiment) -> list[str]:

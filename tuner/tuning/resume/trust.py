@@ -19,7 +19,6 @@ from tuner.errors import RequestError
 from tuner.record.data_folders import is_known
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
-from tuner.record.storage.trial_files import RUNNING
 from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
@@ -120,8 +119,7 @@ def refuse_data_folder(named_by: Path, data_dir: str, results: Path, give: str) 
 def refuse_links(folder: Path) -> None:
     """Raises a RequestError for a link directly in the folder, and for a deeper link that leads out of the folder.
 
-    Files might be written through it. `wandb/` is not checked, because W&B replaces its own links there; nor are the
-    folders in which trials ran until they were killed: `tuner.engine.workers.own_folder` removes links there.
+    Files might be written through it. `wandb/` is not checked, because W&B replaces its own links there.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
@@ -131,8 +129,8 @@ def refuse_links(folder: Path) -> None:
                 raise RequestError(
                     f"{path} is a link, so files might be written outside the folder; remove it, or give {OPTION}"
                 )
-        unchecked = "wandb" if Path(place) == folder else RUNNING if Path(place).parent == folder / "ray" else ""
-        folders[:] = [name for name in folders if name != unchecked]
+        if Path(place) == folder:
+            folders[:] = [name for name in folders if name != "wandb"]
 
 
 def _packages(space: str, path: Path) -> list[Path]:

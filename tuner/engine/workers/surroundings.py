@@ -1,0 +1,127 @@
+"""Decides what of the folder in which a search was started, and around it, a trial gets as a copy, and what as a link.
+
+A trial may change a copy. A link is shared: what a trial writes there, it writes into the user's own file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from tuner.record.saved_experiment import FILE as EXPERIMENT
+from tuner.record.storage.made import RECORD
+
+LEVELS = 2  # how many folders above the start folder a trial finds by `..`
+MAX_FILE_BYTES = 1 << 20  # a larger file is a link
+MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder and below it
+MAX_COPIED_FILES = 5_000
+MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, is a link
+MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
+MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
+ABOVE, YOURS = "is above the start folder", "is a link of yours"
+
+
+class UnshowableError(Exception):
+    """The start folder cannot be read, or has more than MAX_START_ENTRIES entries."""
+
+
+class Surroundings(NamedTuple):
+    """What a trial's folder shows, by absolute path: folders, files to copy, and links with the reason for each."""
+
+    folders: list[str]  # parents first
+    copies: dict[str, os.stat_result]
+    links: dict[str, str]
+
+
+def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surroundings:
+    """Scan the start folder and two levels above it, and those of a script that lies elsewhere.
+
+    Args:
+        script: the script that a trial runs, if any; its own folders are never links.
+        experiment: the folder of the running search, which is not shown.
+
+    Raises:
+        UnshowableError: the start folder cannot be shown.
+    """
+    is_elsewhere = script is not None and not script.is_relative_to(start)
+    roots = [start, *([script.parent] if script and is_elsewhere else [])]
+    way = {str(each) for root in (start, *(script.parents if script else ())) for each in (root, *root.parents)}
+    found = Surroundings([], {}, {})
+    for root in roots:
+        for folder in [*root.parents][:LEVELS]:
+            found.folders.insert(0, str(folder))
+            with os.scandir(folder) as entries:
+                above = {entry.path: ABOVE for entry in islice(entries, MAX_START_ENTRIES)}
+            found.links.update({path: why for path, why in above.items() if path not in way})
+        inner = _scan(str(root), MAX_START_ENTRIES, way)
+        if isinstance(inner, str):
+            raise UnshowableError(f"{root}: the folder {inner}")
+        _merge(found, inner)
+    found.links.pop(str(experiment), None)
+    # Python code comes first, and a file of the start folder before those of folders in it.
+    num, size = 0, 0
+    for path in sorted(found.copies, key=lambda path: (not path.endswith(".py"), path.count("/"), path)):
+        num, size = num + 1, size + found.copies[path].st_size
+        if num > MAX_COPIED_FILES or size > MAX_COPIED_BYTES:
+            found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MB"
+            del found.copies[path]
+    return found
+
+
+def _scan(folder: str, most: int, way: Collection[str]) -> Surroundings | str:
+    """Return what is in a folder and below it, or why the folder becomes a link; empty if it is not shown at all."""
+    found, size, is_way = Surroundings([folder], {}, {}), 0, folder in way
+    try:
+        with os.scandir(folder) as entries:
+            listed = list(islice(entries, most + 1))
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    names = {entry.name for entry in listed}
+    if RECORD in names and not is_way:
+        return ""  # a temporary folder of a search
+    if not is_way and {"pyvenv.cfg", "conda-meta", EXPERIMENT} & names:
+        return "is an experiment" if EXPERIMENT in names else "is an environment"
+    if len(listed) > most:
+        return f"has more than {most:,} entries"
+    for entry in listed:
+        path = entry.path
+        if entry.is_symlink():
+            found.links[path] = YOURS
+        elif entry.is_dir():
+            inner = _inside(entry, way)
+            if isinstance(inner, Surroundings):
+                _merge(found, inner)
+                size += sum(status.st_size for status in inner.copies.values())
+            elif inner:
+                found.links[path] = inner
+        elif not entry.is_file():
+            found.links[path] = "is no regular file"
+        elif (status := entry.stat()).st_size > MAX_FILE_BYTES:
+            found.links[path] = f"is larger than {MAX_FILE_BYTES >> 20} MB"
+        elif len(listed) > MAX_ENTRIES and not path.endswith(".py"):
+            found.links[path] = f"is in a folder with more than {MAX_ENTRIES:,} entries"
+        else:
+            found.copies[path] = status
+            size += status.st_size
+        if not is_way and (sum(map(len, found)) > most + 1 or size > MAX_COPIED_BYTES):
+            return f"has more than {most:,} entries or {MAX_COPIED_BYTES >> 20} MB to copy"
+    return found
+
+
+def _inside(entry: os.DirEntry[str], way: Collection[str]) -> Surroundings | str:
+    if entry.path in way:
+        return _scan(entry.path, MAX_START_ENTRIES, way)
+    if entry.name == "site-packages":
+        return "is an environment"
+    if os.path.ismount(entry.path):
+        return "is a mount"
+    return _scan(entry.path, MAX_HIDDEN_ENTRIES if entry.name.startswith(".") else MAX_ENTRIES, way)
+
+
+def _merge(found: Surroundings, inner: Surroundings) -> None:
+    found.folders.extend(inner.folders)
+    found.copies.update(inner.copies)
+    found.links.update(inner.links)
