@@ -7,6 +7,7 @@ audit.json, which the dashboard shows. If an audit is interrupted, the same comm
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shlex
@@ -24,6 +25,7 @@ from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import AUDIT, only_driver
+from tuner.record.storage.made import remove_made
 from tuner.record.texts import command, figures, formatted
 from tuner.train import training_of, trial_config
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, refuse_links, results_of
@@ -150,9 +152,10 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
             say(f"  epoch {training.epoch}/{experiment.max_epochs}: {found}")
             write_atomically(kept, training.state(metrics))
             yield training.epoch, metrics[training.epoch]
-    kept.unlink(missing_ok=True)
-    if not any(kept.parent.iterdir()):
-        kept.parent.rmdir()
+    with contextlib.suppress(OSError):  # no epoch was left to train; or another trial's state is in the folder
+        remove_made(folder, f"{STATES}/{kept.name}")
+    with contextlib.suppress(OSError):
+        remove_made(folder, STATES)
 
 
 def _is_whole(checkpoint: Path) -> bool:

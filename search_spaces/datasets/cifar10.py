@@ -6,7 +6,6 @@ import hashlib
 import os
 import pickle
 import queue
-import shutil
 import socket
 import stat
 import threading
@@ -22,12 +21,14 @@ import numpy as np
 from filelock import FileLock
 from PIL import Image
 
+from tuner.record.storage.made import MadeFolder, stale_folders, temporary_folder
 from tuner.training.data import Arrays, DataError, Splits
 
 NUM_CLASSES = 10
 RECORD_BYTES = 1 + 3 * 32 * 32
 MOST_BYTES = 32 << 20  # the most bytes to read of a file; the largest file of the data set has 31,035,999
 
+PARTIAL = "cifar10-partial-"  # begins the name of a download's temporary folder
 PICKLED = "cifar-10-batches-py"
 BINARY = "cifar-10-batches-bin"
 
@@ -97,18 +98,26 @@ def download_once(cache: Path) -> Splits:
     # Checked before the lock, so that without a network all processes of a node time out at the same time.
     if reason := why_unreachable(DOWNLOAD_URL):
         raise Unavailable(f"could not reach {host}: {reason}")
-    partial = cache.with_name("cifar10.partial")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{cache}.lock"):
             if splits := load_cached(cache):
                 return splits
-            # Removes the rest of a killed process. No other process uses it, because this one has the lock.
-            shutil.rmtree(partial, ignore_errors=True)
-            download(partial)
-            load_complete(partial)
-            shutil.rmtree(cache, ignore_errors=True)
-            partial.rename(cache)
+            for stale in stale_folders(cache.parent, PARTIAL):
+                stale.remove()
+            try:
+                damaged = MadeFolder(cache.parent, cache.name) if os.path.lexists(cache) else None
+            except OSError:
+                why = "has no complete CIFAR-10, and tuner has not made it"
+                raise Unavailable(f"{cache} {why}; rename it, or give --data-dir") from None
+            with temporary_folder(PARTIAL, cache.parent) as made:
+                download(made.path)
+                load_complete(made.path)
+                if damaged:
+                    damaged.remove()
+                made.take_place(cache.name)
+                os.chmod(made.fd, 0o755)  # other users may read it
+                made.keep()
             return load_complete(cache)
     # torchvision raises RuntimeError for an archive with a wrong md5.
     except (OSError, RuntimeError, HTTPException, DataError) as error:

@@ -5,6 +5,7 @@ import http.client
 import ipaddress
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import psutil
 import pytest
@@ -158,43 +158,27 @@ def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_l
 def test_the_next_search_removes_the_folders_of_killed_ones_and_nothing_else(sessions, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(sessions))
     (outside := tmp_path / "outside").mkdir()
-    (outside / alone.OWNED).touch()
     (outside / "kept").touch()
-    kept = ["tuner_no_lock", "tuner_of_a_file", "tuner_link", "other", "tuner_lock_is_a_link"]
-    for name in kept:
-        (sessions / name).mkdir() if name not in ("tuner_link", "tuner_of_a_file") else None
-    (sessions / "tuner_of_a_file").touch()
+    (sessions / "tuner_own").mkdir()
+    (sessions / "tuner_own" / "owned").touch()  # a user's own folder
+    (sessions / "tuner_file").touch()
     (sessions / "tuner_link").symlink_to(outside)
-    (sessions / "other" / alone.OWNED).touch()
-    (sessions / "tuner_lock_is_a_link" / alone.OWNED).symlink_to(outside / "kept")
     if not os.fork():  # a search that is killed
         with alone.session_folder() as folder:
             Path(folder, "session").mkdir(parents=True)
             Path(folder, "session", "link").symlink_to(outside)
             os.kill(os.getpid(), signal.SIGKILL)
     os.wait()
-    (killed,) = {each.name for each in sessions.iterdir()} - set(kept)
+    kept = {"tuner_own", "tuner_file", "tuner_link"}
+    (killed,) = {each.name for each in sessions.iterdir()} - kept
+    shutil.copytree(sessions / killed, sessions / "tuner_copy", symlinks=True)
+    kept.add("tuner_copy")
     with alone.session_folder() as first, alone.session_folder() as second:
         mine = {Path(folder).parent.name for folder in (first, second)}
         assert {each.name for each in sessions.iterdir()} == {*kept, *mine} and killed not in mine
-    monkeypatch.setattr(os, "getuid", lambda: -1)
-    (sessions / "tuner_of_another").mkdir()
-    (sessions / "tuner_of_another" / alone.OWNED).touch()
-    with alone.session_folder():
-        pass
-    assert {each.name for each in sessions.iterdir()} == {*kept, "tuner_of_another"}
-    assert {each.name for each in outside.iterdir()} == {alone.OWNED, "kept"}
-
-
-def test_what_an_error_has_left_of_a_killed_search_is_removed_at_a_later_start(sessions, monkeypatch):
-    (sessions / "tuner1" / "ray").mkdir(parents=True)
-    (sessions / "tuner1" / alone.OWNED).touch()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "rmdir", mock.Mock(side_effect=OSError))
-        alone.remove_stale(sessions)
-    assert (sessions / "tuner1" / alone.OWNED).exists()
-    alone.remove_stale(sessions)
-    assert not list(sessions.iterdir())
+    assert {each.name for each in sessions.iterdir()} == kept
+    assert os.listdir(sessions / "tuner_own") == ["owned"] and (sessions / "tuner_copy" / "ray" / "session").exists()
+    assert os.listdir(outside) == ["kept"]
 
 
 def test_checkpoints_are_written_in_rays_session_which_a_killed_worker_leaves_to_it(tmp_path, monkeypatch):
@@ -202,7 +186,7 @@ def test_checkpoints_are_written_in_rays_session_which_a_killed_worker_leaves_to
 
     monkeypatch.setattr(worker, "_global_node", SimpleNamespace(get_session_dir_path=lambda: str(tmp_path)))
     with checkpoint_folder() as folder:
-        assert Path(folder).parent == tmp_path
+        assert Path(folder).parents[1] == tmp_path
     monkeypatch.setattr(worker, "_global_node", None)
     with checkpoint_folder() as folder:
         assert Path(folder).is_dir()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from killing import killed_at
 
-from tuner.record.storage import files
+from tuner.record.storage import files, made
 from tuner.record.storage.files import (
     bytes_in,
     json_in,
@@ -131,7 +131,7 @@ def test_a_crash_at_any_step_leaves_the_old_folder_or_the_new(tmp_path, monkeypa
     """Without the step that exchanges two folders, a crash may leave none; the next replacement finds the old one."""
     best, contents = tmp_path / "best", {"old": ["old"] * 2, "new": ["new"] * 2}
     if not in_one_step:
-        monkeypatch.setattr(files, "exchanged", lambda one, other: False)
+        monkeypatch.setattr(made, "exchanged", lambda one, other, folder: False)
 
     def write(text):
         with replacing_folder(best) as folder:

@@ -1,5 +1,6 @@
 """An experiment's folder is renamed, deleted and measured as a whole; whatever is put in its place is kept."""
 
+import json
 import os
 import shutil
 
@@ -7,14 +8,17 @@ import pytest
 
 from tuner.errors import RequestError
 from tuner.record import folder as folders
+from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import read
-from tuner.record.saved_experiment import COPY, FILE, latest_experiment
+from tuner.record.saved_experiment import COPY, FILE, digest, latest_experiment
 
 
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "results" / "demo"
-    for path, content in {FILE: b"{}", COPY: b"{}", "journal.jsonl": b"", "best/model.pt": b"m" * 700_000}.items():
+    document = {FIELD: FORMAT, "id": "1"}
+    text = json.dumps({**document, "sha256": digest(document)}).encode()
+    for path, content in {FILE: text, COPY: text, "journal.jsonl": b"", "best/model.pt": b"m" * 700_000}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return folder
@@ -68,6 +72,29 @@ def test_links_in_a_deleted_folder_lose_nothing_behind_them(folder, thesis):
     (folder / "link.tex").symlink_to(thesis)
     assert delete(folder) == "" and os.listdir(folder.parent) == []
     assert thesis.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("act", [rename, delete])
+@pytest.mark.parametrize(
+    ("files", "content", "why"),
+    [
+        ((FILE, COPY), b'{"tool": "mlx"}', "neither experiment.json nor its copy"),
+        ((FILE, COPY), b'{"format": 1, "sha256": "0"}', "neither experiment.json nor its copy"),
+        (("journal.jsonl",), b'{"id": "2"}\n', "journal.jsonl is that of another search"),
+    ],
+)
+def test_what_another_program_has_written_is_kept(folder, act, files, content, why):
+    for name in files:
+        (folder / name).write_bytes(content)
+    before = everything(folder)
+    with pytest.raises(RequestError, match=why):
+        act(folder)
+    assert before.items() <= everything(folder).items()
+
+
+def test_a_damaged_experiment_with_a_true_copy_is_deleted(folder):
+    (folder / FILE).write_bytes(b"{")
+    assert delete(folder) == "" and not folder.exists()
 
 
 @pytest.mark.parametrize("act", [rename, delete])

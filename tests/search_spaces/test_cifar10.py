@@ -16,6 +16,7 @@ from torchvision.datasets import CIFAR10
 
 from search_spaces.datasets import cifar10 as module
 from search_spaces.datasets.cifar10 import cifar10
+from tuner.record.storage.made import temporary_folder
 from tuner.training.data import DataError
 
 IMAGES = 20  # in a file of the small data sets made here
@@ -159,7 +160,8 @@ def test_one_download_for_all_who_ask_at_once(small, cache, monkeypatch):
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
     monkeypatch.setattr(module, "download", download)
     # What a process killed in its download left behind is no hindrance.
-    (cache.with_name("cifar10.partial") / "left").mkdir(parents=True)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    (temporary_folder(module.PARTIAL, cache.parent).path / "left").mkdir()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(cifar10, [None] * 4))
     assert len(downloads) == 1
@@ -168,13 +170,18 @@ def test_one_download_for_all_who_ask_at_once(small, cache, monkeypatch):
     assert {path.name for path in cache.parent.iterdir()} <= {"cifar10", "cifar10.lock"}
 
 
-def test_damaged_cache_is_replaced(small, cache, monkeypatch):
-    shutil.copytree(small / module.PICKLED, cache / module.PICKLED)
-    flip_byte(cache / module.PICKLED / "data_batch_1", 5000)
+def test_a_damaged_download_is_replaced_and_what_tuner_has_not_made_is_kept(small, cache, monkeypatch):
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
-    monkeypatch.setattr(module, "download", lambda folder: shutil.copytree(small, folder))
+    monkeypatch.setattr(module, "download", lambda folder: shutil.copytree(small, folder, dirs_exist_ok=True))
     assert len(cifar10(None).train) == 5 * IMAGES
+    flip_byte(cache / module.PICKLED / "data_batch_1", 5000)
+    assert module.load_cached(cache) is None and len(cifar10(None).train) == 5 * IMAGES
     assert module.load_cached(cache) is not None
+    flip_byte(cache / module.PICKLED / "data_batch_1", 5000)
+    cache.rename(cache.with_name("mine"))
+    shutil.copytree(cache.with_name("mine"), cache)
+    assert "tuner has not made it; rename it" in cifar10(None).notice
+    assert module.load_cached(cache) is None and (cache / module.PICKLED / "data_batch_1").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import shutil
-import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from tuner.record.storage.made import MadeFolder, temporary_folder
 
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
@@ -47,8 +48,8 @@ def check_resumes(line: str) -> None:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
 
-def report(metrics: dict[str, Any], folder: Path) -> None:
-    """Reports metrics with a folder as the checkpoint, then deletes the folder, which Ray has copied.
+def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
+    """Reports metrics with a folder in `local` as the checkpoint, then removes it, because Ray has copied it.
 
     If the scheduler stops the trial, Ray raises SystemExit here; the exception ends the framework's loop and the trial.
     """
@@ -56,14 +57,16 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
 
     _forget_checkpoint()
     try:
-        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(local.path / name))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        local.clear(name)
 
 
-def local_folder() -> tempfile.TemporaryDirectory[str]:
-    """Creates a folder for the files that a framework writes in a trial; it is deleted with the returned object."""
-    return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
+def local_folder(owner: Any) -> MadeFolder:
+    """Creates a folder for the files that a framework writes in a trial; it is removed with the object `owner`."""
+    made = temporary_folder("tuner-")
+    weakref.finalize(owner, made.remove)
+    return made
 
 
 def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:

@@ -49,7 +49,7 @@ class TunerCallback(callbacks.Checkpoint):
         self._metrics: dict[str, float] = {}
         self._restored: dict[str, Any] = {}
         if self._active:
-            self._folder = current_trial.local_folder()
+            self._folder = current_trial.local_folder(self)
             if quiet:
                 # Lightning starts its loggers before it calls any callback, so their classes are replaced here.
                 # `setup` restores the classes.
@@ -73,7 +73,7 @@ class TunerCallback(callbacks.Checkpoint):
         usual = os.path.join(trainer.log_dir or trainer.default_root_dir, "checkpoints")
         for callback in trainer.callbacks:
             if isinstance(callback, callbacks.ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
-                callback.dirpath = self._folder.name
+                callback.dirpath = str(self._folder.path / "files")
         # This callback runs last, so that its checkpoint includes what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
         if self._quiet:
@@ -126,11 +126,11 @@ class TunerCallback(callbacks.Checkpoint):
             return
         self._validated = False
         self._metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        path = Path(self._folder.name, "checkpoint", FILE)
+        path = self._folder.path / "checkpoint" / FILE
         trainer.save_checkpoint(path)  # all processes must call it
         if trainer.is_global_zero:
             _check_plain(path)
-            current_trial.report(self._metrics, path.parent)
+            current_trial.report(self._metrics, self._folder, "checkpoint")
 
 
 automatic = partial(current_trial.automatic, Trainer, "fit", "ckpt_path", TunerCallback)

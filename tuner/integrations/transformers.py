@@ -8,9 +8,7 @@ trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +41,7 @@ class TunerCallback(TrainerCallback):
         self._metrics: dict[str, Any] = {}
         self._own_options: Options | None = None
         if self._active:
-            self._folder = current_trial.local_folder()
+            self._folder = current_trial.local_folder(self)
             if quiet:
                 # A Trainer chooses progress bar and loggers in `__init__`: its module is changed until `on_init_end`.
                 vars(trainer_module).update(QUIET)
@@ -58,9 +56,7 @@ class TunerCallback(TrainerCallback):
     def on_init_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         vars(trainer_module).update(LOUD)
         if self._active:
-            with contextlib.suppress(OSError):
-                os.rmdir(args.output_dir)  # the Trainer has made this folder; all trials would share it
-            args.output_dir = self._folder.name
+            args.output_dir = str(self._folder.path)
             args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
             args.restore_callback_states_from_checkpoint = True  # such as EarlyStoppingCallback's counter
             if parts.get("optimizer") is not None:
@@ -70,7 +66,7 @@ class TunerCallback(TrainerCallback):
         """Raises ValueError if the script does not resume or PLACE's values changed; sets options that pbt changed."""
         if not self._active:
             return
-        if args.output_dir != self._folder.name:  # `on_init_end` is not called for a callback that `add_callback` adds
+        if args.output_dir != str(self._folder.path):  # `on_init_end` is not called for one that `add_callback` adds
             self.on_init_end(args, state, control)
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
@@ -108,10 +104,10 @@ class TunerCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         """Reports the latest metrics with the checkpoint that the Trainer has just saved."""
         if self._training and self._metrics and state.is_world_process_zero:
-            folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            folder = self._folder.path / f"checkpoint-{state.global_step}"
             (folder / OPTIONS).write_text(json.dumps(self._made))
             metrics, self._metrics = self._metrics, {}
-            current_trial.report(metrics, folder)
+            current_trial.report(metrics, self._folder, folder.name)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self._training = False  # so that `trainer.evaluate` after the training is not reported

@@ -12,13 +12,14 @@ import importlib
 import math
 import numbers
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
+from tuner.record.storage.made import MadeFolder
 from tuner.spec.script import Declared, Trial, check_declared, importing, running, script_space
 from tuner.spec.space import Space
 
@@ -47,8 +48,11 @@ def init(*arguments: Any, **options: Any) -> Any:
     _pending.clear()
     trial.read = True
     run = __getattr__("init")(config=options.get("config"), mode="disabled")
-    os.makedirs(run.dir, exist_ok=True)  # scripts save models in this folder
-    trial.stack.callback(shutil.rmtree, os.path.dirname(run.dir), ignore_errors=True)
+    folder = Path(run.dir)  # scripts save models in it; W&B makes no folder for a disabled run
+    folder.parents[1].mkdir(parents=True, exist_ok=True)
+    made = MadeFolder(folder.parents[1], folder.parent.name, "new")
+    folder.mkdir()
+    trial.stack.callback(made.remove)
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
     run.log = log

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -19,12 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import COPY
+from tuner.record.saved_experiment import COPY, JOURNAL, why_foreign
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import LOCK, driver_of, locked
+from tuner.record.storage.made import remove_experiment, remove_files, renamed
 
-JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MOST_S = 5.0  # seconds after which `size_of` begins no further folder; listing 100,000 entries takes 0.5 s
 MOST_LEVELS = 40  # deeper folders are not counted or listed; each level needs an open file descriptor
@@ -37,14 +36,6 @@ class OpenFolder(NamedTuple):
     path: Path
     results_fd: int
     fd: int
-
-    def is_at(self, name: str) -> bool:
-        """Whether `name` in the folder of results is this folder, and not a link or a folder that replaced it."""
-        try:
-            there = os.stat(name, dir_fd=self.results_fd, follow_symlinks=False)
-        except OSError:
-            return False
-        return os.path.samestat(there, os.fstat(self.fd))
 
 
 @contextlib.contextmanager
@@ -61,15 +52,10 @@ def opened(path: Path) -> Iterator[OpenFolder]:
 
 @contextlib.contextmanager
 def without_driver(folder: OpenFolder) -> Iterator[None]:
-    """Locks drivers and audits out; RequestError if one runs, or if experiment.json is missing or a link."""
+    """Locks drivers and audits out; RequestError if one runs, or if the folder is not an experiment of tuner's."""
     path = folder.path
-    try:
-        if stat.S_ISLNK(os.stat(EXPERIMENT, dir_fd=folder.fd, follow_symlinks=False).st_mode):
-            raise RequestError(f"{path / EXPERIMENT} is a link; remove it yourself")
-    except OSError:
-        raise RequestError(
-            f"{path} has no {EXPERIMENT}, so tuner cannot know whether a process runs it; change the folder yourself"
-        ) from None
+    if why := why_foreign(Path(f"/dev/fd/{folder.fd}")):
+        raise RequestError(f"{path} is not an experiment of tuner ({why}); nothing was changed; change it yourself")
     with contextlib.ExitStack() as stack:
         try:
             is_free = stack.enter_context(locked(LOCK, folder.fd))
@@ -82,66 +68,34 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
 
 def rename(folder: OpenFolder, new: str) -> None:
     """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
-    try:
-        os.mkdir(new, dir_fd=folder.results_fd)  # reserves the name; `_move` then replaces this empty folder
-    except FileExistsError:
-        raise RequestError(f"{folder.path.parent / new} already exists; give another name") from None
-    except OSError as error:
-        raise RequestError(f"{folder.path} cannot be renamed: {error.strerror}") from None
-    try:
-        _move(folder, folder.path.name, new)
-    except RequestError:
-        with contextlib.suppress(OSError):
-            os.rmdir(new, dir_fd=folder.results_fd)
-        raise
+    _move(folder, folder.path.name, new)
 
 
 def set_aside(folder: OpenFolder) -> str:
     """Renames the folder to a hidden name, which it returns; deletes experiment.json, its copy and the journal."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
     _move(folder, folder.path.name, aside)
-    for name in (EXPERIMENT, COPY, JOURNAL):
-        try:
-            os.unlink(name, dir_fd=folder.fd)
-        except (FileNotFoundError, IsADirectoryError):
-            continue
-        except OSError as error:
-            if name != EXPERIMENT:
-                break
-            _move(folder, aside, folder.path.name)
-            raise RequestError(f"{folder.path} cannot be deleted ({error.strerror}); nothing was changed") from None
+    if why := remove_files(folder.fd, (EXPERIMENT, COPY, JOURNAL)):
+        _move(folder, aside, folder.path.name)
+        raise RequestError(f"{folder.path} cannot be deleted ({why}); nothing was changed") from None
     return aside
 
 
 def remove(folder: OpenFolder, aside: str) -> str:
     """Deletes a folder that `set_aside` renamed; returns an empty text, or what could not be deleted and why."""
-    problems: list[str] = []
-
-    def note(_: object, path: str, error: object) -> None:
-        problems.append(f"{path}: {getattr(error[1], 'strerror', None) or error[1]}")  # type: ignore[index]
-
-    try:  # rmtree works with `dir_fd`, too; it deletes links, never their targets
-        shutil.rmtree(aside, onerror=note, dir_fd=folder.results_fd)
-    except RecursionError:
-        problems.append("its folders are nested too deeply")
-    if not problems:
+    if not (problems := remove_experiment(folder.fd, aside, folder.results_fd)):
         return ""
     return f"{folder.path.parent / aside} could not be deleted completely ({problems[0][:300]}); delete it yourself"
 
 
 def _move(folder: OpenFolder, old: str, new: str) -> None:
     """Renames the open folder, or raises RequestError; undoes the renaming if another process replaced the folder."""
-    path = folder.path
-    if not folder.is_at(old):
-        raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
     try:
-        os.rename(old, new, src_dir_fd=folder.results_fd, dst_dir_fd=folder.results_fd)
+        renamed(folder.fd, old, new, folder.results_fd)
+    except FileExistsError:
+        raise RequestError(f"{folder.path.parent / new} already exists; give another name") from None
     except OSError as error:
-        raise RequestError(f"{path} cannot be renamed ({error.strerror}); nothing was changed") from None
-    if not folder.is_at(new):
-        with contextlib.suppress(OSError):
-            os.rename(new, old, src_dir_fd=folder.results_fd, dst_dir_fd=folder.results_fd)
-        raise RequestError(f"{path} was replaced meanwhile; nothing was changed")
+        raise RequestError(f"{folder.path} cannot be renamed ({error.strerror}); nothing was changed") from None
     with contextlib.suppress(OSError):  # some file systems cannot sync a folder
         os.fsync(folder.results_fd)
 

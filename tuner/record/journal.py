@@ -19,6 +19,7 @@ from tuner.record.events import MOST_SEAL, MOST_TIME, Event, text_of
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
+from tuner.record.storage.made import shorten
 
 MOST_UNSYNCED = 1 << 20  # maximum bytes of lines between two syncs: about 5,000 lines
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
@@ -61,7 +62,7 @@ class Journal:
                 with replacing(path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")) as copy:
                     shutil.copyfileobj(whole, copy)
         if scanned.size < os.fstat(fd).st_size:
-            self._file.truncate(scanned.size)
+            shorten(fd, scanned.size)
         self._size, self._chain = scanned.size, scanned.chain
         self._unsynced, self._is_failed = bytearray(), False  # the lines since the last sync; whether that failed
         sync_open(fd)  # lines that a killed session wrote may not be on the disk either
@@ -108,7 +109,7 @@ class Journal:
     def _append(self, line: bytes) -> None:
         self._check_place()
         if self._file.write(line) != len(line):
-            self._file.truncate(self._size)  # a full disk took only part of the line; this removes that part
+            shorten(self._file.fileno(), self._size)  # a full disk took only part of the line; this removes that part
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
         self._unsynced += line

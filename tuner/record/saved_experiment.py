@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -13,11 +14,12 @@ from typing import Any
 from tuner.errors import RequestError, printable
 from tuner.record.events import Event
 from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
-from tuner.record.storage.files import is_file_in, json_in, write_atomically
+from tuner.record.storage.files import is_file_in, json_in, lines_of, open_in, parsed, write_atomically
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
+JOURNAL = "journal.jsonl"
 BEGUN = "begun"  # this fact says that the journal has had an event, so an empty or missing journal was lost
 MOST_NAMES = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
@@ -76,6 +78,23 @@ def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
         raise ValueError("`options` are not those of a search")
     _check_facts(document)
     return Experiment(**options), document
+
+
+def why_foreign(folder: Path) -> str:
+    """Say why a folder is not an experiment that tuner has written; empty if it is, even of another format.
+
+    Either experiment.json or its copy must match its sha256, and the journal's first event, if any, have the same id.
+    """
+    first = None
+    with contextlib.suppress(*UNREADABLE, StopIteration), open_in(folder, JOURNAL) as file:
+        first = parsed(next(lines_of(file))[0])
+    for name in (FILE, COPY):
+        with contextlib.suppress(*UNREADABLE):
+            document = json_in(folder, name)
+            if FIELD in document and document.pop("sha256") == digest(document):
+                is_same = not isinstance(first, dict) or first.get("id") == document.get("id")
+                return "" if is_same else f"{JOURNAL} is that of another search"
+    return f"neither {FILE} nor its copy matches its sha256"
 
 
 def _check_facts(facts: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ A node must load the space, share the results folder with the driver, and be abl
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import uuid
 from pathlib import Path
@@ -19,6 +18,7 @@ from ray.exceptions import GetTimeoutError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.errors import RequestError
+from tuner.record.storage.made import temporary_folder
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
@@ -49,13 +49,13 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Runs a task on every living node; raises RequestError that names a node which cannot run the search."""
     by_value(loaded_space)
     code = cloudpickle.dumps(loaded_space.space.task or loaded_space.space.train)
-    mark = Path(experiment.results).absolute() / f".tuner-{uuid.uuid4().hex}"  # a folder that other nodes look for
-    mark.mkdir(parents=True)
-    try:
+    results = Path(experiment.results).absolute()
+    results.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(".tuner-", results) as mark:  # a folder that other nodes look for
         task = ray.remote(num_cpus=0, max_retries=0)(visit)
         asked = {
             task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                code, str(mark)
+                code, str(mark.path)
             ): node["NodeManagerAddress"]
             for node in ray.nodes()
             if node["Alive"]
@@ -64,8 +64,6 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
         problems: dict[str, list[str]] = {}
         for ref, host in asked.items():
             problems.setdefault(_answer(ref), []).append(host)
-    finally:
-        shutil.rmtree(mark, ignore_errors=True)
     problems.pop("", None)
     for problem, hosts in problems.items():
         others = f" (and {len(hosts) - 1} more)" if len(hosts) > 1 else ""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import logging
 import os
 import secrets
-import shutil
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,10 +23,12 @@ from ray._private.utils import get_num_cpus
 from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
+from tuner.record.storage.made import stale_folders, temporary_folder
+
 logger = logging.getLogger(__name__)
 # Parts of Ray's lines about a worker (1,000 characters), a raylet (20 lines of its log) and a node.
 DEAD = "A worker died or was killed while executing", "Raylet is terminated", "has been marked dead because"
-PREFIX, OWNED = "tuner", "owned"  # start of the name of a session's folder; the file in it that its search locks
+PREFIX = "tuner_"  # begins the name of a session's folder
 KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
 # Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
@@ -133,38 +132,14 @@ def no_reports_of_the_dead() -> AbstractContextManager[Any]:
 def session_folder() -> Iterator[str]:
     """Creates a folder that only this user may enter, since Ray's files there are writable by all; then removes it.
 
-    First removes the folders of searches that were killed. A file in the folder is locked as long as its search runs.
+    First removes the folders of searches that were killed.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     base.mkdir(parents=True, exist_ok=True)
-    remove_stale(base)
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=base, ignore_cleanup_errors=True) as folder:
-        with open(f"{folder}/new", "w") as owned:
-            fcntl.flock(owned, fcntl.LOCK_EX)
-            os.rename(f"{folder}/new", f"{folder}/{OWNED}")  # so that nobody finds the file without its lock
-            yield f"{folder}/ray"
-
-
-def remove_stale(base: Path) -> None:
-    """Removes the session folders of this user whose search has ended; keeps what it cannot remove.
-
-    Everything is named relative to open folders, and no link is followed, because others may write to `base`.
-    """
-    with os.scandir(base) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(PREFIX)]
-    for name in names:
-        with suppress(OSError), ExitStack() as stack:  # an OSError: no folder, no such file in it, or its search runs
-            folder = os.open(base / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            stack.callback(os.close, folder)
-            if os.fstat(folder).st_uid != os.getuid():
-                continue
-            owned = os.open(OWNED, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            stack.callback(os.close, owned)
-            fcntl.flock(owned, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for each in set(os.listdir(folder)) - {OWNED}:
-                shutil.rmtree(each, dir_fd=folder)
-            os.unlink(OWNED, dir_fd=folder)  # last, so that another start can remove what an error has left
-            os.rmdir(base / name)
+    for stale in stale_folders(base, PREFIX):
+        stale.remove()
+    with temporary_folder(PREFIX, base) as made:
+        yield str(made.path / "ray")
 
 
 def keep_token_private() -> None:

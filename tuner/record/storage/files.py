@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -15,6 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from pydantic_core import from_json
+
+from tuner.record.storage.made import RECORD, MadeFolder, replacing_file
 
 MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (usual: 200), and of a file that is read whole (usual: 5,000)
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays other threads by 40 ms
@@ -155,19 +156,10 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 
     `path` has the old or the new content, also after a power failure. With `dir_fd`, `path` is a name in that folder.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=dir_fd)
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=dir_fd), "wb") as file:
-            yield file
-            file.flush()
-            sync_open(file.fileno())
-        os.replace(aside, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-    except BaseException:
-        with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
-            os.unlink(aside, dir_fd=dir_fd)
-        raise
+    with replacing_file(path, dir_fd) as file:
+        yield file
+        file.flush()
+        sync_open(file.fileno())
     if dir_fd is None:
         sync(path.parent)  # otherwise a power failure could undo the rename
     else:
@@ -179,23 +171,24 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
     A crash leaves the old or new folder; where `exchanged` fails (NFS), maybe neither. `tidy` restores the old.
-    Only one process at a time may call this function for a path.
+    Only one process at a time may call this function for a path. The caller knows that all of the old folder is ours.
     """
     new, old = asides_of(path)
     tidy(path)
-    new.mkdir()
-    try:
+    with MadeFolder(path.parent, new.name, "new") as made:
+        sync_all(new)  # its record: without it, nobody would remove what a power failure leaves
         yield new
+        os.chmod(made.fd, stat.S_IMODE(path.parent.stat().st_mode))
         sync_all(new)
-        if not os.path.lexists(path):
-            new.rename(path)
-        elif not exchanged(new, path):
-            path.rename(old)
-            new.rename(path)
+        before = MadeFolder(path.parent, path.name, "ours") if os.path.lexists(path) else None
+        if before:
+            sync(path / RECORD)
+            sync(path)
+        made.take_place(path.name, before, old.name)
         sync(path.parent)
-    finally:
-        with contextlib.suppress(OSError):  # the next call tries again
-            tidy(path)
+        if before:
+            before.remove()
+        made.keep(forget=True)
 
 
 def asides_of(path: Path) -> tuple[Path, Path]:
@@ -204,30 +197,24 @@ def asides_of(path: Path) -> tuple[Path, Path]:
 
 
 def tidy(path: Path) -> None:
-    """Deletes the two folders beside `path`; if `path` is missing after a crash, first moves the old folder back."""
+    """Removes the two folders beside `path`; if `path` is missing after a crash, first moves the old folder back."""
     new, old = asides_of(path)
-    if old.is_dir() and not os.path.lexists(path):
-        old.rename(path)
-    for each in (new, old):
-        if each.is_dir() and not each.is_symlink():
-            shutil.rmtree(each)
-        else:
-            each.unlink(missing_ok=True)
-
-
-def exchanged(one: Path, other: Path) -> bool:
-    """Swaps two folders in one step; returns False if the operating system or the file system cannot do it."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only; Python has no function for it
-    here, exchange = -100, 2  # Linux's values of AT_FDCWD and RENAME_EXCHANGE
-    return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    for aside in (old, new):
+        with contextlib.suppress(OSError):  # it is missing, or not ours
+            made = MadeFolder(path.parent, aside.name, "aside")
+            if aside == old and not os.path.lexists(path):
+                made.take_place(path.name)
+                made.keep(forget=True)
+            else:
+                made.remove()
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
     """Gives a file a second name; copies the file if a hard link fails, for example to another file system."""
     try:
-        os.link(source, target)
+        os.link(source, target, follow_symlinks=False)
     except OSError:
-        shutil.copy2(source, target)
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def sync(path: Path) -> None:

@@ -1,81 +1,122 @@
-"""Removes, renames and replaces what tuner has made, and nothing else; no other module does any of it.
+"""Removes, renames, replaces and shortens what tuner has made; no other module does, and this one touches nothing else.
 
-Each function works below open folders (`dir_fd`), follows no link and enters no mount. A name proves nothing: what is
-removed is named in a record of ours, or lies in a folder that has one.
+Each function works below open folders (`dir_fd`), follows no link there and enters no mount. A name proves nothing:
+what is removed lies in a folder with a record of ours, or the caller has a record that names it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
 import os
 import secrets
-import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Set
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence, Set
+from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Literal, Self
 
-RECORD = ".tuner-made"  # file in a temporary folder with the folder's inode: a copy of the folder has another one
+RECORD = ".tuner-made"  # file in a folder of ours, with the folder's inode: a copy of the folder has another one
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW  # O_PATH needs no read permission
 
 
 class MadeFolder:
-    """A folder that tuner has made, with its record locked; `fd` is its file descriptor. A `with` block removes it."""
+    """A folder that tuner has made, with its record locked; `fd` is its file descriptor. A `with` block removes it.
 
-    def __init__(self, base: Path, name: str, is_new: bool) -> None:
+    Args:
+        kind: `made` opens a folder with a true record. `aside` also takes an empty folder, and a record of another
+            inode: an experiment may be copied with what a killed process has left beside `best/`. `new` makes the
+            folder, or takes an empty one. `ours` writes the record into a folder that the caller knows to be ours.
+
+    Raises:
+        OSError: the folder is missing, a link, or not ours; its process runs; or it cannot be written.
+    """
+
+    def __init__(self, base: Path, name: str, kind: Literal["made", "aside", "new", "ours"] = "made") -> None:
         self.path, self._pid = base / name, os.getpid()
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, parent := os.open(base, os.O_RDONLY | os.O_DIRECTORY))
-            if is_new:
-                os.mkdir(name, 0o700, dir_fd=parent)
+            if kind == "new":
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=parent)
             stack.callback(os.close, fd := os.open(name, _FOLDER, dir_fd=parent))
             self.fd, self._parent = fd, parent
+            is_empty = set(os.listdir(fd)) <= {RECORD}
+            if kind == "new" and not is_empty:
+                raise FileExistsError(errno.EEXIST, "tuner has not made this folder; rename it", str(self.path))
+            creates = os.O_CREAT if kind in ("new", "ours") or kind == "aside" and is_empty else 0
             try:
-                stack.callback(os.close, self._recorded(is_new))
+                flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | creates
+                stack.callback(os.close, record := os.open(RECORD, flags, 0o600, dir_fd=fd))
+                self._write(record) if creates else self._check(record, any_inode=kind == "aside")
             except OSError:
-                if is_new:  # a full disk leaves no folder that nobody would remove
+                if kind == "new":  # a full disk leaves no folder that nobody would remove
                     with contextlib.suppress(OSError):
                         os.unlink(RECORD, dir_fd=fd)
                     os.rmdir(name, dir_fd=parent)
                 raise
             self._open = stack.pop_all()
 
-    def _recorded(self, is_new: bool) -> int:
-        """Write the record, or check it; return its descriptor, which is locked."""
-        flags = os.O_CREAT | os.O_EXCL if is_new else os.O_NONBLOCK
-        record, status = os.open(RECORD, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600, dir_fd=self.fd), os.fstat(self.fd)
-        try:
-            truth = json.dumps({"made_by": "tuner", "device": status.st_dev, "inode": status.st_ino}).encode()
-            if is_new:
-                with contextlib.suppress(OSError):  # where nothing can be locked, `stale_folders` finds nothing
-                    fcntl.flock(record, fcntl.LOCK_EX)  # before the content: a complete record without a lock is stale
-                if os.write(record, truth) != len(truth):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-                return record
-            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_true = stat.S_ISREG(os.fstat(record).st_mode) and os.read(record, len(truth) + 1) == truth
-            if not is_true or status.st_uid != os.getuid() or not os.fstat(record).st_nlink:
-                raise OSError(errno.EPERM, "tuner has not made this folder", str(self.path))
-            return record
-        except BaseException:
-            os.close(record)
-            raise
+    def _truth(self) -> bytes:
+        status = os.fstat(self.fd)
+        return json.dumps({"made_by": "tuner", "device": status.st_dev, "inode": status.st_ino}).encode()
+
+    def _write(self, record: int) -> None:
+        with contextlib.suppress(OSError):  # where nothing can be locked, `stale_folders` finds nothing
+            fcntl.flock(record, fcntl.LOCK_EX)  # before the content: a complete record without a lock is stale
+        shorten(record, 0)
+        if os.write(record, truth := self._truth()) != len(truth):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def _check(self, record: int, any_inode: bool) -> None:
+        fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status, truth = os.fstat(record), self._truth()
+        content = os.read(record, 200) if stat.S_ISREG(status.st_mode) and status.st_nlink else b""
+        is_true = content == truth or any_inode and content.startswith(truth.partition(b",")[0])
+        if not is_true or os.fstat(self.fd).st_uid != os.getuid():
+            raise OSError(errno.EPERM, "tuner has not made this folder", str(self.path))
 
     def remove(self) -> None:
         """Remove the folder with all that it has, the record last; leave what cannot be removed."""
-        if os.getpid() != self._pid:
-            return  # in a forked process: the folder is its parent's
-        with self._open, contextlib.suppress(OSError):
+        if self.fd < 0 or os.getpid() != self._pid:
+            return  # removed or kept before; or in a forked process, whose parent has made the folder
+        with contextlib.suppress(OSError):
             _unlink_below(self.fd, lambda *_: None, {RECORD})
             if os.listdir(self.fd) == [RECORD] and _is_at(self.fd, self.path.name, self._parent):
                 os.unlink(RECORD, dir_fd=self.fd)
                 os.rmdir(self.path.name, dir_fd=self._parent)
+        self.keep()
+
+    def clear(self, name: str) -> None:
+        """Remove the folder `name` in this one; leave what cannot be removed."""
+        with contextlib.suppress(OSError):
+            with _entered(name, self.fd) as inner:
+                _unlink_below(inner, lambda *_: None)
+            os.rmdir(name, dir_fd=self.fd)
+
+    def take_place(self, name: str, before: MadeFolder | None = None, aside: str = "") -> None:
+        """Rename the folder, exchanging it with the folder `before` at the new name, which becomes `aside`."""
+        old = self.path.name
+        if before and exchanged(old, name, self._parent):
+            before.path, self.path = self.path, before.path
+            return
+        if before:
+            renamed(before.fd, name, aside, self._parent)
+            before.path = before.path.with_name(aside)
+        renamed(self.fd, old, name, self._parent)
+        self.path = self.path.with_name(name)
+
+    def keep(self, *, forget: bool = False) -> None:
+        """Close the folder instead of removing it. With `forget`, first remove the record that tuner has made it."""
+        if forget:
+            os.unlink(RECORD, dir_fd=self.fd)
+        self.fd = -1
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -84,13 +125,13 @@ class MadeFolder:
         self.remove()
 
     def __del__(self) -> None:
-        if opened := getattr(self, "_open", None):
-            opened.close()
+        if hasattr(self, "_open"):
+            self.keep()
 
 
 def temporary_folder(prefix: str, base: Path | None = None) -> MadeFolder:
     """Make a folder that only this user may enter, below `base` or the folder of temporary files."""
-    return MadeFolder(base or Path(tempfile.gettempdir()), prefix + secrets.token_hex(4), is_new=True)
+    return MadeFolder(base or Path(tempfile.gettempdir()), prefix + secrets.token_hex(4), "new")
 
 
 def stale_folders(base: Path, prefix: str) -> Iterator[MadeFolder]:
@@ -98,7 +139,94 @@ def stale_folders(base: Path, prefix: str) -> Iterator[MadeFolder]:
     for name in os.listdir(base):
         if name.startswith(prefix):
             with contextlib.suppress(OSError):  # no folder, no record of ours in it, or its process runs
-                yield MadeFolder(base, name, is_new=False)
+                yield MadeFolder(base, name)
+
+
+@contextlib.contextmanager
+def replacing_file(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
+    """Open a new file, which replaces the file or link `path` when the `with` block ends without an error.
+
+    With `dir_fd`, `path` is a name in that folder.
+    """
+    name, aside = path.name, f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}"
+    with contextlib.ExitStack() as stack:
+        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY, dir_fd=dir_fd)
+        stack.callback(os.close, parent)
+        file = open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=parent), "wb")
+        try:
+            with file:
+                yield file
+            os.replace(aside, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
+                os.unlink(aside, dir_fd=parent)
+            raise
+
+
+def remove_made(root: Path, relative: str) -> None:
+    """Remove a file or an empty folder that tuner has made below `root`; OSError if it cannot, or behind a link."""
+    *folders, name = PurePosixPath(relative).parts
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, fd := os.open(root, os.O_RDONLY | os.O_DIRECTORY))
+        for folder in folders:
+            fd = stack.enter_context(_entered(folder, fd))
+        if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
+            os.rmdir(name, dir_fd=fd)
+        else:
+            os.unlink(name, dir_fd=fd)
+
+
+def remove_files(fd: int, names: Sequence[str]) -> str:
+    """Remove files of an open folder; return why the first, or empty if only a later one, cannot be removed."""
+    for name in names:
+        try:
+            os.unlink(name, dir_fd=fd)
+        except (FileNotFoundError, IsADirectoryError):
+            continue
+        except OSError as error:
+            return str(error.strerror) if name == names[0] else ""
+    return ""
+
+
+def remove_experiment(fd: int, name: str, parent: int) -> list[str]:
+    """Remove an experiment's open folder, which the caller has checked and renamed; list what stays, and why."""
+    problems: list[str] = []
+    try:
+        _unlink_below(fd, lambda name, error: problems.append(f"{name}: {error.strerror}"))
+        if not problems and _is_at(fd, name, parent):
+            os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        problems.append(f"{name}: {error.strerror}")
+    except RecursionError:
+        problems.append("its folders are nested too deeply")
+    return problems
+
+
+def renamed(fd: int, old: str, new: str, parent: int) -> None:
+    """Rename the open folder `old` in the open folder `parent`; OSError if it is not there, or `new` is taken."""
+    if not _is_at(fd, old, parent):
+        raise OSError(errno.ESTALE, "was replaced meanwhile", old)
+    with contextlib.suppress(FileNotFoundError):  # a race can then only replace an empty folder
+        os.stat(new, dir_fd=parent, follow_symlinks=False)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new, src_dir_fd=parent, dst_dir_fd=parent)
+    if not _is_at(fd, new, parent):
+        with contextlib.suppress(OSError):
+            os.rename(new, old, src_dir_fd=parent, dst_dir_fd=parent)
+        raise OSError(errno.ESTALE, "was replaced meanwhile", old)
+
+
+def exchanged(one: str, other: str, fd: int) -> bool:
+    """Swap two folders of an open folder in one step; False if the operating or the file system cannot do it."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only; Python has no function for it
+    return renameat2 is not None and renameat2(fd, os.fsencode(one), fd, os.fsencode(other), 2) == 0  # RENAME_EXCHANGE
+
+
+def shorten(fd: int, size: int) -> None:
+    """Cut an open file of ours to `size` bytes; OSError if it is no regular file."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, "is no regular file")
+    os.ftruncate(fd, size)
 
 
 def _is_at(fd: int, name: str, parent: int) -> bool:
@@ -132,7 +260,7 @@ def _unlink_below(fd: int, failed: Callable[[str, OSError], object], kept: Set[s
 
 @contextlib.contextmanager
 def _entered(name: str, fd: int) -> Iterator[int]:
-    """Open a folder in an open folder, and make it writable; OSError for a link or a mount."""
+    """Open a folder in an open folder, and make it writable if it is this user's; OSError for a link or a mount."""
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, look := os.open(name, _LOOK, dir_fd=fd))
         if _mount_of(look) != _mount_of(fd):
@@ -142,83 +270,3 @@ def _entered(name: str, fd: int) -> Iterator[int]:
             os.chmod(f"/proc/self/fd/{look}", status.st_mode | 0o700)
         stack.callback(os.close, inner := os.open(".", _FOLDER, dir_fd=look))
         yield inner
-
-
-@contextlib.contextmanager
-def below(root: Path, *folders: str, make: bool = False) -> Iterator[int]:
-    """Open a folder below `root`; follow no link below it; with `make`, make missing folders. OSError if it cannot."""
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        for name in folders:
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=fd)
-            inner = os.open(name, _FOLDER, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def remove_file(name: str, fd: int) -> None:
-    """Remove a file or link that a record of ours names from an open folder, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=fd)
-
-
-def move_file(source: str, name: str, fd: int) -> None:
-    """Move a file or link into an open folder, in place of a file there; copy it if it lies on another disk."""
-    try:
-        os.rename(source, name, dst_dir_fd=fd)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        aside = f".{secrets.token_hex(8)}"
-        try:
-            if os.path.islink(source):
-                os.symlink(os.readlink(source), aside, dir_fd=fd)
-            else:
-                with open(source, "rb") as whole, open(_new_file(aside, fd), "wb") as copy:
-                    shutil.copyfileobj(whole, copy, 1 << 20)
-                    status = os.fstat(whole.fileno())
-                    os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode))
-                    os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
-            os.rename(aside, name, src_dir_fd=fd, dst_dir_fd=fd)
-        except BaseException:
-            remove_file(aside, fd)
-            raise
-
-
-def keep_folder(source: str, name: str, content: str, files: dict[str, bytes], fd: int) -> bool:
-    """Move a folder to `name/content` in an open folder, with small `files` beside it; False if `name` exists.
-
-    Other processes see all of it or nothing.
-    """
-    if name in os.listdir(fd):
-        return False
-    aside = f".{secrets.token_hex(8)}"
-    os.mkdir(aside, dir_fd=fd)
-    with _entered(aside, fd) as made:
-        for file, text in files.items():
-            with open(_new_file(file, made), "wb") as written:
-                written.write(text)
-        try:
-            os.rename(source, content, dst_dir_fd=made)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.copytree(source, f"/proc/self/fd/{made}/{content}", symlinks=True)
-        try:
-            os.rename(aside, name, src_dir_fd=fd, dst_dir_fd=fd)
-        except OSError:  # another trial was earlier
-            if not os.path.lexists(source):
-                os.rename(content, source, src_dir_fd=made)
-            _unlink_below(made, lambda *_: None)
-            os.rmdir(aside, dir_fd=fd)
-            return False
-    return True
-
-
-def _new_file(name: str, fd: int) -> int:
-    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=fd)

@@ -14,15 +14,13 @@ import importlib.util
 import json
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +30,7 @@ from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import bytes_in, write_atomically
+from tuner.record.storage.made import MadeFolder, temporary_folder
 from tuner.record.texts import with_extra
 from tuner.serve.access.state import secret_file
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 STOP_WAIT_S = 120  # seconds until Ray kills a job that should stop; the default, 3, is too short to write the results
 START_S = 120.0  # seconds for a cluster to start; a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # seconds for a cluster to end; Ray drains its node for up to 30 s
-PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
+PREFIX = "tuner."  # begins the name of a cluster's temporary folder; no search removes stale folders of this name
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,8 @@ class Cluster:
         if head := self.head():
             head.terminate()
             psutil.wait_procs([head], END_S)
-        folder = Path(self.folder)
-        if folder.parent == Path(tempfile.gettempdir()) and folder.name.startswith(PREFIX):
-            shutil.rmtree(folder, ignore_errors=True)  # follows no link; deletes nothing if the folder itself is a link
+        with suppress(OSError):  # it is gone, or none that a service has made
+            MadeFolder(Path(self.folder).parent, Path(self.folder).name).remove()
 
 
 def find_cluster(state: Path) -> Cluster | None:
@@ -97,7 +95,7 @@ def find_cluster(state: Path) -> Cluster | None:
 def start_cluster(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources; raises RequestError if it does not accept jobs within START_S."""
     token = secret_file(state / "ray_token")
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
+    folder = str(temporary_folder(PREFIX).path)  # short, because the path of a Unix socket has at most 107 characters
     with ExitStack() as listeners:
         opened = [listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         port, client, agent = (listener.getsockname()[1] for listener in opened)

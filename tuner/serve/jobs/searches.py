@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter
 from tuner.errors import RequestError, printable
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import bytes_in, write_atomically
+from tuner.record.storage.made import remove_made
 from tuner.record.texts import command
 from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.answers import Refused
@@ -266,7 +267,8 @@ class Searches:
         return search
 
     def _remove(self, name: str) -> None:
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            remove_made(self._folder, f"{name}.json")
         self._searches.pop(name, None)
 
     def _change(self, search: Search, **fields: Any) -> Search | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
 CHECKSUMS = "checksums"  # this field of best/config.json has a size and CRC-32 for each file of a function's trial
+WRITTEN = "written"  # this field of best/config.json lists what else tuner has written beside it
 FRONT = "front"  # the folder in `best/` with the other points of the Pareto front
 # Field of best/config.json -> the field of Experiment with the same meaning; Experiment checks the values.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
@@ -185,6 +186,15 @@ def checksums_in(best: Path) -> dict[str, str]:
     with contextlib.suppress(RequestError):
         return dict(load_config(best / CONFIG).get(CHECKSUMS) or {})
     return {}
+
+
+def written_in(best: Path) -> set[str]:
+    """Returns the paths that tuner has written to `best/`, a whole folder's with a `/` at its end; empty if unknown."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        config = dict(json_in(best, CONFIG))
+        written = config.get(WRITTEN, [README, CONFIG, METRICS, MODEL])  # searches before this field wrote these
+        return {str(path) for path in [*written, *(config.get(CHECKSUMS) or {})]}
+    return set()
 
 
 def point_in(best: Path, point: int) -> Path:

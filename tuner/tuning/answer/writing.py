@@ -7,9 +7,10 @@ import csv
 import io
 import json
 import logging
+import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import CheckedCopies, changed
 from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, tidy, write_atomically
+from tuner.record.storage.made import RECORD, MadeFolder
 from tuner.record.storage.trial_files import FILES, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
@@ -31,10 +33,12 @@ from tuner.tuning.answer.best import (
     CHECKPOINT,
     CHECKSUMS,
     CONFIG,
+    FRONT,
     METRICS,
     MODEL,
     OPTIONS,
     README,
+    WRITTEN,
     BestTrial,
     best_trial,
     checksums_in,
@@ -43,6 +47,7 @@ from tuner.tuning.answer.best import (
     metrics_in,
     point_in,
     readme,
+    written_in,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +86,7 @@ def conclude(
             place = point_in(new, point)
             place.mkdir(parents=True, exist_ok=True)
             _write(record, loaded_space, splits, (cpus, gpus), *each, place, point)
+        _keep_others(best, new)
     if ended or splits is not None:
         for point, (its, at, _) in enumerate([winner, *others]):
             _notice_without(record, its, at, point_in(best, point), is_function=splits is None)
@@ -141,6 +147,7 @@ def _write(
     if settings := record.confirmation.settings:
         metrics["confirmed"] = {"done": record.confirmation.done, "settings": [asdict(each) for each in settings]}
     (new / README).write_text(readme(folder, loaded_space.name, new, point), "utf-8")
+    config[WRITTEN] = _written(new, config.get(CHECKSUMS) or {})
     (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
 
@@ -168,7 +175,7 @@ def _copy_files(
         if ended and name == CHECKPOINT and checkpoint and not (new / name).exists():
             shutil.copytree(checkpoint, new / name, symlinks=True, copy_function=copies.add)
             if any(copies.get(path) != was for path, was in of_name.items()):
-                shutil.rmtree(new / name)  # the trial's checkpoint is damaged, too
+                MadeFolder(new, name, "ours").remove()
     has_room = len(json.dumps(copies)) < MOST_BYTES // 2  # more than 100,000 files would make config.json unreadable
     return {path: sums for path, sums in copies.items() if has_room and (new / path).exists()}
 
@@ -255,6 +262,40 @@ def _keep(best: Path | None, name: str, new: Path) -> None:
         shutil.copytree(best / name, new / name, symlinks=True, copy_function=link_or_copy)
     elif (best / name).is_file():
         link_or_copy(best / name, new / name)
+
+
+def _written(new: Path, checked: Container[str]) -> list[str]:
+    """Lists what has been written to the new `best/`, but for files with checksums; too many files as `folder/`."""
+    paths = [path for path in {*_leaves(new), CONFIG, METRICS} if path not in checked]
+    has_room = len(json.dumps(paths)) < MOST_BYTES // 4
+    return sorted(paths if has_room else {path.partition("/")[0] + "/" * ("/" in path) for path in paths})
+
+
+def _leaves(folder: Path, below: str = "") -> Iterator[str]:
+    """Yields the paths of the files, links and empty folders in a folder, relative to it."""
+    with os.scandir(folder / below) as entries:
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False) and any(os.scandir(entry))
+            yield from _leaves(folder, f"{below}{entry.name}/") if is_folder else [below + entry.name]
+
+
+def _keep_others(best: Path, new: Path) -> None:
+    """Links what tuner has not written to the present `best/` into the new one, under another name if that is taken."""
+    ours = written_in(best)
+    for point in (best / FRONT).glob("*"):
+        ours |= {f"{FRONT}/{point.name}/{path}" for path in written_in(point)}
+    whole = tuple(path for path in ours if path.endswith("/"))
+    for path in _leaves(best) if best.is_dir() else ():
+        if path in ours or path == RECORD or path.startswith(whole):
+            continue
+        source, target = best / path, new / path
+        while os.path.lexists(target):
+            target = target.with_name(f"{target.name}.old")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir() and not source.is_symlink():
+            target.mkdir()
+        else:
+            link_or_copy(source, target)
 
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
@@ -20,6 +19,7 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord, load, load_named
 from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment
 from tuner.record.storage.files import MOST_BYTES, bytes_in, json_in
+from tuner.record.storage.made import temporary_folder
 from tuner.record.storage.object_store import JOURNAL, ObjectStore
 from tuner.record.texts import counted, flat
 from tuner.spec import domains, parameters
@@ -159,8 +159,8 @@ def _record(source: str, results: str) -> ExperimentRecord:
         name = names[-1] if source == LATEST and names else source
         if name not in names:
             raise RequestError(f"no experiment {name!r} in {results}")
-        with TemporaryDirectory() as place:
-            folder = Path(place, name)
+        with temporary_folder("tuner-") as made:
+            folder = made.path / name
             folder.mkdir()
             for file in (FILE, JOURNAL):
                 (folder / file).write_bytes(store.read(name, file))

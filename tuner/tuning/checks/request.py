@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
-import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field, replace
@@ -20,6 +18,7 @@ from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event, first_start
 from tuner.record.report_keys import EPOCH, USAGE
 from tuner.record.saved_experiment import COPY, FILE
+from tuner.record.storage.made import temporary_folder
 from tuner.record.storage.object_store import ObjectStore
 from tuner.rules.hyperband import last_rungs
 from tuner.spec import domains
@@ -255,14 +254,9 @@ def _check_comes(experiment: Experiment) -> None:
 
 def _check_writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
-    made = [folder for folder in (results, *results.parents) if not folder.exists()]
+    existing = next(folder for folder in (results, *results.absolute().parents) if os.path.lexists(folder))
     try:  # permissions alone do not tell: a read-only file system refuses even root
-        results.mkdir(parents=True, exist_ok=True)
-        os.rmdir(tempfile.mkdtemp(prefix=".tuner-", dir=results))
+        temporary_folder(".tuner-", existing).remove()
     except OSError as error:
         what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
         raise RequestError(f"--results {results}: {what}; give another folder") from None
-    finally:
-        with contextlib.suppress(OSError):  # another search may already use a folder
-            for folder in made:
-                folder.rmdir()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,6 @@ class Replay(ReplayController):
         self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
-        self._named = {e["checkpoint"] for e in history if e.get("checkpoint")}
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
@@ -96,7 +94,7 @@ class Replay(ReplayController):
         for trial in self.get_trials():
             if not trial.is_finished():
                 self._register_checkpoints(trial)
-                self._delete_unnamed(trial)
+                self._count_checkpoints(trial)
         if self._history:
             self._say_resumed(num_again)
         return self.get_trials()
@@ -286,11 +284,14 @@ class Replay(ReplayController):
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
-    def _delete_unnamed(self, trial: Trial) -> None:
-        """Deletes checkpoints that no journaled report names: their files would mix with those of a new one."""
-        for path in (self._experiment.folder / "ray" / trial.trial_id).glob("checkpoint_*"):
-            if f"ray/{trial.trial_id}/{path.name}" not in self._named:
-                shutil.rmtree(path, ignore_errors=True)
+    def _count_checkpoints(self, trial: Trial) -> None:
+        """Numbers new checkpoints after all that are there, since files of a folder of this name would mix with theirs.
+
+        A killed session may have left one that no journaled report names; a name does not prove that it made it.
+        """
+        names = (path.name for path in (self._experiment.folder / "ray" / trial.trial_id).glob("checkpoint_*"))
+        taken = [int(number) for name in names if (number := name.removeprefix("checkpoint_")).isdecimal()]
+        count_checkpoints_from(trial, max([trial.storage.current_checkpoint_index, *taken]))
 
     def _register_checkpoints(self, trial: Trial) -> None:
         """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
