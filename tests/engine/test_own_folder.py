@@ -1,11 +1,16 @@
 """A trial's own folder: what lies around the script is read there, and what the trial writes stays there."""
 
+import contextlib
+import logging
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,11 +18,13 @@ import torch
 from ray.tune.trainable import FunctionTrainable
 
 from tuner.engine.workers import own_folder as module
-from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import Reporter
+from tuner.engine.workers import surroundings
+from tuner.engine.workers.own_folder import own_folder, reported, save_stale
+from tuner.engine.workers.surroundings import UnshowableError, surroundings_of
 from tuner.engine.workers.trainable import trainable_of
+from tuner.errors.users_code import outside_trial
 from tuner.record.storage import trial_files
-from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
+from tuner.record.storage.trial_files import MAX_KEPT_BYTES, TrialFiles, Written, copy_files, thin
 
 
 @pytest.fixture
@@ -29,9 +36,14 @@ def around(tmp_path, monkeypatch):
         (project / name).write_text("the user's")
     (tmp_path / "home" / "elsewhere").mkdir()
     (tmp_path / "home" / "elsewhere" / "words.txt").write_text("words")
+    (tmp_path / "tmp").mkdir()
+    (project / "results" / "search").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     monkeypatch.chdir(project)
     yield project
     assert Path.cwd() == project
+    save_stale()
+    assert not os.listdir(tmp_path / "tmp")
 
 
 def trial(around, number=0):
@@ -42,12 +54,29 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
+def files_of(around, number=0):
+    return contents(trial(around, number) / "files")
+
+
+def killed(around, run, number=0):
+    """Run a function in the trial's own folder, in a process that is then killed."""
+    pid = os.fork()
+    if not pid:
+        try:
+            with own_folder(trial(around, number), is_new=False):
+                run()
+                os._exit(9)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+
 def test_a_trial_reads_what_is_around_the_script(around):
     with own_folder(trial(around), is_new=True):
         assert Path("data/train.csv").read_text() == Path("config.yaml").read_text() == "the user's"
         assert Path("../elsewhere/words.txt").read_text() == Path("../../home/elsewhere/words.txt").read_text()
-        assert Path("../project/config.yaml").resolve() == around / "config.yaml"
-        assert not os.path.exists("results")  # it has this folder in it, so that `**` would not end
+        assert outside_trial(str(Path("../project/config.yaml").resolve())) == str(around / "config.yaml")
+        assert os.listdir("results") == []  # the search's own folder is not shown
         assert subprocess.check_output(["cat", "config.yaml"]) == b"the user's"
     assert contents(trial(around)) == {}
 
@@ -65,11 +94,16 @@ def test_what_a_trial_writes_is_its_own(around):
         Path("checkpoints/new.pt").write_text("new")
         os.replace("checkpoints/new.pt", "checkpoints/renamed.pt")
         Path("checkpoints/old/other.pt").write_bytes(b"other")
-        sqlite3.connect("log.db").execute("create table t (x)").connection.close()
+        sqlite3.connect("file:log.db", uri=True).execute("create table t (x)").connection.close()
         subprocess.check_call([sys.executable, "-c", "open('child.txt', 'w').write('x')"])
         os.makedirs("runs/version_0")
         Path("runs/version_0/events").write_text("e")
         Path("../outside.txt").write_text("o")
+        Path("data/../by_dots.txt").write_text("d")
+        os.chdir("data")
+        os.chdir("..")
+        Path("after_return.txt").write_text("r")
+        Path("results/log.txt").write_text("l")
         for number, name in enumerate(("model.pt", "fresh.pt", "checkpoints/model.pt", "checkpoints/old/model.pt"), 1):
             assert torch.load(name) == [number]
         assert Path("config.yaml").read_text() == "the user's, and more"
@@ -77,10 +111,26 @@ def test_what_a_trial_writes_is_its_own(around):
     assert {str(path.relative_to(files)) for path in files.rglob("*") if not path.is_dir()} == {
         "model.pt", "fresh.pt", "checkpoints/model.pt", "checkpoints/old/model.pt", "checkpoints/renamed.pt",
         "checkpoints/old/other.pt", "config.yaml", "log.db", "child.txt", "runs/version_0/events",
-        "above/home/outside.txt",
+        "above/home/outside.txt", "by_dots.txt", "after_return.txt", "results/log.txt",
     }  # fmt: skip
     shutil.rmtree(around / "results")
     assert contents(around) == before
+
+
+def test_threads_that_write_at_once_change_no_file_around(around):
+    for number in range(40):
+        (around / f"part{number}").mkdir()
+        for name in range(8):
+            (around / f"part{number}" / str(name)).write_text("the user's")
+
+    def write(number):
+        for part in range(40):
+            Path(f"part{part}/{number}").write_text("own")
+
+    with own_folder(trial(around), is_new=True), ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert {text for name, text in contents(around).items() if name.startswith("part")} == {"the user's"}
+    assert len(files_of(around)) == 320
 
 
 def test_what_a_trial_deletes_or_renames_stays_around_the_script(around):
@@ -93,103 +143,245 @@ def test_what_a_trial_deletes_or_renames_stays_around_the_script(around):
         shutil.rmtree("checkpoints")
         os.makedirs("checkpoints")
         os.symlink("moved.yaml", "latest")
+        os.symlink(os.path.abspath("moved.yaml"), "absolute")
+        os.symlink("/", "root")
+        os.mkfifo("pipe")
         Path("latest").write_text("by the link")
         assert Path("moved.yaml").read_text() == "by the link"
         os.chdir("checkpoints")
         Path("here.pt").write_text("own")
-    assert (trial(around) / "files" / "checkpoints" / "here.pt").exists()
+    files = trial(around) / "files"
+    assert contents(files) == {
+        "checkpoints/here.pt": "own", "moved.yaml": "by the link", "latest": "by the link", "absolute": "by the link"
+    }  # fmt: skip
+    assert os.readlink(files / "absolute") == "moved.yaml" and not os.path.lexists(files / "root")
     with own_folder(trial(around), is_new=True):
         os.chdir("checkpoints")
         assert Path("model.pt").read_text() == "the user's"
         Path("model.pt").write_text("own")
-    assert (trial(around) / "files" / "checkpoints" / "model.pt").read_text() == "own"
+    assert files_of(around) == {"checkpoints/model.pt": "own"}
     shutil.rmtree(around / "results")
     assert contents(around) == before
 
 
-@pytest.mark.parametrize("place", ["data_raw/images", "../datasets/images", "data/images", "new/.cache/images"])
-def test_a_download_is_found_by_the_next_trial(around, place):
-    with own_folder(trial(around, 0), is_new=True):
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        Path(place).write_text("downloaded")
-    assert (around / place).read_text() == "downloaded"
+def test_modes_and_times_are_those_of_the_users_files(around):
+    os.chmod("model.pt", 0o640)
+    os.utime("model.pt", ns=(1, 123_456_789))
+    with own_folder(trial(around), is_new=True):
+        status = os.stat("model.pt")
+        assert (stat.S_IMODE(status.st_mode), status.st_mtime_ns) == (0o640, 123_456_789)
+        os.chmod("model.pt", 0o600)
+        Path("config.yaml").touch()
+    assert stat.S_IMODE(os.stat("model.pt").st_mode) == 0o640
+    assert files_of(around) == {"config.yaml": "the user's"}  # a touched file counts as written
+
+
+def test_what_is_large_is_a_link_and_a_write_to_it_is_noted(around, tmp_path, caplog):
+    for name in ("large/", "venv/", ".git/"):
+        (around / name).mkdir()
+    for number in range(surroundings.MAX_ENTRIES + 1):
+        (around / "large" / str(number)).touch()
+    (around / "venv" / "pyvenv.cfg").touch()
+    (around / ".git" / "config").touch()
+    with open("big.bin", "wb") as file:
+        file.truncate(surroundings.MAX_FILE_BYTES + 1)
+    os.symlink(tmp_path / "home" / "elsewhere", "mine")
+    os.symlink("config.yaml", "inside")
+    os.symlink("nowhere", "dangling")
+    os.symlink("loop", "loop")
+    with own_folder(trial(around), is_new=True):
+        links = {name for name in os.listdir() if os.path.islink(name)}
+        Path("inside").write_text("own")
+        Path("large/new").write_text("the trial's")
+        with open("big.bin", "r+b") as file:
+            file.write(b"x")
+        os.remove("mine")
+        shutil.rmtree(".git")
+    assert links == {"large", "venv", "big.bin", "mine", "inside", "dangling", "loop"}
+    assert files_of(around) == {"config.yaml": "own"}
+    assert Path("config.yaml").read_text() == "the user's" and os.path.islink("mine") and Path(".git/config").exists()
+    outside = {str(around / "large" / "new"): True, str(around / "big.bin"): False}
+    assert Written.read(trial(around)).outside == outside
     with own_folder(trial(around, 1), is_new=True):
-        assert Path(place).read_text() == "downloaded"
-    assert not any(trial(around, 0).rglob("images"))
+        Path("large/new").write_text("another trial's")
+    told = TrialFiles(around / "results" / "search", None)
+    with caplog.at_level(logging.WARNING):
+        told.ended("00000")
+        told.ended("00001")
+    first, second = caplog.messages
+    assert "trial 00000 writes outside its own folder, to" in first and "and 1 other file" in first
+    assert f"trials 00000 and 00001 both replaced {around / 'large' / 'new'}" in second
 
 
-def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
-    second = module.OwnFolder(trial(around, 1))
-    assert second.open(True)
-    (second.here / "raw_data").mkdir()
-    (second.here / "raw_data" / "images").write_text("of the second")
-    (second.here / "raw_data" / "more").write_text("more")
-    with own_folder(trial(around, 0), is_new=True):
-        os.mkdir("raw_data")
-        Path("raw_data/images").write_text("of the first")
-    second.close(share=True)
-    assert contents(around / "raw_data") == {"images": "of the first", "more": "more"}
-    assert contents(trial(around, 1)) == {}
+def test_a_write_by_an_absolute_path_is_noted(around, tmp_path):
+    with own_folder(trial(around), is_new=True):
+        torch.save([1], tmp_path / "home" / "model.pt")
+        Path(tmp_path / "home" / "log.txt").write_text("x")
+        Path(around / "results" / "search" / "ray" / "mine").write_text("x")
+        Path(tempfile.gettempdir(), "scratch").write_text("x")
+        os.makedirs(tmp_path / "home", exist_ok=True)
+        os.remove(tmp_path / "tmp" / "scratch")
+    named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
+    assert named == {"model.pt": True, "log.txt": True}
 
 
-def test_a_download_is_shared_at_the_first_report(around):
-    report = Reporter(lambda metrics: None, "loss")
-    with pytest.raises(OSError, match="later"), own_folder(trial(around), is_new=True):
-        os.mkdir("raw_data")
-        Path("raw_data/images").write_text("downloaded")
-        Path("model.pt").write_text("own")
-        with open("raw_data/images") as file:
-            report({"loss": 1.0})
-            assert file.read() == Path("raw_data/images").read_text() == "downloaded"
-        assert (around / "raw_data" / "images").read_text() == "downloaded"
-        Path("raw_data/more").write_text("more")
-        report({"loss": 1.0})
-        raise OSError("later")
-    assert contents(around / "raw_data") == {"images": "downloaded", "more": "more"}
-    assert contents(trial(around)) == {"files/model.pt": "own"}
+@pytest.mark.parametrize(
+    ("name", "most", "links"),
+    [("MAX_COPIED_FILES", 3, 2), ("MAX_COPIED_BYTES", 25, 3), ("MAX_ENTRIES", 1, 2), ("MAX_FILE_BYTES", 9, 5)],
+)
+def test_beyond_a_limit_files_are_links(around, monkeypatch, name, most, links):
+    monkeypatch.setattr(surroundings, name, most)
+    (around / "code.py").write_text("")
+    found = surroundings_of(around, None, around / "results" / "search")
+    below = [path for path in found.links if path.startswith(f"{around}/")]
+    assert len(below) >= links and str(around / "code.py") in found.copies
+    with own_folder(trial(around), is_new=True):
+        assert {Path(os.path.relpath(path, around)).exists() for path in below} == {True}
 
 
-@pytest.mark.parametrize(("error", "shared"), [(OSError("cut"), False), (SystemExit(0), True)])  # Ray stops by 0
-def test_a_download_that_failed_is_not_shared(around, error, shared):
-    with pytest.raises(type(error)), own_folder(trial(around), is_new=True):
-        os.mkdir("raw_data")
-        raise error
-    assert (around / "raw_data").exists() == shared
+def test_a_start_folder_that_cannot_be_shown_is_refused(around, monkeypatch):
+    monkeypatch.setattr(surroundings, "MAX_START_ENTRIES", 2)
+    with pytest.raises(UnshowableError, match="has more than 2 entries"), own_folder(trial(around), is_new=True):
+        pytest.fail("the trial ran")
+
+
+def test_a_script_elsewhere_finds_its_own_folder(around, tmp_path):
+    (tmp_path / "home" / "elsewhere" / "run.py").touch()
+    with own_folder(trial(around), is_new=True, script=tmp_path / "home" / "elsewhere" / "run.py"):
+        os.chdir("../elsewhere")
+        Path("words.txt").write_text("own")
+    assert contents(tmp_path / "home" / "elsewhere")["words.txt"] == "words"
+    assert files_of(around) == {"above/home/elsewhere/words.txt": "own"}
+
+
+@pytest.fixture
+def small_data(monkeypatch):
+    monkeypatch.setattr(module, "MIN_SHARED_BYTES", 10)
+
+
+@pytest.mark.parametrize("place", ["raw/images", "../sets/images", "data/new/images", "new/.hidden/images"])
+def test_large_new_data_is_kept_once_and_found_by_the_next_trial(around, small_data, place):
+    before = contents(around)
+    for number in range(3):
+        with own_folder(trial(around, number), is_new=True):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            assert Path(place).exists() == (number > 0)
+            if not number:
+                Path(place).write_text("downloaded, more than 10 bytes")
+                reported()
+            assert Path(place).read_text() == "downloaded, more than 10 bytes"
+    assert len([path for path in (around / "results").rglob("images") if path.is_file()]) == 1
+    shutil.rmtree(around / "results")
+    assert contents(around) == before and not (around.parent / "sets").exists()
+
+
+@pytest.mark.parametrize("why", ["small", "after a report", "a model", "failed", "in a folder of the user"])
+def test_other_new_files_are_the_trials_own(around, small_data, why):
+    place = "checkpoints/images" if why.startswith("in") else "new/images"
+    with contextlib.suppress(OSError), own_folder(trial(around), is_new=True):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if why == "after a report":
+            reported()
+            module.first_report_at -= 1
+        Path(place).write_text("few" if why == "small" else "more than 10 bytes")
+        if why == "a model":
+            torch.save([1], "new/model.pt")
+        if why == "failed":
+            raise OSError("cut")
+    assert (trial(around) / "files" / place).exists()
+    with own_folder(trial(around, 1), is_new=True):
+        assert not os.path.lexists(place)
+
+
+def test_a_second_trial_that_made_the_same_data_keeps_its_own(around, small_data):
+    with own_folder(trial(around), is_new=True):
+        os.mkdir("raw")
+        Path("raw/images").write_text("of the first trial")
+        kept = trial_files.share(around / "results" / "search", "home/project/raw", str(around / "checkpoints"))
+        assert kept
+    assert files_of(around) == {"raw/images": "of the first trial"}
+
+
+def test_data_from_elsewhere_is_no_package(around, tmp_path):
+    for place in ("home/project/numpy", "../../evil"):
+        folder = tmp_path / "planted" / str(len(place))
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("raise SystemExit")
+        trial_files.share(around / "results" / "search", place, str(folder))
+    assert list(trial_files.shared(around / "results" / "search")) == []
 
 
 def test_files_follow_the_checkpoint(around):
     with own_folder(trial(around), is_new=True):
         Path("log.txt").write_text("1")
+        Path("helper.py").write_text("raise SystemExit")
+        Path("gone.txt").write_text("1")
     with own_folder(trial(around), is_new=False):
         assert Path("log.txt").read_text() == "1" and Path("config.yaml").exists()
+        assert not Path("helper.py").exists()  # the folder of results may come from elsewhere
         Path("log.txt").write_text("2")
-    killed = module.OwnFolder(trial(around))
-    killed.open(False)
-    (killed.here / "log.txt").write_text("3")
+        os.remove("gone.txt")
+    assert files_of(around) == {"log.txt": "2", "helper.py": "raise SystemExit"}
+    killed(around, lambda: Path("log.txt").write_text("3"))
     with own_folder(trial(around), is_new=False):
         assert Path("log.txt").read_text() == "3"
     with own_folder(trial(around), is_new=True):
         assert not Path("log.txt").exists()
+    assert files_of(around) == {}
 
 
-def test_a_folder_with_too_many_files_is_used_itself(around, monkeypatch, capsys):
-    monkeypatch.setattr(module, "MOST_LINKS", 1)
+def test_the_files_of_a_killed_trial_are_saved_by_the_next_start(around):
+    killed(around, lambda: Path("weights.pt").write_text("own"))
+    assert not (trial(around) / "files").exists() and (trial(around) / trial_files.RUNNING).exists()
+    save_stale()
+    assert files_of(around) == {"weights.pt": "own"} and not (trial(around) / trial_files.RUNNING).exists()
+    killed(around, lambda: Path("weights.pt").write_text("own"), number=1)
+    shutil.rmtree(around / "results")
+    save_stale()  # removes the folder, although there is no place for the files any more
+    assert not (around / "results").exists()
+
+
+def test_the_users_files_among_the_trials_stay(around):
     with own_folder(trial(around), is_new=True):
-        assert Path.cwd() == around
-    assert "no folder of its own" in capsys.readouterr().err
-    monkeypatch.setattr(module, "MOST_LINKS", 10)
-    for number in range(20):
-        (around / "checkpoints" / str(number)).touch()
+        Path("log.txt").write_text("own")
+    files = trial(around) / "files"
+    (files / "mine.txt").write_text("the user's")
+    (files / "taken.txt").write_text("the user's")
+    with open(files / "large.bin", "wb") as file:
+        file.truncate(MAX_KEPT_BYTES + 1)
+    os.symlink(around, files / "link")
+    thin(trial(around))
     with own_folder(trial(around), is_new=True):
-        Path("checkpoints/more").touch()  # a folder that is too large is shared
-    assert (around / "checkpoints" / "more").exists()
+        Path("taken.txt").write_text("own")
+    assert contents(files) == {
+        "mine.txt": "the user's", "taken.txt": "the user's", "taken.txt~": "own",
+        "large.bin": "\0" * (MAX_KEPT_BYTES + 1),
+    }  # fmt: skip
+    assert os.path.islink(files / "link")
+    copy_files(trial(around), around / "copy")
+    assert contents(around / "copy") == {"taken.txt~": "own"}
+
+
+def test_nothing_is_removed_or_written_behind_a_link(around, tmp_path):
+    with own_folder(trial(around), is_new=True):
+        Path("model.pt").write_text("own")
+    moved = tmp_path / "victim"
+    os.rename(trial(around) / "files", moved)
+    os.symlink(moved, trial(around) / "files")
+    thin(trial(around))
+    with own_folder(trial(around), is_new=True):
+        Path("model.pt").write_text("new")
+    assert contents(moved) == {"model.pt": "own"}
+    os.remove(trial(around) / "files")  # the trial's folder was kept because its files could not be saved
+    save_stale()
+    assert files_of(around) == {"model.pt": "new"}
 
 
 def test_large_files_of_trials_that_cannot_win_are_deleted(around):
     best = None
     for number in range(3):
         with own_folder(trial(around, number), is_new=True):
-            Path("model.pt").write_bytes(b"0" * (MOST_KEPT_BYTES + 1))
+            Path("model.pt").write_bytes(b"0" * (MAX_KEPT_BYTES + 1))
             Path("log.txt").write_text("small")
     files = TrialFiles(around / "results" / "search", lambda: best)
 
@@ -199,50 +391,25 @@ def test_large_files_of_trials_that_cannot_win_are_deleted(around):
 
     best = (0.5, "00000")
     assert left("00000") == [True, True, True] and left("00001") == [True, False, True]
-    (trial(around, 0) / "running").mkdir()  # its worker has not left the folder
+    (trial(around, 0) / trial_files.RUNNING).touch()  # its worker has not left the folder
+    files.ended("00000")
     best = (0.4, "00002")
     assert left("00002") == [True, False, True]
-    (trial(around, 0) / "running").rmdir()
+    os.remove(trial(around, 0) / trial_files.RUNNING)
     assert left("00001") == [False, False, True] and (trial(around, 0) / "files" / "log.txt").exists()
 
 
-def test_the_files_of_a_killed_trial_are_copied_without_links(around, monkeypatch):
-    monkeypatch.setattr(trial_files, "CLOSES_S", 0)
-    killed = module.OwnFolder(trial(around))
-    killed.open(True)
-    (killed.here / "weights.pt").write_text("own")
-    copy_files(trial(around), around / "copy")
-    assert [path.name for path in (around / "copy").rglob("*") if path.is_file()] == ["weights.pt"]
-    thin(trial(around))
-    assert not (killed.here / "config.yaml").is_symlink() and (killed.here / "weights.pt").exists()
-    copy_files(trial(around, 1), around / "none")
-    assert not (around / "none").exists()
-
-
-def test_the_copy_waits_for_a_worker_that_still_removes_links(around):
-    worker = module.OwnFolder(trial(around))
-    worker.open(True)
-    (worker.here / "weights.pt").write_text("own")
-    closing = threading.Timer(0.2, worker.close, kwargs={"share": True})
+def test_the_copy_waits_for_a_worker_that_still_saves_files(around):
+    trial_files.begin(trial(around), is_new=True)
+    (around / "source").write_text("own")
+    arguments = (trial(around), {"weights.pt": str(around / "source")}, [], {})
+    closing = threading.Timer(0.2, trial_files.end, arguments)
     closing.start()
     copy_files(trial(around), around / "copy")
     closing.join()
     assert contents(around / "copy") == {"weights.pt": "own"}
-
-
-def test_a_link_that_a_killed_trial_left_is_not_followed(around, tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    killed = module.OwnFolder(trial(around))
-    killed.open(True)
-    (killed.here / "log.txt").symlink_to(tmp_path / "precious")
-    (killed.here / "loop").symlink_to("loop")
-    (killed.here / "last.pt").write_text("own")
-    (killed.here / "latest").symlink_to("last.pt")
-    with own_folder(trial(around), is_new=False):
-        Path("log.txt").write_text("own")
-        assert Path("latest").read_text() == "own"
-    assert (tmp_path / "precious").read_text() == "mine"
-    assert (trial(around) / "files" / "latest").read_text() == "own"
+    copy_files(trial(around, 1), around / "none")
+    assert not (around / "none").exists()
 
 
 def test_a_worker_ends_only_after_its_trial_has_left_its_folder(monkeypatch):

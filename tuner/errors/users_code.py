@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import linecache
 import os
 import re
 import sys
@@ -45,6 +46,14 @@ def in_trial(path: str | Path) -> str:
 def outside_trial(text: str) -> str:
     """Replace each path in a trial's own folder by that of the user's file."""
     return IN_TRIAL.sub("", text)
+
+
+def keep_lines(error: BaseException) -> None:
+    """Keep the lines of code that a traceback will show, because the trial's own folder is removed before."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if outside_trial(file) != file and (lines := linecache.getlines(file)):
+            linecache.cache[file] = len(lines), None, lines, file  # without a time, Python does not check the file
 
 
 def place_of(function: object) -> str:

@@ -22,7 +22,9 @@ CONTENT: dict[str, Callable[..., tuple[Any, bool] | None]] = {
 NAMES: dict[str, Callable[..., tuple[Any, bool] | None]] = {
     "os.mkdir": lambda path, *_: None if os.path.isdir(path) else (path, False),
     **dict.fromkeys(("os.symlink", "os.link"), lambda old, new, *_: (new, False)),
-    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: os.path.lexists(path) and (path, True)),
+    **dict.fromkeys(
+        ("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: os.path.lexists(path) and (path, True)
+    ),
     "os.rename": lambda old, new, *_: (new, True),
 }
 # Module -> its function that writes a file without raising an audit event, and the position of its path argument.
@@ -34,14 +36,16 @@ _noted: Writes | None = None  # those of the trial that runs in this process
 class Writes:
     """The writes of a trial: `outside` its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
-    `outside` maps a path to whether its earlier content is lost. Writes in `ignored` folders, in caches and temporary
-    folders are left out, except those in `start`, where the search was started.
+    `outside` maps a path to whether its earlier content is lost. Writes to the `experiment`, to `ignored` folders, caches
+    and temporary folders are left out, but not those to `start`, where the search was started.
     """
 
-    def __init__(self, tree: str, start: str, *ignored: str) -> None:
+    def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
-        self._tree, self._start = f"{tree}/", f"{start}/"
-        self._ignored = tuple(f"{os.path.realpath(each)}/" for each in (*ignored, *caches, tempfile.gettempdir()))
+        self._tree, self._start, self._experiment = f"{tree}/", f"{start}/", f"{experiment}/"
+        self._ignored = tuple(
+            f"{os.path.realpath(each)}/" for each in (experiment, *ignored, *caches, tempfile.gettempdir())
+        )
         self._ignored += ("/dev/", "/proc/", "/sys/", os.path.expanduser("~/."))
         self.outside: dict[str, bool] = {}
         self.saved: set[str] = set()
@@ -57,7 +61,9 @@ class Writes:
         path = path if by_name else os.path.realpath(path)
         if path.startswith(self._tree):
             self.saved |= {path} if event == "tuner.write" else set()
-        elif path.startswith(self._start) or not path.startswith(self._ignored):
+        elif (
+            not path.startswith(self._experiment) and path.startswith(self._start) or not path.startswith(self._ignored)
+        ):
             if len(self.outside) < MAX_NOTED and "/__pycache__" not in path:
                 self.outside[path] = self.outside.get(path, False) or written[1]
 

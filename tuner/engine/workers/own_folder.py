@@ -27,7 +27,12 @@ from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, mark
 
 PREFIX = users_code.TRIAL_PREFIX
 PLAN = "plan.json"  # in the temporary folder: what `Shown` says, so that another process can save the trial's files
-IMPORTABLE = (".py", ".pyc", ".so", ".pth")  # saved files that are not put back: a folder of results may be a stranger's
+IMPORTABLE = (
+    ".py",
+    ".pyc",
+    ".so",
+    ".pth",
+)  # saved files that are not put back: a folder of results may be a stranger's
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 _left = threading.Event()  # whether no trial runs in a folder of its own
@@ -65,6 +70,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
             yield
     except BaseException as error:  # SystemExit(0): Ray has stopped the trial
         ended_well = not isinstance(error, Exception) and not getattr(error, "code", None)
+        users_code.keep_lines(error)
         raise
     finally:
         users_code.leave_trial()

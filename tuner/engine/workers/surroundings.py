@@ -56,7 +56,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
             with os.scandir(folder) as entries:
                 above = {entry.path: ABOVE for entry in islice(entries, MAX_START_ENTRIES)}
             found.links.update({path: why for path, why in above.items() if path not in way})
-        inner = _scan(str(root), MAX_START_ENTRIES, way)
+        inner = _scan(str(root), MAX_START_ENTRIES, way, str(experiment))
         if isinstance(inner, str):
             raise UnshowableError(f"{root}: the folder {inner}")
         _merge(found, inner)
@@ -71,7 +71,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     return found
 
 
-def _scan(folder: str, most: int, way: Collection[str]) -> Surroundings | str:
+def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surroundings | str:
     """Return what is in a folder and below it, or why the folder becomes a link; empty if it is not shown at all."""
     found, size, is_way = Surroundings([folder], {}, {}), 0, folder in way
     try:
@@ -80,8 +80,8 @@ def _scan(folder: str, most: int, way: Collection[str]) -> Surroundings | str:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     names = {entry.name for entry in listed}
-    if RECORD in names and not is_way:
-        return ""  # a temporary folder of a search
+    if folder == experiment or RECORD in names and not is_way:
+        return ""  # or a temporary folder of another search
     if not is_way and {"pyvenv.cfg", "conda-meta", EXPERIMENT} & names:
         return "is an experiment" if EXPERIMENT in names else "is an environment"
     if len(listed) > most:
@@ -91,7 +91,7 @@ def _scan(folder: str, most: int, way: Collection[str]) -> Surroundings | str:
         if entry.is_symlink():
             found.links[path] = YOURS
         elif entry.is_dir():
-            inner = _inside(entry, way)
+            inner = _inside(entry, way, experiment)
             if isinstance(inner, Surroundings):
                 _merge(found, inner)
                 size += sum(status.st_size for status in inner.copies.values())
@@ -111,14 +111,15 @@ def _scan(folder: str, most: int, way: Collection[str]) -> Surroundings | str:
     return found
 
 
-def _inside(entry: os.DirEntry[str], way: Collection[str]) -> Surroundings | str:
+def _inside(entry: os.DirEntry[str], way: Collection[str], experiment: str) -> Surroundings | str:
     if entry.path in way:
-        return _scan(entry.path, MAX_START_ENTRIES, way)
+        return _scan(entry.path, MAX_START_ENTRIES, way, experiment)
     if entry.name == "site-packages":
         return "is an environment"
     if os.path.ismount(entry.path):
         return "is a mount"
-    return _scan(entry.path, MAX_HIDDEN_ENTRIES if entry.name.startswith(".") else MAX_ENTRIES, way)
+    most = MAX_HIDDEN_ENTRIES if entry.name.startswith(".") else MAX_ENTRIES
+    return _scan(entry.path, most, way, experiment)
 
 
 def _merge(found: Surroundings, inner: Surroundings) -> None:

@@ -46,7 +46,10 @@ class Written:
         return cls()
 
     def is_unchanged(self, trial: Path, name: str) -> bool:
-        with contextlib.suppress(OSError), below(trial.parents[1], "ray", trial.name, FILES, *name.split("/")[:-1]) as fd:
+        with (
+            contextlib.suppress(OSError),
+            below(trial.parents[1], "ray", trial.name, FILES, *name.split("/")[:-1]) as fd,
+        ):
             return mark(os.stat(os.path.basename(name), dir_fd=fd, follow_symlinks=False)) == self.files[name]
         return False
 

@@ -211,7 +211,11 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         lines += ["no answer yet"]
     else:
         lines += [f"no answer: no trial has a finite {e.aim.named}; see {e.folder}/trials.csv"]
-    lines += [*ending_lines(record), f"folder      {place(e)}", *(files_line(record, best) if best and not splits else [])]
+    lines += [
+        *ending_lines(record),
+        f"folder      {place(e)}",
+        *(files_line(record, best) if best and not splits else []),
+    ]
     if best and is_loadable(e.folder / "best"):
         given = ", space=space" if is_in_main(e.space) and splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]

@@ -151,7 +151,9 @@ def shown(e: Experiment, space: Space) -> list[str]:
     links = {path: why for path, why in found.links.items() if why != ABOVE}
     whys = [f"{os.path.relpath(path, start)} ({why})" for path, why in sorted(links.items())]
     more = f" and {len(whys) - MAX_SHARED} more" if len(whys) > MAX_SHARED else ""
-    lines = [f"shared      {', '.join(whys[:MAX_SHARED])}{more}: trials get links, and change your files there"] * bool(whys)
+    lines = [f"shared      {', '.join(whys[:MAX_SHARED])}{more}: trials get links, and change your files there"] * bool(
+        whys
+    )
     if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
         lines += [
             f"NOTE: {start} and the two folders above it have {num:,} entries to show, so each trial starts about "
