@@ -208,8 +208,11 @@ def test_a_deletion_says_what_is_lost_and_leaves_nothing(service, monkeypatch):
     assert service.owner.get(DEMO).status_code == 404
     (service.results / "other").rename(folder)
     (folder / "experiment.json").write_text("{")
-    (folder / COPY).unlink()  # a damaged one is deleted too
-    assert service.owner.get(DEMO).status_code == 422 and change(service, "delete")["left"] == ""
+    copy = (folder / COPY).read_bytes()
+    (folder / COPY).unlink()  # nothing proves that it is an experiment
+    assert service.owner.get(DEMO).status_code == 422 and "not an experiment" in change(service, "delete", 422)["error"]
+    (folder / COPY).write_bytes(copy)  # a damaged one is deleted too
+    assert change(service, "delete")["left"] == ""
     assert os.listdir(service.results) == []
 
 

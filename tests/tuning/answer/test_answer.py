@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -117,6 +118,40 @@ def test_the_test_part_is_read_once_for_one_winner_whose_model_and_figures_are_w
     assert searched.conclude().test == first
     shutil.rmtree(searched.best)
     assert searched.conclude(splits=touched).test != first
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_the_users_own_files_in_best_are_kept(searched, tmp_path, monkeypatch, is_task, has_links):
+    if not is_task:
+        searched.splits = None
+    if not has_links:  # as on a disk without hard links
+        monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError))
+    searched.conclude()
+    before = searched.files()
+    (tmp_path / "outside").mkdir()
+    own = {name: name for name in ("model.onnx", "mine/notes.md", "checkpoint/own")}
+    own |= {} if is_task else {"model.pt": "model.pt"}
+    for name, content in own.items():
+        (searched.best / name).parent.mkdir(exist_ok=True)
+        (searched.best / name).write_text(content)
+    (searched.best / "link").symlink_to(tmp_path / "outside")
+    (searched.best / "empty").mkdir()
+    for _ in range(3):
+        searched.conclude()
+        assert {name: (searched.best / name).read_text() for name in own} == own
+        assert (searched.best / "link").is_symlink() and (searched.best / "empty").is_dir()
+        assert len(searched.files()) == len(before) + len(own) and before.items() <= searched.files().items()
+
+
+def test_an_own_file_of_a_name_that_tuner_writes_later_gets_another_name(searched):
+    searched.conclude()
+    config = json.loads((searched.best / "config.json").read_text())
+    config["written"].remove("model.pt")
+    (searched.best / "config.json").write_text(json.dumps(config))
+    (searched.best / "model.pt").write_text("own")
+    searched.conclude()
+    assert (searched.best / "model.pt.old").read_text() == "own" and load_best(searched.folder).model
 
 
 def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypatch):

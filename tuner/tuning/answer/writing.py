@@ -86,7 +86,7 @@ def conclude(
             place = point_in(new, point)
             place.mkdir(parents=True, exist_ok=True)
             _write(record, loaded_space, splits, (cpus, gpus), *each, place, point)
-        _keep_others(best, new)
+        _link(best, new, _sorted_out(best)[1])
     if ended or splits is not None:
         for point, (its, at, _) in enumerate([winner, *others]):
             _notice_without(record, its, at, point_in(best, point), is_function=splits is None)
@@ -255,18 +255,14 @@ def _again(record: ExperimentRecord, trial: TrialRecord) -> str:
 
 
 def _keep(best: Path | None, name: str, new: Path) -> None:
-    """Links or copies a file or folder from the present `best/` to the new one, unless the new one already has it."""
-    if best is None or (new / name).exists():
-        return
-    if (best / name).is_dir():
-        shutil.copytree(best / name, new / name, symlinks=True, copy_function=link_or_copy)
-    elif (best / name).is_file():
-        link_or_copy(best / name, new / name)
+    """Links or copies tuner's file or folder from the present `best/` to the new one, unless the new one has it."""
+    if best is not None and not (new / name).exists():
+        _link(best, new, [path for path in _sorted_out(best)[0] if path == name or path.startswith(f"{name}/")])
 
 
 def _written(new: Path, checked: Container[str]) -> list[str]:
     """Lists what has been written to the new `best/`, but for files with checksums; too many files as `folder/`."""
-    paths = [path for path in {*_leaves(new), CONFIG, METRICS} if path not in checked]
+    paths = [path for path in {*_leaves(new), CONFIG, METRICS} - {RECORD} if path not in checked]
     has_room = len(json.dumps(paths)) < MOST_BYTES // 4
     return sorted(paths if has_room else {path.partition("/")[0] + "/" * ("/" in path) for path in paths})
 
@@ -279,15 +275,22 @@ def _leaves(folder: Path, below: str = "") -> Iterator[str]:
             yield from _leaves(folder, f"{below}{entry.name}/") if is_folder else [below + entry.name]
 
 
-def _keep_others(best: Path, new: Path) -> None:
-    """Links what tuner has not written to the present `best/` into the new one, under another name if that is taken."""
-    ours = written_in(best)
+def _sorted_out(best: Path) -> tuple[list[str], list[str]]:
+    """Returns the paths of `_leaves` that tuner has written to `best/`, and the user's."""
+    ours: list[str] = []
+    theirs: list[str] = []
+    named = written_in(best)
     for point in (best / FRONT).glob("*"):
-        ours |= {f"{FRONT}/{point.name}/{path}" for path in written_in(point)}
-    whole = tuple(path for path in ours if path.endswith("/"))
+        named |= {f"{FRONT}/{point.name}/{path}" for path in written_in(point)}
+    whole = tuple(path for path in named if path.endswith("/"))
     for path in _leaves(best) if best.is_dir() else ():
-        if path in ours or path == RECORD or path.startswith(whole):
-            continue
+        (ours if path in named or path == RECORD or path.startswith(whole) else theirs).append(path)
+    return ours, theirs
+
+
+def _link(best: Path, new: Path, paths: list[str]) -> None:
+    """Links or copies paths of `_leaves` from the present `best/` to the new one, under other names if taken there."""
+    for path in paths:
         source, target = best / path, new / path
         while os.path.lexists(target):
             target = target.with_name(f"{target.name}.old")
