@@ -282,7 +282,7 @@ def test_other_new_files_are_the_trials_own(around, small_data, why):
         os.makedirs(os.path.dirname(place), exist_ok=True)
         if why == "after a report":
             reported()
-            module.first_report_at -= 1
+            module._first_report_at -= 1
         Path(place).write_text("few" if why == "small" else "more than 10 bytes")
         if why == "a model":
             torch.save([1], "new/model.pt")
@@ -316,12 +316,13 @@ def test_files_follow_the_checkpoint(around):
         Path("log.txt").write_text("1")
         Path("helper.py").write_text("raise SystemExit")
         Path("gone.txt").write_text("1")
+        os.symlink("log.txt", "latest")
     with own_folder(trial(around), is_new=False):
         assert Path("log.txt").read_text() == "1" and Path("config.yaml").exists()
         assert not Path("helper.py").exists()  # the folder of results may come from elsewhere
-        Path("log.txt").write_text("2")
+        Path("latest").write_text("2")
         os.remove("gone.txt")
-    assert files_of(around) == {"log.txt": "2", "helper.py": "raise SystemExit"}
+    assert files_of(around) == {"log.txt": "2", "latest": "2", "helper.py": "raise SystemExit"}
     killed(around, lambda: Path("log.txt").write_text("3"))
     with own_folder(trial(around), is_new=False):
         assert Path("log.txt").read_text() == "3"

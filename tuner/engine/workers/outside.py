@@ -36,8 +36,8 @@ _noted: Writes | None = None  # those of the trial that runs in this process
 class Writes:
     """The writes of a trial: `outside` its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
-    `outside` maps a path to whether its earlier content is lost. Writes to the `experiment`, to `ignored` folders, caches
-    and temporary folders are left out, but not those to `start`, where the search was started.
+    `outside` maps a path to whether its earlier content is lost. It has no writes to the `experiment`, to `ignored`
+    folders, caches and temporary folders, except those in `start`, where the search was started.
     """
 
     def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:

@@ -22,22 +22,19 @@ from tuner.engine.workers.outside import Writes, noted
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
-from tuner.record.storage.made import MadeFolder, stale_folders, temporary_folder
-from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, mark
+from tuner.record.storage.made import remove_made, stale_folders, temporary_folder
+from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, Written, mark
+from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
-PLAN = "plan.json"  # in the temporary folder: what `Shown` says, so that another process can save the trial's files
-IMPORTABLE = (
-    ".py",
-    ".pyc",
-    ".so",
-    ".pth",
-)  # saved files that are not put back: a folder of results may be a stranger's
+PLAN = "plan.json"  # in the temporary folder: a `Shown`, by which another process can save a killed trial's files
+# Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
+IMPORTABLE = (".py", ".pyc", ".so", ".pth")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 _left = threading.Event()  # whether no trial runs in a folder of its own
 _left.set()
-first_report_at: float | None = None  # when the trial in this process first reported, unix s
+_first_report_at: float | None = None  # when the trial in this process first reported, unix s
 
 
 @contextlib.contextmanager
@@ -46,48 +43,66 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
 
     Args:
         trial: the trial's folder in the results, `<experiment>/ray/<trial>`.
-        is_new: whether the trial starts anew; otherwise the files that it wrote before are put back.
+        is_new: whether the trial starts anew; otherwise it finds the files that it wrote before.
         script: the file that the trial runs, if it is a script.
-        ignored: a folder of data, in which writes are not told.
+        ignored: a folder of data, in which writes are not noted.
 
     Raises:
         UnshowableError: the start folder cannot be read or has too many entries.
     """
-    global first_report_at
+    global _first_report_at
     trial.mkdir(parents=True, exist_ok=True)
-    start, first_report_at = Path.cwd(), None
+    trial, _first_report_at = trial.resolve(), None
     save_stale(trial)
     made = temporary_folder(PREFIX)
-    shown = Shown(str(trial.resolve()), str(start), str(made.path.resolve() / users_code.TRIAL_TREE))
-    shown.fill(is_new, script, made)
-    writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored]))
-    _left.clear()
-    ended_well = True  # after an error, a download may be incomplete, so that no data is shared
+    ended_well, writes = False, None  # after an error, a download may be incomplete, so that no data is shared
+    shown = Shown(str(trial), os.getcwd(), str(made.path.resolve() / users_code.TRIAL_TREE))
     try:
-        os.chdir(shown.tree + shown.start)
-        users_code.enter_trial(start, shown.tree)
-        with noted(writes):
+        shown.show(script)
+        shown.put_back(trial_files.begin(trial, is_new=is_new))
+        (made.path / PLAN).write_text(json.dumps(asdict(shown)))
+        _left.clear()
+        writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored]))
+        with shown.entered(), noted(writes):
             yield
-    except BaseException as error:  # SystemExit(0): Ray has stopped the trial
-        ended_well = not isinstance(error, Exception) and not getattr(error, "code", None)
+        ended_well = True
+    except SystemExit as error:
+        ended_well = not error.code  # 0: Ray has stopped the trial
+        raise
+    except Exception as error:
         users_code.keep_lines(error)
         raise
     finally:
-        users_code.leave_trial()
-        os.chdir(start)
         try:
-            shown.save(writes, ended_well=ended_well)
+            if writes:
+                shown.save(writes, ended_well=ended_well)
             made.remove()
         except OSError as error:
-            print(f"what the trial wrote could not be saved ({error}); it is in {shown.tree}", file=sys.stderr)
+            print(f"the trial's files cannot be saved ({error}); the next start tries again", file=sys.stderr)
         finally:
             _left.set()
 
 
+@contextlib.contextmanager
+def scratch_folder(space: str) -> Iterator[None]:
+    """Run code of a space as trials run it, in a folder that is then removed with all that was written there.
+
+    If the space is defined in the calling program, the block runs where it is: the program's threads share the folder.
+    """
+    if is_in_main(space):
+        yield
+        return
+    with temporary_folder(PREFIX) as made:
+        shown = Shown("", os.getcwd(), str(made.path.resolve() / users_code.TRIAL_TREE))
+        shown.show(None)
+        with shown.entered():
+            yield
+
+
 def reported() -> None:
     """Note the time of the trial's first report: data that is shared with other trials was complete before it."""
-    global first_report_at
-    first_report_at = first_report_at or time.time()
+    global _first_report_at
+    _first_report_at = _first_report_at or time.time()
 
 
 def await_left() -> None:
@@ -103,9 +118,9 @@ def save_stale(trial: Path | None = None) -> None:
         except (OSError, ValueError, TypeError):  # its worker was killed before the trial began
             made.remove()
             continue
-        if trial is None or shown.trial == str(trial.resolve()):
+        if trial is None or shown.trial == str(trial):
             if os.path.isdir(shown.trial):
-                shown.save(None, ended_well=False)
+                shown.save()
             made.remove()
 
 
@@ -140,116 +155,118 @@ class Shown:
     def base(self) -> str:
         return str([Path(self.start), *Path(self.start).parents][: LEVELS + 1][-1])
 
-    def fill(self, is_new: bool, script: Path | None, made: MadeFolder) -> None:
-        """Make the folders, copies and links; put back what the trial wrote before unless it `is_new`."""
+    def show(self, script: Path | None) -> None:
+        """Make the folders, copies and links; `surroundings_of` says which."""
         around = surroundings_of(Path(self.start), script, Path(self.experiment))
-        written = trial_files.begin(Path(self.trial), is_new=is_new)
         self.folders = around.folders
         for folder in self.folders:
             os.makedirs(self.tree + folder, exist_ok=True)
         for path in around.copies:
-            with contextlib.suppress(FileNotFoundError):  # the user has just removed it
-                self.copies[path] = _copy(path, self.tree + path)
-        for name in written.files:
-            source, path = f"{self.trial}/{FILES}/{name}", self._place(name)
-            if not name.endswith(IMPORTABLE) and os.path.isfile(source):
-                os.makedirs(os.path.dirname(self.tree + path), exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.tree + path)
-                self.copies[path] = _copy(source, self.tree + path)
-                self.saved.append(path)
-                around.links.pop(path, None)
-        shows = {*around.folders, *around.copies}
+            try:
+                self._copy(path, path)
+            except OSError:  # the user may not read it, or has just removed it
+                self._link(path, path)
+        shown = {*around.folders, *around.copies}
         for path, why in around.links.items():
             real = os.path.realpath(path) if why == YOURS else path
-            self.links[path] = self.tree + real if real in shows else real
-            os.symlink(self.links[path], self.tree + path)
+            self._link(path, self.tree + real if real in shown else real)
         for place, target in trial_files.shared(Path(self.experiment)):
             path = os.path.join(self.base, place)
             if not os.path.lexists(self.tree + path):
-                self.links[path] = target
                 os.makedirs(os.path.dirname(self.tree + path), exist_ok=True)
-                os.symlink(target, self.tree + path)
-        with open(made.path / PLAN, "w") as file:
-            json.dump(asdict(self), file)
+                self._link(path, target)
 
-    def save(self, writes: Writes | None, *, ended_well: bool) -> None:
+    def put_back(self, written: Written) -> None:
+        """Copy the files and links that the trial wrote before, but none that Python may import."""
+        for name in written.files:
+            source, path = f"{self.trial}/{FILES}/{name}", self._place(name)
+            if name.endswith(IMPORTABLE) or not written.is_unchanged(Path(self.trial), name):
+                continue
+            os.makedirs(os.path.dirname(self.tree + path), exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                remove_made(Path(self.tree), path[1:])
+            if os.path.islink(source):
+                self._link(path, os.readlink(source))
+            else:
+                self._copy(source, path)
+            self.saved.append(path)
+
+    def _copy(self, source: str, path: str) -> None:
+        shutil.copy2(source, self.tree + path)
+        self.copies[path] = mark(os.lstat(self.tree + path))
+
+    def _link(self, path: str, target: str) -> None:
+        os.symlink(target, self.tree + path)
+        self.links[path] = target
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Run a `with` block in the folder that shows the start folder."""
+        os.chdir(self.tree + self.start)
+        users_code.enter_trial(Path(self.start), self.tree)
+        try:
+            yield
+        finally:
+            users_code.leave_trial()
+            os.chdir(self.start)
+
+    def save(self, writes: Writes | None = None, *, ended_well: bool = False) -> None:
         """Move what the trial wrote to its folder in the results, and large new data to that of all trials."""
-        wrote, found = dict[str, str](), set[str]()
-        known = set(self.folders)
+        wrote, found, known = dict[str, str](), set[str](), set(self.folders)
         for folder, folders, names in os.walk(self.tree):
-            for name in [name for name in folders if not os.path.islink(f"{folder}/{name}")]:
+            links = [name for name in folders if os.path.islink(f"{folder}/{name}")]
+            for name in set(folders) - set(links):
                 path = f"{folder}/{name}".removeprefix(self.tree)
-                if name == "__pycache__" or (ended_well and path not in known and self._is_shared(path, writes)):
+                os.chmod(f"{folder}/{name}", 0o700)  # the trial may have made it unreadable
+                if name == "__pycache__" or ended_well and path not in known and self._shares(path, writes):
                     folders.remove(name)
-            names += [name for name in folders if os.path.islink(f"{folder}/{name}")]
-            for name in names:
-                path, source = f"{folder}/{name}".removeprefix(self.tree), f"{folder}/{name}"
+            for name in (*names, *links):
+                source = f"{folder}/{name}"
+                path = source.removeprefix(self.tree)
                 found.add(path)
-                status = os.lstat(source)
-                if os.path.islink(source):
-                    target = os.readlink(source)
-                    if self.links.get(path) == target or not self._is_inside(source, target):
-                        continue
-                    if os.path.isabs(target):
-                        os.unlink(source)
-                        os.symlink(os.path.relpath(target, folder), source)
-                elif self.copies.get(path) == mark(status) or not os.path.isfile(source):
-                    continue
-                wrote[self._name(path)] = source
+                if self._is_own_link(source, path) if os.path.islink(source) else self._is_own_file(source, path):
+                    wrote[self._name(path)] = source
         deleted = [self._name(path) for path in self.saved if path not in found]
-        outside = dict(writes.outside) if writes else {}
-        trial_files.end(Path(self.trial), wrote, deleted, outside)
+        trial_files.end(Path(self.trial), wrote, deleted, writes.outside if writes else {})
 
-    def _is_inside(self, source: str, target: str) -> bool:
-        """Whether a link that the trial made leads to something in the start folder."""
-        whole = os.path.normpath(os.path.join(os.path.dirname(source), target))
-        return whole.startswith(f"{self.tree}{self.start}/")
+    def _is_own_file(self, source: str, path: str) -> bool:
+        return os.path.isfile(source) and self.copies.get(path) != mark(os.lstat(source))
 
-    def _is_shared(self, path: str, writes: Writes | None) -> bool:
-        """Move a folder to the data that all trials share, if it is large and looks like data; return whether it does.
+    def _is_own_link(self, source: str, path: str) -> bool:
+        """Whether the trial made a link that leads into the start folder; makes such a link relative."""
+        target, folder = os.readlink(source), os.path.dirname(source)
+        inside = os.path.normpath(os.path.join(folder, target)).startswith(self.tree + _slashed(self.start))
+        if self.links.get(path) == target or not inside:
+            return False
+        if os.path.isabs(target):
+            remove_made(Path(self.tree), path[1:])
+            os.symlink(os.path.relpath(target, folder), source)
+        return True
+
+    def _shares(self, path: str, writes: Writes | None) -> bool:
+        """Move a new folder to the data that all trials share, if it is large and looks like data.
 
         Data is complete before the first report, and torch has saved no model in it.
         """
-        folder, base = self.tree + path, f"{self.base}/".replace("//", "/")
-        if not path.startswith(base) or (writes and any(f"{each}".startswith(f"{folder}/") for each in writes.saved)):
+        folder, base = self.tree + path, _slashed(self.base)
+        if not path.startswith(base) or (writes and any(each.startswith(f"{folder}/") for each in writes.saved)):
             return False
-        size, newest = 0, 0.0
-        for place, _, names in os.walk(folder):
-            for name in names:
-                status = os.lstat(os.path.join(place, name))
-                size, newest = size + status.st_size, max(newest, status.st_ctime)
-        if size < MIN_SHARED_BYTES or newest > (first_report_at or newest):
+        every = [os.lstat(os.path.join(place, name)) for place, _, names in os.walk(folder) for name in names]
+        newest = max((status.st_ctime for status in every), default=0.0)
+        if sum(status.st_size for status in every) < MIN_SHARED_BYTES or newest > (_first_report_at or newest):
             return False
-        return trial_files.share(Path(self.experiment), os.path.relpath(path, base), folder)
+        return trial_files.share(Path(self.experiment), path.removeprefix(base), folder)
 
     def _name(self, path: str) -> str:
         """Return the path in `files/` of what the trial wrote at an absolute path: what is above `start` is apart."""
-        if path.startswith(f"{self.start}/"):
-            return path[len(self.start) + 1 :]
-        return f"above/{os.path.relpath(path, self.base) if path.startswith(self.base) else path[1:]}"
+        if path.startswith(start := _slashed(self.start)):
+            return path.removeprefix(start)
+        return f"above/{path.removeprefix(_slashed(self.base)).lstrip('/')}"
 
     def _place(self, name: str) -> str:
         above = name.removeprefix("above/")
-        return os.path.join(self.base if above != name else self.start, above)
+        return os.path.join(self.start if above == name else self.base, above)
 
 
-def _copy(source: str, target: str) -> list[int]:
-    """Copy a file with its mode and times, sharing its blocks where the disk can; return its `mark`."""
-    with open(source, "rb", buffering=0) as whole:
-        status = os.fstat(whole.fileno())
-        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            left = status.st_size
-            try:
-                while left > 0 and (num := os.copy_file_range(whole.fileno(), copy, left)):
-                    left -= num
-            except OSError:  # two disks, or a system without this call
-                with open(copy, "wb", closefd=False) as file:
-                    whole.seek(0)
-                    shutil.copyfileobj(whole, file)
-            os.fchmod(copy, status.st_mode & 0o7777)
-            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(copy)
-    return mark(status)
+def _slashed(folder: str) -> str:
+    return f"{folder.rstrip('/')}/"

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from tuner.errors import RequestError
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.made import RECORD
 
@@ -24,7 +25,7 @@ MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us
 ABOVE, YOURS = "is above the start folder", "is a link of yours"
 
 
-class UnshowableError(Exception):
+class UnshowableError(RequestError):
     """The start folder cannot be read, or has more than MAX_START_ENTRIES entries."""
 
 
@@ -58,7 +59,8 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
             found.links.update({path: why for path, why in above.items() if path not in way})
         inner = _scan(str(root), MAX_START_ENTRIES, way, str(experiment))
         if isinstance(inner, str):
-            raise UnshowableError(f"{root}: the folder {inner}")
+            what = "a trial cannot be shown this folder; start the search in one with the code alone"
+            raise UnshowableError(f"{root} {inner}: {what}")
         _merge(found, inner)
     found.links.pop(str(experiment), None)
     # Python code comes first, and a file of the start folder before those of folders in it.

@@ -214,7 +214,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     lines += [
         *ending_lines(record),
         f"folder      {place(e)}",
-        *(files_line(record, best) if best and not splits else []),
+        *(files_line(record, best) if best else []),
     ]
     if best and is_loadable(e.folder / "best"):
         given = ", space=space" if is_in_main(e.space) and splits else ""
@@ -237,10 +237,10 @@ def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
     names = sorted(str(path.relative_to(place / FILES)) for path in (place / FILES).rglob("*") if not path.is_dir())
     trial = next(trial for trial in record.trials if trial.id == best.trial)
     if not names:
-        return [] if is_loadable(place) else ["saved       nothing: the best trial wrote no file by a relative path"]
+        return [] if is_loadable(place) else ["files       none: the best trial wrote no file by a relative path"]
     of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
     more = f" and {len(names) - MAX_FILES} more" if len(names) > MAX_FILES else ""
-    return [f"saved       {', '.join(names[:MAX_FILES])}{more} in {place / FILES}{of}"]
+    return [f"files       {', '.join(names[:MAX_FILES])}{more} in {place / FILES}{of}"]
 
 
 def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.record.texts import formatted
@@ -44,7 +45,8 @@ def check(request: Request) -> None:
     try:
         _check_sendable(request)
         if request.splits is not None:
-            _check_task(request)
+            with scratch_folder(request.loaded_space.name):
+                _check_task(request)
         else:
             _check_reporting(request.loaded_space.space.train, request.experiment.compared.metric)
     except CheckFailed as failed:

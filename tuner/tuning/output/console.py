@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.engine.workers.surroundings import ABOVE, UnshowableError, surroundings_of
-from tuner.errors import RequestError
+from tuner.engine.workers.surroundings import ABOVE, surroundings_of
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
@@ -141,13 +140,10 @@ def notes(request: Request) -> list[str]:
 def shown(e: Experiment, space: Space) -> list[str]:
     """Return a line that names what all trials share, and a note on a start folder that is slow to show.
 
-    Raises RequestError if the start folder cannot be shown to trials.
+    Raises UnshowableError if the start folder cannot be shown to trials.
     """
     start, script = Path.cwd(), Path(space.train.path) if isinstance(space.train, Script) else None
-    try:
-        found = surroundings_of(start, script, e.folder.absolute())
-    except UnshowableError as error:
-        raise RequestError(f"{error}; start the search in another folder, such as one with the code alone") from None
+    found = surroundings_of(start, script, e.folder.absolute())
     links = {path: why for path, why in found.links.items() if why != ABOVE}
     whys = [f"{os.path.relpath(path, start)} ({why})" for path, why in sorted(links.items())]
     more = f" and {len(whys) - MAX_SHARED} more" if len(whys) > MAX_SHARED else ""
