@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -114,13 +115,39 @@ def test_only_a_folder_with_its_own_record_is_stale(tmp_path, outside):
     assert sorted(os.listdir(base)) == [f"tuner-{name}" for name in ("copy", "empty", "file", "link", "own")]
 
 
-def test_a_folder_that_was_replaced_is_left(tmp_path, outside):
+def test_a_folder_that_was_replaced_is_left(tmp_path):
     (base := tmp_path / "base").mkdir()
     folder = temporary_folder("tuner-", base)
     folder.path.rename(tmp_path / "moved")
-    outside.rename(folder.path)
+    folder.path.mkdir()
     folder.remove()
-    assert (folder.path / "deep" / "thesis.tex").exists()
+    assert folder.path.exists() and not (tmp_path / "moved" / "file").exists()
+
+
+def test_a_link_to_a_stale_folder_is_not_followed(tmp_path):
+    (tmp_path / "base").mkdir()
+    stale = killed_folder(tmp_path)
+    (tmp_path / "base" / "tuner-link").symlink_to(stale)
+    assert list(stale_folders(tmp_path / "base", "tuner-")) == []
+
+
+@pytest.mark.parametrize("mode", [0, 0o500])
+def test_read_only_folders_are_removed(mode):
+    """Root may write everywhere, so that another user does it."""
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o777)
+    if not os.fork():
+        if os.getuid() == 0:
+            os.setuid(12345)
+        with temporary_folder("tuner-", base) as folder:
+            (folder.path / "a").mkdir()
+            (folder.path / "a" / "file").touch()
+            (folder.path / "a").chmod(mode)
+        os._exit(0)
+    os.wait()
+    left = os.listdir(base)
+    shutil.rmtree(base)
+    assert left == []
 
 
 def test_a_forked_process_removes_nothing(tmp_path):

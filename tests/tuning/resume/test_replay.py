@@ -146,11 +146,24 @@ def test_a_checkpoint_of_a_task_that_holds_other_objects_is_damaged(tmp_path, ca
     assert "is damaged: it has more than tensors and plain values (by_hand.Search)" in caplog.text
 
 
-def test_a_checkpoint_that_no_report_names_is_deleted(tmp_path):
+def test_checkpoints_that_no_report_names_are_kept_and_new_ones_get_later_numbers(tmp_path):
     folder = tmp_path / "x" / "ray" / "00000"
-    for name in ("checkpoint_000000", "checkpoint_000001", "other"):
+    names = ["checkpoint_000000", "checkpoint_000007", "checkpoint_epoch9.bak", "checkpoint_keep", "other"]
+    for name in names:
         (folder / name).mkdir(parents=True)
         (folder / name / "file").touch()
     named = report(0, 1) | {"checkpoint": "ray/00000/checkpoint_000000"}
-    again(tmp_path, [begun(), *started(0), named], results=str(tmp_path), name="x")
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_000000", "other"]
+    search = again(tmp_path, [begun(), *started(0), named], results=str(tmp_path), name="x")
+    assert sorted(path.parent.name for path in folder.glob("*/file")) == names
+    assert search.trials["00000"].storage.current_checkpoint_index == 7
+
+
+def test_a_checkpoint_behind_a_link_is_not_registered(tmp_path, caplog):
+    """Ray would later delete it."""
+    (tmp_path / "x" / "ray").mkdir(parents=True)
+    (tmp_path / "outside" / "checkpoint_000000").mkdir(parents=True)
+    (tmp_path / "outside" / "checkpoint_000000" / "file").touch()
+    (tmp_path / "x" / "ray" / "00000").symlink_to(tmp_path / "outside")
+    named = report(0, 1) | {"checkpoint": "ray/00000/checkpoint_000000"}
+    search = again(tmp_path, [begun(), *started(0), named], results=str(tmp_path), name="x")
+    assert "which is behind a link" in caplog.text and search.trials["00000"].checkpoint is None

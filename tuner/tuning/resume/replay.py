@@ -290,8 +290,8 @@ class Replay(ReplayController):
         A killed session may have left one that no journaled report names; a name does not prove that it made it.
         """
         names = (path.name for path in (self._experiment.folder / "ray" / trial.trial_id).glob("checkpoint_*"))
-        taken = [int(number) for name in names if (number := name.removeprefix("checkpoint_")).isdecimal()]
-        count_checkpoints_from(trial, max([trial.storage.current_checkpoint_index, *taken]))
+        if taken := [int(number) for name in names if (number := name.removeprefix("checkpoint_")).isdecimal()]:
+            count_checkpoints_from(trial, max(trial.storage.current_checkpoint_index, *taken))
 
     def _register_checkpoints(self, trial: Trial) -> None:
         """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
