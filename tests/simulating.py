@@ -31,6 +31,7 @@ from workerless import MANAGER, Handle, Worker, Workerless
 
 from tuner.engine.controller.changes import Controller
 from tuner.engine.controller.trials import SearchTrial
+from tuner.engine.local.process_state import process_state
 from tuner.errors import RequestError
 from tuner.record import clock
 from tuner.record.journal import Journal
@@ -226,6 +227,7 @@ def run_session(world, given, resume):
     """One session, as `tuner.tuning.session.run_search` runs it; returns the state in which it left the search."""
     space = SPACE if world.plan.is_task else FUNCTION
     with ExitStack() as stack:
+        stack.enter_context(process_state())
         call = SearchCall({"results": str(world.folder.parent), **given}, resume=NAME * resume, space=space)
         if resume:
             experiment, loaded, facts, history = continued(call, load_resumed(call, stack))

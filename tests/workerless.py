@@ -22,6 +22,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
+from tuner.engine.local.process_state import process_state
 from tuner.record.reading import read, scan
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
@@ -281,7 +282,7 @@ def run(folder, *, concurrent=1, **choices):
     history = with_checkpoints(folder, history, is_task=True) if experiment.scheduler == "pbt" else history
     request = Request(experiment, loaded_space, {}, history, resources, "disabled")
     journal = open_journal(request)
-    with pytest.MonkeyPatch.context() as patch:
+    with process_state(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "kill", lambda actor: None)  # no process is there
         assemble(request, journal, resources).run()
     journal.close()

@@ -1,7 +1,9 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
-Importing any module of this package first sets Ray's environment variables. Ray reads some of them when it is
-imported, so import tuner before Ray. Otherwise, `tuner.engine.local.alone` corrects a setting, and warns if Ray runs.
+Importing any module of this package first sets the environment variables of `ENVIRONMENT`. They stay set, because Ray
+reads them when it is imported or starts its processes. So import tuner before Ray. Otherwise,
+`tuner.engine.local.alone` corrects a setting, and warns if Ray runs. All other variables are set only during a search,
+by `tuner.engine.local.process_state`.
 """
 
 import importlib
@@ -10,27 +12,17 @@ import sys
 from typing import TYPE_CHECKING
 
 ENVIRONMENT = dict(
-    RAY_AIR_NEW_OUTPUT="0",  # else Ray uses its new console output, which silently ignores a CLIReporter
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # else, under `uv run`, each start builds an environment, which takes 60 s
     RAY_DISABLE_FAILURE_SIGNAL_HANDLER="1",  # else Ray's C++ core prints 35 lines of native stacks at SIGTERM
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that requests no GPU trains on GPU 0
     RAY_CHDIR_TO_TRIAL_DIR="0",  # else trials run in folders of Ray, where relative paths find no data
-    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard; a report takes twice as long
-    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.local.signals` handles SIGINT and SIGTERM instead of Ray
-    TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # else one report without the metric ends the whole experiment
-    TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # else Ray, too, prints the errors that tuner prints at the end
-    TUNE_GLOBAL_CHECKPOINT_S="inf",  # no snapshots of Ray's state, which slow down with each trial; tuner has a journal
-    TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
-    RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
+    RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",  # workers read it, too
     # Limits for Ray's processes to reach each other: Ray's defaults are too short on a busy machine.
     RAY_gcs_rpc_server_connect_timeout_s="60",  # seconds (default 5) after which a raylet without the GCS aborts
     RAY_gcs_server_port_wait_time_s="300",  # attempts (default 20), one per second, to reach a running GCS
     RAY_raylet_client_num_connect_attempts="300",  # attempts (default 10), one per second, to reach the raylet
 )
 os.environ.update(ENVIRONMENT)
-# Workers inherit this variable. With it, each start would compile torch's modules again and take 2.5 times as long.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
 
 if "ray" in sys.modules:
     from tuner.engine.local.alone import correct_late_import

@@ -128,6 +128,68 @@ def test_a_name_in_the_store_leads_to_no_file_elsewhere(store, folder, tmp_path,
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.parametrize("link", ["", "ray", "ray/00000/checkpoint_000000", "ray/00000/checkpoint_000000/state.pt"])
+def test_a_download_writes_through_no_link(store, folder, tmp_path, link):
+    elsewhere, theirs = tmp_path / "elsewhere", tmp_path / "theirs"
+    Uploader(store, "mine", folder).pushed()
+    theirs.mkdir()
+    (theirs / "state.pt").write_text("theirs")
+    (elsewhere / link).parent.mkdir(parents=True, exist_ok=True)
+    (elsewhere / link).symlink_to(theirs / "state.pt" if link.endswith(".pt") else theirs)
+    if link.endswith(".pt"):
+        store.bring("mine", elsewhere)  # replaces the link itself
+        assert (elsewhere / link).read_bytes() == b"weights" and not (elsewhere / link).is_symlink()
+    else:
+        with pytest.raises(RequestError, match="a folder above it is a link.*; move it away"):
+            store.bring("mine", elsewhere)
+    assert [(each.name, each.read_text()) for each in theirs.iterdir()] == [("state.pt", "theirs")]
+
+
+def test_a_hostile_name_of_an_experiment_is_none(store, folder, monkeypatch):
+    Uploader(store, "mine", folder).pushed()
+    entries = store._entries
+    up = SimpleNamespace(type=SimpleNamespace(name="Directory"), base_name="..", path=f"{store.root}/mine/..")
+    monkeypatch.setattr(store, "_entries", lambda path, recursive: [up, *entries(path, recursive=recursive)])
+    monkeypatch.setattr(store, "root", store.path("mine"))  # `..` has a journal below: `mine`'s own
+    (Path(store.root).parent / JOURNAL).write_text("one\n")
+    assert store.names() == []
+
+
+def test_other_keys_of_the_store_are_kept(store, folder, tmp_path):
+    theirs = [
+        tmp_path / "store" / name for name in ("mine/own.txt", "mine/best/own.txt", "other/a", ".tuner-1", "mine2")
+    ]
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("theirs")
+    with pytest.raises(RequestError, match="--name mine: .*store/mine already exists; give another name"):
+        store.check("mine")
+    with pytest.raises(RequestError, match="--name mine2: .*store/mine2 already exists; give another name"):
+        store.check("mine2")
+    store.check("new")
+    uploader = Uploader(store, "mine", folder)
+    assert uploader.pushed()
+    shutil.rmtree(folder / "ray")
+    assert uploader.pushed() and not (tmp_path / "store/mine/ray/00000/checkpoint_000000/state.pt").exists()
+    assert [path.read_text() for path in theirs] == ["theirs"] * len(theirs)
+    with pytest.raises(RequestError, match="already exists; continue it with --resume mine, or give another name"):
+        store.check("mine")
+
+
+@pytest.mark.parametrize("name", ["test", ""])
+def test_a_new_search_never_takes_a_name_that_the_store_has(search_here, store, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("time.strftime", lambda form, *when: "now")
+    theirs, beside = tmp_path / "store" / (name or "tiny-now"), local_root(store.uri).parent / "other" / "own.txt"
+    for path in (theirs / "report.html", theirs / "best" / "README.md", beside):
+        path.parent.mkdir(parents=True)
+        path.write_text("theirs")
+    before = files_of(tmp_path / "store")
+    ran = search_here("tiny.py", "--results", store.uri, "--num-samples", "1", name=name)
+    assert ran.code == 2 and f"{theirs} already exists; give another name" in ran.err
+    assert files_of(tmp_path / "store") == before and beside.read_text() == "theirs"
+    assert not local_root(store.uri).exists()
+
+
 def test_no_journal_names_a_checkpoint_that_could_not_be_read(store, folder, tmp_path, monkeypatch):
     class Unreadable(io.BytesIO):
         def read(self, size=-1):
@@ -188,7 +250,7 @@ def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_co
     assert events[: len(known)] == known
     assert sum(event["event"] == "trial_suggested" for event in events) == 5
     again = search_here("tiny.py", "--results", uri)
-    assert again.code == 2 and "test already exists" in again.err
+    assert again.code == 2 and "test already exists; continue it with --resume test" in again.err
 
 
 @pytest.fixture(scope="module")

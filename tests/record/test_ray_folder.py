@@ -27,10 +27,7 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
         train,
         param_space={"x": tune.grid_search([0.1, 0.5, 0.95]), "deep": {"k": tune.choice([1, 2])}},
         tune_config=tune.TuneConfig(metric="mean_accuracy", mode="max", reuse_actors=True),
-        # Its own loggers are off in a process that has imported tuner.tuning.driver.
-        run_config=tune.RunConfig(
-            name="plain", storage_path=str(tmp_path), verbose=0, callbacks=[tune.logger.JsonLoggerCallback()]
-        ),
+        run_config=tune.RunConfig(name="plain", storage_path=str(tmp_path), verbose=0),
     ).fit()
     record = load(tmp_path / "plain")
     assert (record.experiment.metric, record.experiment.mode, record.state) == ("mean_accuracy", "max", "finished")

@@ -104,6 +104,24 @@ def test_notes_that_are_no_file_are_never_followed_or_waited_for(service, tmp_pa
     assert "cannot be read" in service.owner.get(DEMO).json()["notes_error"]
 
 
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_notes_of_another_program_are_kept(service, is_plain):
+    folder = ended(service)
+    contents = ['{"author": "me"}', '{"notes": "mine", "title": "x"}']
+    if is_plain:
+        (folder / "experiment.json").unlink()
+        (folder / "tuner.pkl").touch()  # as Ray Tune's own folder
+        contents += ["[]", "my notes", "", '{"tags": "mine"}']
+    for content in contents:
+        (folder / "notes.json").write_text(content)
+        for action, more in (("notes", {"notes": "new"}), ("archive", {})):
+            error = change(service, action, 422, **more)["error"]
+            assert error.endswith("notes.json is not tuner's; rename it, or move it away, to save tags and notes")
+        assert (folder / "notes.json").read_text() == content
+    (folder / "notes.json").write_text('{"tags": ["a"]}')
+    assert change(service, "archive")["tags"] == ["a"]
+
+
 def test_changes_of_two_requests_at_once_are_both_kept(service):
     folder = ended(service)
     with ThreadPoolExecutor(2) as threads:

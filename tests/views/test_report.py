@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from test_figures import decided, record, trial
 
+from tuner.errors import RequestError
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.report import main
 from tuner.spec.experiment import Experiment
@@ -82,6 +83,29 @@ def test_a_lost_journal_leaves_the_report_as_it_was(tmp_path, capsys):
         assert main(["mine", "--results", str(tmp_path)]) == 2
         assert "journal.jsonl is missing or empty: its trials are unknown" in capsys.readouterr().err
     assert (folder / "report.html").read_text() == "good"
+
+
+def test_a_report_replaces_only_a_report(searched, capsys):
+    folder = searched.experiment.folder
+    folder.mkdir(exist_ok=True)
+    path, other = folder / "report.html", folder / "other.html"
+    text = write_report(searched).read_text()
+    older = text.replace('<meta name="generator" content="tuner">', "")
+    assert text.startswith('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" ')
+    for ours in (text, older):
+        path.write_text(ours)
+        assert write_report(searched).read_text() == text
+    for theirs in ("", "mine", '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>mine</title>'):
+        path.write_text(theirs)
+        with pytest.raises(RequestError, match="report.html is not tuner's report; rename it, or move it away"):
+            write_report(searched)
+        assert path.read_text() == theirs
+    other.write_text(text)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(RequestError, match="is not tuner's report"):
+        write_report(searched)
+    assert path.is_symlink() and other.read_text() == text
 
 
 def test_an_audit_that_is_damaged_is_a_line_and_keeps_nothing_else_back(searched, tmp_path):

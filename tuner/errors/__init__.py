@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, TextIO
 
@@ -140,6 +141,8 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the stream is a pipe that its reader has closed
             stream.flush()
+    # Python's clean-up would remove temporary folders first; an import of W&B makes two.
+    weakref.finalize._exitfunc()  # type: ignore[attr-defined]
     os._exit(code)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.storage.files import bytes_in, parsed
+from tuner.record.saved_experiment import FILE as EXPERIMENT
+from tuner.record.storage.files import bytes_in, is_file_in, parsed
 
 FILE = "notes.json"
 MOST_FILE = 64 << 10  # maximum bytes of the file; the longest notes and tags take 34 kB
@@ -45,10 +47,20 @@ class Notes:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
+class ForeignNotes(RequestError):
+    """Raised if notes.json may be another program's, so it must not be replaced."""
+
+
 def read_notes(folder: Path) -> Notes:
-    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged or unreadable."""
+    """Reads an experiment's notes.json, which may be missing; raises RequestError if it is damaged or unreadable.
+
+    Raises ForeignNotes if it has other fields than `Notes`, or is damaged in a folder that tuner has not made.
+    """
+    foreign = ForeignNotes(f"{folder / FILE} is not tuner's; rename it, or move it away, to save tags and notes")
     try:
         fields: Any = parsed(bytes_in(folder, FILE, MOST_FILE))
+        if fields.keys() - {field.name for field in dataclass_fields(Notes)}:
+            raise foreign
         tags = fields.get("tags", [])
         if not isinstance(tags, list):
             raise RequestError("tags: must be a list")
@@ -56,5 +68,7 @@ def read_notes(folder: Path) -> Notes:
     except FileNotFoundError:
         return Notes()
     except (OSError, ValueError, AttributeError, RequestError) as error:
+        if error is foreign or not is_file_in(folder, EXPERIMENT):
+            raise foreign from None
         what = str(getattr(error, "strerror", None) or error)[:200]
         raise RequestError(f"{FILE} cannot be read ({what}); save the notes again, or delete the file") from None

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from tuner.errors import RequestError
 from tuner.record import folder as folders
 from tuner.record import notes as saved_notes
-from tuner.record.notes import Notes, read_notes
+from tuner.record.notes import ForeignNotes, Notes, read_notes
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import open_in
@@ -182,8 +182,8 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
         with _saving, folders.opened(path) as opened:
             try:
                 notes = read_notes(path)
-            except RequestError:
-                if "notes" not in changed:
+            except RequestError as error:
+                if "notes" not in changed or isinstance(error, ForeignNotes):
                     raise
                 notes = Notes()  # saving the notes replaces a damaged file
             if any(value not in (None, getattr(notes, field)) for field, value in (shown or {}).items()):

@@ -116,7 +116,6 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(
         proposals.total_samples if all_may_wait else resources.concurrent + 1
     )
-    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers: list[LoggerCallback] = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(

@@ -5,11 +5,9 @@ Importing Ray Tune and torch takes a second. So this module imports neither: ano
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -43,7 +41,6 @@ def ray_here(
     and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start. If
     Ray ends earlier, this process ends and says how to continue the search that `begun` returns, once it has a folder.
     """
-    quiet()
     with ExitStack() as stack:
         if not ray.is_initialized():
             here, stage = alone.local_cluster(), "starting Ray"
@@ -80,7 +77,6 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                         num_cpus=here["CPU"],
                         num_gpus=here["GPU"],
                         include_dashboard=False,
-                        logging_level=logging.ERROR,
                         log_to_driver=False,
                         **alone.private_options(folder, num_processes, imports),
                     )
@@ -98,11 +94,10 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 @contextmanager
 def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
     """Joins the cluster of --address for a `with` block; RequestError if no cluster answers or a node is unfit."""
-    quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
         with kept_from_ray():
-            ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
+            ray.init(experiment.address, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(
             f"--address {experiment.address}: cannot join Ray there ({error}); start a cluster, or correct the address"
@@ -119,11 +114,3 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
 def nodes() -> list[dict[str, float]]:
     """Returns the resources of each live node that is not being drained, and of each node the autoscaler may add."""
     return [*present()[0], *launchable()]
-
-
-def quiet() -> None:
-    """Silences Ray's warnings, because a user of tuner can do nothing about them."""
-    for name in ("ray", "ray.train", "ray.air"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs trials' errors, which tuner prints at the end
-    warnings.filterwarnings("ignore", module=r"ray\..*")

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tuner.engine.local.process_state import process_state
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.data_folders import remember
 from tuner.record.journal import Journal
@@ -66,10 +67,11 @@ def run_search(call: SearchCall) -> SearchResult | None:
     """
     if not call.dry_run:
         say("resuming a search" if call.resume else STARTING)
-    with patience("importing Ray"):
-        from tuner.engine.local.signals import give_up, signals_to
-        from tuner.tuning import driver
     with ExitStack() as stack:
+        with patience("importing Ray"):
+            stack.enter_context(process_state())
+            from tuner.engine.local.signals import give_up, signals_to
+            from tuner.tuning import driver
         stack.enter_context(signals_to(give_up))
 
         # For a resume, load the experiment, check that its code may run, and lock its folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pydantic_core import to_json
 from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
-from tuner.record.storage.files import write_atomically
+from tuner.record.storage.files import open_in, write_atomically
 from tuner.record.texts import formatted, setting
 from tuner.views.costs import cost_rows
 from tuner.views.figures.catalogue import all_figures
@@ -48,6 +49,7 @@ HEADINGS = {  # column -> its heading, for the columns whose name is not the hea
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
 MOST_PARAMETERS = 4  # maximum parameters whose pairs get a contour; 4 parameters make six pairs
+MOST_HEAD = 4096  # bytes at a report's beginning that have its title, and the policy below
 WEB = Path(__file__).parent.parent / "serve" / "web"
 DRAW = """
 function drawAll() {
@@ -69,10 +71,30 @@ drawAll();
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
+# How a report begins: the first; an older one, without its mark: the second, and it has `POLICY`.
+BEGINNINGS = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="tuner">',
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>',
+)
+
+
 def write_report(record: ExperimentRecord) -> Path:
+    """Writes or replaces report.html; RequestError if there is another program's file, or a link, of this name."""
     path = record.experiment.folder / FILE
+    if os.path.lexists(path) and not _is_report(path):
+        raise RequestError(f"{path} is not tuner's report; rename it, or move it away, to write the report")
     write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may contain a lone surrogate
     return path
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with open_in(path.parent, path.name) as file:
+            begins = file.read(MOST_HEAD)
+    except OSError:
+        return False
+    old = begins.startswith(BEGINNINGS[1].encode()) and POLICY.encode() in begins
+    return old or begins.startswith(BEGINNINGS[0].encode())
 
 
 def page(record: ExperimentRecord) -> str:
@@ -82,7 +104,7 @@ def page(record: ExperimentRecord) -> str:
     pairs = combinations(parallel_of(record).axes[:MOST_PARAMETERS], 2)
     contours = {f"{x.name}, {y.name}": draw_contour(record, x.name, y.name) for x, y in pairs if varied(x, y)}
     lines = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
+        f"{BEGINNINGS[0]}<title>{name}</title>",
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',

@@ -6,6 +6,7 @@ A retried trial keeps its rung and bracket. The scheduler and the journal do not
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Container
 from contextlib import AbstractContextManager, ExitStack
@@ -312,6 +313,10 @@ def installed(watch: Watch) -> AbstractContextManager[Any]:
     controller = type("Controller", (Controller,), {"watch": watch})
     stack = ExitStack()
     stack.enter_context(mock.patch.multiple(ray.tune.tune, TuneController=controller, ExperimentAnalysis=NoAnalysis))
+    # Ray would set signal handlers that only stop the loop of trials, and leave that of SIGUSR1 in the user's program.
+    # To count its callbacks it would import W&B, which takes 1 s and makes two temporary folders.
+    stack.enter_context(mock.patch.object(ray.tune.tune, "_setup_signal_catching", threading.Event))
+    stack.enter_context(mock.patch.object(ray.tune.tune.air_usage, "tag_callbacks", lambda callbacks: False))
     stack.enter_context(mock.patch.object(checkpoint_manager, "_delete_fs_path", watch.delete_later))
     once = functools.cache(ray_trial.get_trainable_cls), functools.cache(ray_trial.validate_trainable)
     stack.enter_context(mock.patch.multiple(ray_trial, get_trainable_cls=once[0], validate_trainable=once[1]))

@@ -32,7 +32,7 @@ from ray._private import node, ray_constants, services, worker
 from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
-from tuner.engine.local.signals import lost
+from tuner.engine.local.signals import lost, recorded
 
 START_S = 300.0  # seconds in which a raylet that lives must register
 LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
@@ -106,11 +106,13 @@ def without_agent(start: Callable[..., Any], command: list[str], *arguments: Any
 
 @contextmanager
 def local_node() -> Iterator[None]:
-    """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1.
+    """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1, whose processes are `recorded`.
 
     Bound sockets reserve its ports until the block ends, since agents bind theirs some seconds after `ray.init`.
     """
     with ExitStack() as stack:
+        start = partial(recorded, services.start_ray_process)
+        stack.enter_context(mock.patch.object(services, "start_ray_process", start))
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
         for each in sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that Ray's processes can bind the port, too

@@ -12,14 +12,15 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from subprocess import Popen
 from typing import Any
 from unittest import mock
 
-import ray  # must be first: makes Ray's copy of psutil importable
+import ray  # noqa: F401  must be first: makes Ray's copy of psutil importable
 
 # isort: split
 import psutil
-from ray._private import utils
+from ray._private import utils, worker
 
 from tuner.errors import leave_terminal, say
 
@@ -70,14 +71,17 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def kept_from_ray() -> Iterator[None]:
-    """Keeps this process's SIGTERM handler during `ray.init`, and SIGHUP from the processes that are started in it.
+    """Keeps this process's SIGTERM handler and its loggers during `ray.init`, and SIGHUP from the processes it starts.
 
     Ray's handler would exit with code 15 (ray 2.60). A closed terminal sends SIGHUP to all processes of the command;
     Ray's, and workers, inherit that it is blocked, so they live until this process has stopped the search.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
-        with mock.patch.object(utils, "set_sigterm_handler", lambda handler: None):
+        with (
+            mock.patch.object(utils, "set_sigterm_handler", lambda handler: None),
+            mock.patch.object(worker, "setup_logger", lambda level, form: None),  # it formats the program's handlers
+        ):
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -87,20 +91,27 @@ def kept_from_ray() -> Iterator[None]:
 def in_a_program() -> Iterator[None]:
     """Keeps signals from killing a user's program, such as a notebook.
 
-    A KeyboardInterrupt kills the processes that were started in the block, unless the user's Ray runs.
+    A KeyboardInterrupt kills the processes of Ray that the search has started, and their descendants, but no others.
     """
-    hosts.append(set(psutil.Process().children(recursive=True)))
+    hosts.append([])
     try:
         yield
     except KeyboardInterrupt:
-        if not ray.is_initialized():  # Ray's workers are children of this process: the user's Ray must keep them
-            end_family(spared=hosts[-1])
+        end_family(hosts[-1])
         raise
     finally:
         hosts.pop()
 
 
-hosts: list[set[psutil.Process]] = []  # child processes at the start of each open `in_a_program`; empty in a command
+def recorded(start: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Starts a process of Ray by Ray's function `start`, for `in_a_program` to know it; returns Ray's record of it."""
+    info = start(*arguments, **options)
+    if hosts:
+        hosts[-1].append(info.process)
+    return info
+
+
+hosts: list[list[Popen[bytes]]] = []  # Ray's processes that each open `in_a_program` has started; empty in a command
 # Messages to the thread of `_deadline`: a signal has arrived, or the outermost block has ended.
 SIGNALLED, LEFT = "signalled", "left"
 deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
@@ -154,14 +165,29 @@ def end_now(number: int, frame: Any, after: float = 0.0) -> None:
     os._exit(130)
 
 
-def end_family(spared: Collection[psutil.Process] = ()) -> None:
-    """Kills all descendants of this process except `spared`; suspends them first, so that none starts another."""
+def end_family(heads: Collection[Popen[bytes]] | None = None) -> None:
+    """Kills all descendants of this process, or only children `heads` with theirs.
+
+    It suspends them first, so that none starts another.
+    """
     family: set[psutil.Process] = set()
-    while children := set(psutil.Process().children(recursive=True)) - family - set(spared):
-        for process in children:
+    while found := _family(heads) - family:
+        for process in found:
             with suppress(psutil.NoSuchProcess):  # it has just ended
                 process.suspend()
-        family |= children
+        family |= found
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def _family(heads: Collection[Popen[bytes]] | None) -> set[psutil.Process]:
+    if heads is None:
+        return set(psutil.Process().children(recursive=True))
+    family = set[psutil.Process]()
+    for head in heads:
+        with suppress(psutil.NoSuchProcess):
+            if head.poll() is None:  # until `poll` says that it has ended, no other process gets its number
+                process = psutil.Process(head.pid)
+                family |= {process, *process.children(recursive=True)}
+    return family

@@ -7,9 +7,11 @@ thread uploads the changes. After a search is killed, the store may lack the lat
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -20,6 +22,7 @@ from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import asides_of, is_inside, replacing
+from tuner.record.storage.moves import below
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
@@ -48,19 +51,25 @@ class ObjectStore:
         """Joins names to a path below the store's root."""
         return str(PurePosixPath(self.root, *parts))
 
-    def check(self) -> None:
-        """Raises RequestError if the store cannot be written to."""
-        probe = f".tuner-{os.getpid()}"
+    def check(self, name: str) -> None:
+        """Raises RequestError if the store has a key at or below `name`, or else if it cannot be written to."""
+        probe = f".tuner-{secrets.token_hex(8)}"
         try:
-            self.upload("", probe, io.BytesIO())
-            self.remove("", probe)
+            taken = self.filesystem.get_file_info(self.path(name)).type.name != "NotFound"
+            if not taken:
+                self.upload("", probe, io.BytesIO())
+                self.remove("", probe)
         except OSError as error:
             what = f"cannot be written to ({_first_line(error)}); check the address, the bucket and the credentials"
             raise RequestError(f"--results {self.uri}: {what}") from None
+        if taken:
+            instead = f"continue it with --resume {name}, or " * (name in self.names())
+            raise RequestError(f"--name {name}: {self.path(name)} already exists; {instead}give another name")
 
     def names(self) -> list[str]:
         """Returns the names of the experiments, sorted by the last write to their journals, the newest last."""
-        folders = [entry for entry in self._entries(self.root, recursive=False) if entry.type.name == "Directory"]
+        entries = self._entries(self.root, recursive=False)
+        folders = [entry for entry in entries if entry.type.name == "Directory" and is_inside(entry.base_name)]
         journals = self.filesystem.get_file_info([self.path(entry.base_name, JOURNAL) for entry in folders])
         there = [journal for journal in journals if journal.type.name == "File"]
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
@@ -88,10 +97,23 @@ class ObjectStore:
         for relative in sorted(names, key=lambda relative: (relative == JOURNAL, relative)):
             if not is_inside(relative):
                 raise RequestError(f"--results {self.uri}: {name} has a file {relative!r} outside its folder")
-            target = folder / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with self.filesystem.open_input_stream(self.path(name, relative)) as stream, replacing(target) as file:
-                shutil.copyfileobj(stream, file, PART_BYTES)
+            with self.filesystem.open_input_stream(self.path(name, relative)) as stream:
+                self._save(stream, folder, PurePosixPath(relative))
+
+    def _save(self, stream: Any, folder: Path, relative: PurePosixPath) -> None:
+        """Writes a stream to a file below `folder`; RequestError if a link or a file is where it needs a folder."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with below(folder.parent, folder.name, *relative.parts[:-1], make=True) as fd:
+                with replacing(Path(relative.name), fd) as file:
+                    shutil.copyfileobj(stream, file, PART_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR):
+                raise
+            what = (
+                "it or a folder above it is a link, or of another kind than in the store; move it away, and try again"
+            )
+            raise RequestError(f"{folder / relative}: {what}") from None
 
     def read(self, name: str, relative: str) -> bytes:
         """Returns the content of an experiment's file in the store; empty if the file does not exist."""

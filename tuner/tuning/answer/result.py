@@ -161,7 +161,10 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
     record = replace(load_record(folder), experiment=experiment)
     try:
         best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
-        write_report(record)
+        try:
+            write_report(record)
+        except RequestError as error:  # the file there is the user's
+            logger.warning("%s", error)
         return record, best
     except OSError as error:
         lost = gone(folder)

@@ -174,15 +174,13 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
         grid_size=grid_size(space.searched) if "grid" in searchers else None,
     )
     experiment, why = choose(replace(options, name=name.replace(":", "-")), traits)
-    store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
-    if store:
-        store.check()
-    if experiment.folder.exists() or (store and experiment.name in store.names()):
-        place = store.path(experiment.name) if store else experiment.folder
+    if os.path.lexists(experiment.folder):
         # A power failure may have left no more than the folder.
-        is_one = store or any((experiment.folder / each).exists() for each in (FILE, COPY))
+        is_one = any((experiment.folder / each).exists() for each in (FILE, COPY))
         instead = f"continue it with --resume {name}" if is_one else f"it has no {FILE}: remove it"
-        raise RequestError(f"--name {name}: {place} already exists; {instead}, or give another name")
+        raise RequestError(f"--name {name}: {experiment.folder} already exists; {instead}, or give another name")
+    if is_uri(experiment.results):
+        ObjectStore(experiment.results).check(experiment.name)
     return experiment, why
 
 

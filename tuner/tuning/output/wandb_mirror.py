@@ -14,11 +14,13 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from tuner.errors import RequestError, say
 from tuner.errors.output import in_notebook
@@ -26,8 +28,10 @@ from tuner.record.events import BEGINNINGS, Event
 from tuner.record.reading import follow, read
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.lock import driver_of
+from tuner.record.storage.made import temporary_folder
 from tuner.spec.experiment import Experiment
 
+PREFIX = "tuner_"  # begins the name of the temporary folder; a search removes stale ones that begin so
 WAIT_S = 20.0  # maximum wait after a search, in seconds, for W&B to write or upload the last runs
 PROMPT_S = 1.5  # maximum wait at a terminal or in a notebook; W&B then continues in the background
 HURRY_S = 5.0  # maximum wait after an interrupt: the search should then end within 15 s
@@ -178,17 +182,30 @@ def main(argv: list[str]) -> int:
         return bool(select.select([sys.stdin], [], [], 0)[0]) if args.attached else not driver_of(folder)
 
     try:
-        for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):
-            if index >= first:
-                mirror.handle(event)
+        with with_own_temporary_folder():
+            try:
+                for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):
+                    if index >= first:
+                        mirror.handle(event)
+            finally:
+                mirror.close()
     except Exception as error:
         if args.attached or not type(error).__module__.startswith("wandb"):
             raise  # the search that started this process sends its stderr to wandb.log
         say(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", to=sys.stderr)
         return 2
-    finally:
-        mirror.close()
     return 0
+
+
+@contextmanager
+def with_own_temporary_folder() -> Iterator[None]:
+    """Gives W&B a temporary folder of ours: if this process is killed, the next search removes it."""
+    with (
+        temporary_folder(PREFIX) as made,
+        mock.patch.dict(os.environ, TMPDIR=str(made.path)),
+        mock.patch.object(tempfile, "tempdir", str(made.path)),
+    ):
+        yield
 
 
 if __name__ == "__main__":
