@@ -14,10 +14,23 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from harm.snapshots import difference, snapshot
 
 import tuner  # noqa: F401  (before any test imports ray: it sets what ray reads then)
 
 SPACES = Path(__file__).parent / "spaces"
+CHECKOUT = Path(__file__).parents[1]
+CACHES = (
+    ".git",
+    ".venv",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".mypy_cache",
+    ".import_linter_cache",
+    ".hypothesis",
+    "uv.lock",
+)
+SURROUNDINGS = pytest.StashKey[dict]()
 
 
 def pytest_configure(config):
@@ -49,6 +62,30 @@ def pytest_sessionfinish():
     """pytest ends with five full collections, which leave out what is frozen; the interpreter's own does not."""
     gc.freeze()
     atexit.register(gc.unfreeze)
+
+
+def pytest_sessionstart(session):
+    if not hasattr(session.config, "workerinput"):  # a process of pytest-xdist
+        session.config.stash[SURROUNDINGS] = surroundings()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """List what the tests changed in the checkout and in the user's home; with CI set, fail."""
+    for line in difference(config.stash[SURROUNDINGS], surroundings()).values():
+        terminalreporter.write_line(f"changed while the tests ran: {line}", red=True)
+        if "CI" in os.environ:
+            terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def surroundings():
+    """Return what the checkout, `~/.ray`, and the first levels of the home and of `~/.cache` contain (30 ms)."""
+    entries = snapshot(CHECKOUT, [CHECKOUT / name for name in CACHES], contents=False) | snapshot(Path.home() / ".ray")
+    for folder in (Path.home(), Path.home() / ".cache"):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            entries |= snapshot(path, path.iterdir() if path.is_dir() else (), contents=False)
+    entries = {path: entry for path, entry in entries.items() if "__pycache__" not in path}
+    # A folder's time also changes with the names in it, such as `__pycache__`; other names are compared themselves.
+    return {path: entry._replace(mtime_ns=entry.mtime_ns * (entry.type == "file")) for path, entry in entries.items()}
 
 
 @pytest.fixture(autouse=True)
