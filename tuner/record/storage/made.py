@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -160,6 +161,46 @@ def replacing_file(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
         except BaseException:
             with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
                 os.unlink(aside, dir_fd=parent)
+            raise
+
+
+@contextlib.contextmanager
+def below(root: Path, *folders: str, make: bool = False) -> Iterator[int]:
+    """Open a folder below `root`, following no link there; with `make`, make missing folders. OSError if it cannot."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in folders:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=fd)
+            inner = os.open(name, _FOLDER, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def move_into(fd: int, source: str, name: str) -> None:
+    """Move a file, link or folder that a trial has made into an open folder, where a file may have the name.
+
+    From another disk it is copied, and the caller removes `source` with the temporary folder around it.
+    """
+    try:
+        os.rename(source, name, dst_dir_fd=fd)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        aside = f".{secrets.token_hex(8)}"
+        try:
+            target = f"/proc/self/fd/{fd}/{aside}"  # as safe as `fd`, because nobody else knows the name
+            if os.path.isdir(source) and not os.path.islink(source):
+                shutil.copytree(source, target, symlinks=True)
+            else:
+                shutil.copy2(source, target, follow_symlinks=False)
+            os.rename(aside, name, src_dir_fd=fd, dst_dir_fd=fd)
+        except BaseException:
+            remove_files(fd, [aside])
             raise
 
 

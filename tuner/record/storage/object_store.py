@@ -22,14 +22,15 @@ from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
 from tuner.record.storage.files import asides_of, is_inside, replacing
-from tuner.record.storage.moves import below
+from tuner.record.storage.made import below
+from tuner.record.storage.trial_files import DATA
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-# These are not uploaded: the files that lock the experiment on this machine, and the new and old copies beside `best/`.
-OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
+# Not uploaded: files that lock the experiment on this machine, what trials have downloaded, copies beside `best/`.
+OF_THIS_MACHINE = (".lock", ".driver", DATA, *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
 # Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
 MOST_PARTS = 8

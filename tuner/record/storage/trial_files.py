@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.record.storage.files import is_inside, json_in, write_atomically
-from tuner.record.storage.moves import below, keep_folder, move_file, remove_file
+from tuner.record.storage.made import below, move_into, remove_made, temporary_folder
 
 logger = logging.getLogger(__name__)
 # In a trial's folder: what the trial wrote, the record of it, and a file that exists while the trial runs.
@@ -80,7 +80,7 @@ def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapp
             if name not in record.files:
                 while last in os.listdir(fd):  # the user's own file
                     last += "~"
-            move_file(source, last, fd)
+            move_into(fd, source, last)
             name = "/".join([*folders, last])
             record.files[name] = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))
     record.outside |= {path: lost or record.outside.get(path, False) for path, lost in outside.items()}
@@ -88,16 +88,14 @@ def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapp
         if changed:
             text = json.dumps({"files": record.files, "outside": record.outside})
             write_atomically(Path(RECORD), text, fd)
-        remove_file(RUNNING, fd)
+    remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
 
 
 def _remove(trial: Path, record: Written, names: list[str]) -> None:
     """Remove files from a trial's `files/` and from its record, unless somebody has changed them since."""
     for name in names:
         if record.is_unchanged(trial, name):
-            *folders, last = name.split("/")
-            with below(trial.parents[1], "ray", trial.name, FILES, *folders) as fd:
-                remove_file(last, fd)
+            remove_made(trial.parents[1], f"ray/{trial.name}/{FILES}/{name}")
         del record.files[name]
 
 
@@ -176,15 +174,28 @@ def copy_files(trial: Path, target: Path, copy: Callable[[Path, Path], object] =
 
 def share(experiment: Path, place: str, folder: str) -> bool:
     """Move a folder to the experiment's shared data; return False if another trial's data has this `place`."""
-    name = f"{os.path.basename(place)}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
+    data, digest = experiment / DATA, hashlib.sha256(os.fsencode(place)).hexdigest()
+    name = f"{os.path.basename(place)}-{digest[:8]}"
     with below(experiment, DATA, make=True) as fd:
-        return keep_folder(folder, name, CONTENT, {PLACE: os.fsencode(place)}, fd)
+        if name in os.listdir(fd):
+            return False
+    with temporary_folder(".", data) as made:  # other trials see the folder whole or not at all
+        (made.path / PLACE).write_bytes(os.fsencode(place))
+        move_into(made.fd, folder, CONTENT)
+        try:
+            made.take_place(name)
+        except FileExistsError:  # another trial was earlier
+            with below(Path(folder).parent) as fd:
+                move_into(fd, f"{made.path}/{CONTENT}", os.path.basename(folder))
+            return False
+        made.keep(forget=True)
+    return True
 
 
 def shared(experiment: Path) -> Iterator[tuple[str, str]]:
     """Yield the place and the path of each folder that trials share."""
     with contextlib.suppress(OSError), os.scandir(experiment / DATA) as entries:
-        for entry in entries:
+        for entry in (entry for entry in entries if not entry.name.startswith(".")):
             with contextlib.suppress(OSError), below(experiment, DATA, entry.name) as fd:
                 with open(os.open(PLACE, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=fd), "rb") as file:
                     place = os.fsdecode(file.read(10_000))
