@@ -28,7 +28,7 @@ class StandIn:
     checkpoint: object = None
     status: str = "RUNNING"
     is_saving: bool = False
-    storage: SimpleNamespace = field(default_factory=SimpleNamespace)
+    storage: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(current_checkpoint_index=-1))
 
     @property
     def run_metadata(self):
