@@ -108,7 +108,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         is_over=lambda: bool(stopper.reason),
     )
     # With constraints, or several metrics, only the search's end shows whose files the answer needs.
-    files = TrialFiles(experiment.folder, tracker.best) if space.train and experiment.aim.simple else None
+    files = TrialFiles(experiment.folder, tracker.best if space.train and experiment.aim.simple else None)
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
     # this number, too: to one more than the number of trials that may run at once.
@@ -178,7 +178,7 @@ class JournalCallback(Callback):
         stopper: SearchStopper,
         tracker: Tracker,
         ends: Mapping[str, TrialEnd],
-        files: TrialFiles | None,
+        files: TrialFiles,
     ) -> None:
         self._journal, self._stopper, self._tracker, self._ends, self._files = journal, stopper, tracker, ends, files
         self._places: dict[Any, tuple[str, int | None]] = {}  # worker -> its node's address, its process id
@@ -193,8 +193,8 @@ class JournalCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         # Any trial of --confirm may win. The journal must have what makes another trial the best.
-        if self._files and not confirms(trial) and self._journal.sync():
-            self._files.ended(trial.trial_id)
+        may_remove = self._files.removes and not confirms(trial) and self._journal.sync()
+        self._files.ended(trial.trial_id, may_remove=may_remove)
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)
 

@@ -22,9 +22,7 @@ CONTENT: dict[str, Callable[..., tuple[Any, bool] | None]] = {
 NAMES: dict[str, Callable[..., tuple[Any, bool] | None]] = {
     "os.mkdir": lambda path, *_: None if os.path.isdir(path) else (path, False),
     **dict.fromkeys(("os.symlink", "os.link"), lambda old, new, *_: (new, False)),
-    **dict.fromkeys(
-        ("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: os.path.lexists(path) and (path, True)
-    ),
+    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: _lost(path)),
     "os.rename": lambda old, new, *_: (new, True),
 }
 # Module -> its function that writes a file without raising an audit event, and the position of its path argument.
@@ -66,6 +64,10 @@ class Writes:
         ):
             if len(self.outside) < MAX_NOTED and "/__pycache__" not in path:
                 self.outside[path] = self.outside.get(path, False) or written[1]
+
+
+def _lost(path: Any) -> tuple[Any, bool] | None:
+    return (path, True) if os.path.lexists(path) else None
 
 
 @contextlib.contextmanager

@@ -106,7 +106,7 @@ class TrialFiles:
     """
 
     def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None] | None) -> None:
-        self._folder, self._best = folder, best
+        self._folder, self._best, self.removes = folder, best, best is not None
         now = best() if best else None
         self._whole = {now[1]} if now else set()  # ended trials that may still have large files
         self._untold = set[str]()
