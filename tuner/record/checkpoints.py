@@ -42,11 +42,10 @@ class SavedCheckpoints:
 
 def within(experiment: Path, name: str) -> Path:
     """Returns a checkpoint's path; RequestError if it is not below `ray`, or behind a link: Ray may delete it later."""
-    path, ray = experiment / str(name), experiment.resolve() / "ray"
-    if path.resolve() != Path(os.path.normpath(experiment.resolve() / str(name))):
-        raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is behind a link")
-    if not path.resolve().is_relative_to(ray):
-        raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
+    path, whole = experiment / str(name), experiment.resolve()
+    if path.resolve() != Path(os.path.normpath(whole / str(name))) or not path.resolve().is_relative_to(whole / "ray"):
+        what = f"{experiment}/journal.jsonl names {name!r} as a checkpoint"
+        raise RequestError(f"{what}, which is not in its folder ray, or is behind a link")
     return path
 
 
