@@ -29,7 +29,7 @@ from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
 from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
-from tuner.tuning.output.console import banner, notes_on_metric, place
+from tuner.tuning.output.console import banner, listed, notes_on_metric, place
 from tuner.tuning.resume.loading import gone
 from tuner.views.certainty import certainty, confirmed_lines
 from tuner.views.commands import resume_command, retrain_command, start_again, twice
@@ -40,7 +40,6 @@ from tuner.views.tables import front_rows
 from tuner.views.verdict import diverged, ending_lines
 
 MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
-MAX_FILES = 3  # names of the best trial's files that the answer lists
 MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
 logger = logging.getLogger(__name__)
 
@@ -242,8 +241,7 @@ def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
     if not names:
         return [] if is_loadable(place) else ["files       none: the best trial wrote no file by a relative path"]
     of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
-    more = f" and {len(names) - MAX_FILES} more" if len(names) > MAX_FILES else ""
-    return [f"files       {', '.join(names[:MAX_FILES])}{more} in {place / FILES}{of}"]
+    return [f"files       {listed(names)} in {place / FILES}{of}"]
 
 
 def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:

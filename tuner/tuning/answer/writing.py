@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import blamed
 from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, load_state, within
@@ -25,7 +26,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import CheckedCopies, changed
 from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, tidy, write_atomically
 from tuner.record.storage.made import RECORD, MadeFolder
-from tuner.record.storage.trial_files import FILES, copy_files, thin
+from tuner.record.storage.trial_files import FILES, Written, copy_files, thin
 from tuner.record.texts import command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
@@ -109,7 +110,7 @@ def _notice_without(
     if report.checkpoint:
         what = f"{folder / report.checkpoint}, the checkpoint of {whose} {trial.id}, is gone or damaged"
         logger.warning("NOTE: %s: %s/ has its setting and metrics, but no model%s", what, name, _again(record, trial))
-    elif is_function and not files.exists():
+    elif is_function and Written.read(files.parent).files and not files.exists():
         logger.warning("NOTE: %s, the files of %s %s, are gone: %s/ has none of them", files, whose, trial.id, name)
 
 
@@ -140,6 +141,8 @@ def _write(
             _keep(held, MODEL, new)
         elif state and held and (held / MODEL).exists():
             logger.warning("NOTE: %s was damaged; it is written again from the trial's checkpoint", best / MODEL)
+        if sums := _copy_files(record, trial, None, held, new):
+            config[CHECKSUMS] = sums
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
     if broken := trial.broken(record.experiment.aim, report):
@@ -335,9 +338,10 @@ def evaluate(
     # would sum in another order and change the last digits.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
-    with bounded_output(), contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
-        training.load_state_dict(state)
-        return training.evaluate(splits.test)
+    with bounded_output(), scratch_folder(loaded_space.name):
+        with contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
+            training.load_state_dict(state)
+            return training.evaluate(splits.test)
 
 
 def trials_csv(record: ExperimentRecord) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ NO_SEED = (
     "the function gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of "
     "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
 )
-MAX_SHARED = 5  # links that the plan names
+MAX_NAMED = 3  # files that a line of the plan or answer names
 MAX_QUICK = 2_500  # links and copies that a trial makes in about 0.1 s
 EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch for which a dry run counts settings
 
@@ -144,18 +145,23 @@ def shown(e: Experiment, space: Space) -> list[str]:
     """
     start, script = Path.cwd(), Path(space.train.path) if isinstance(space.train, Script) else None
     found = surroundings_of(start, script, e.folder.absolute())
-    links = {path: why for path, why in found.links.items() if why != ABOVE}
-    whys = [f"{os.path.relpath(path, start)} ({why})" for path, why in sorted(links.items())]
-    more = f" and {len(whys) - MAX_SHARED} more" if len(whys) > MAX_SHARED else ""
-    lines = [f"shared      {', '.join(whys[:MAX_SHARED])}{more}: trials get links, and change your files there"] * bool(
-        whys
-    )
+    by_reason: dict[str, list[str]] = {}
+    for path, why in sorted(found.links.items()):
+        if why != ABOVE:
+            by_reason.setdefault(why, []).append(os.path.relpath(path, start))
+    shared = [f"{listed(names)} ({why})" for why, names in by_reason.items()]
+    lines = [f"shared      {'; '.join(shared)}: trials get links, and change your files there"] * bool(shared)
     if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
         lines += [
             f"NOTE: {start} and the two folders above it have {num:,} entries to show, so each trial starts about "
             f"{num * 40e-6:.1f} s later; start the search in a folder with less"
         ]
     return lines
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def notes_on_metric(e: Experiment) -> list[str]:
