@@ -35,16 +35,17 @@ class Writes:
     """The writes of a trial: `outside` its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
     `outside` maps a path to whether its earlier content is lost. It has no writes to the `experiment`, to `ignored`
-    folders, caches and temporary folders, except those in `start`, where the search was started.
+    folders, caches and temporary folders. If such a folder has `start` in it, where the search was started, writes to
+    `start` count.
     """
 
     def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
-        self._tree, self._start, self._experiment = f"{tree}/", f"{start}/", f"{experiment}/"
-        self._ignored = tuple(
-            f"{os.path.realpath(each)}/" for each in (experiment, *ignored, *caches, tempfile.gettempdir())
-        )
-        self._ignored += ("/dev/", "/proc/", "/sys/", os.path.expanduser("~/."))
+        places = [os.path.realpath(each) for each in (experiment, *ignored, *caches, tempfile.gettempdir())]
+        folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", os.path.expanduser("~/.")
+        self._tree, self._start = f"{tree}/", f"{start}/"
+        self._around = tuple(each for each in folders if self._start.startswith(each))  # folders with `start` in them
+        self._ignored = tuple(each for each in folders if each not in self._around)
         self.outside: dict[str, bool] = {}
         self.saved: set[str] = set()
 
@@ -59,9 +60,7 @@ class Writes:
         path = path if by_name else os.path.realpath(path)
         if path.startswith(self._tree):
             self.saved |= {path} if event == "tuner.write" else set()
-        elif (
-            not path.startswith(self._experiment) and path.startswith(self._start) or not path.startswith(self._ignored)
-        ):
+        elif not path.startswith(self._ignored) and (path.startswith(self._start) or not path.startswith(self._around)):
             if len(self.outside) < MAX_NOTED and "/__pycache__" not in path:
                 self.outside[path] = self.outside.get(path, False) or written[1]
 
