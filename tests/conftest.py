@@ -20,16 +20,7 @@ import tuner  # noqa: F401  (before any test imports ray: it sets what ray reads
 
 SPACES = Path(__file__).parent / "spaces"
 CHECKOUT = Path(__file__).parents[1]
-CACHES = (
-    ".git",
-    ".venv",
-    ".pytest_cache",
-    ".ruff_cache",
-    ".mypy_cache",
-    ".import_linter_cache",
-    ".hypothesis",
-    "uv.lock",
-)
+CACHES = ".git .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis uv.lock".split()
 SURROUNDINGS = pytest.StashKey[dict]()
 
 

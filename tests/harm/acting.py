@@ -72,7 +72,7 @@ class Actor:
             atexit.register(lambda: Path("at_exit.txt").write_text("written at exit"))
 
     def top(self, folder):
-        """Return the trial's own folder, the first one below `folder` on the way to the start folder; None if outside."""
+        """Return the trial's own folder, the first one below `folder`; None if the trial works elsewhere."""
         inside = self.start.startswith(f"{folder}{os.sep}")
         return os.path.join(folder, Path(self.start).relative_to(folder).parts[0]) if inside else None
 
@@ -106,7 +106,7 @@ class Actor:
                 pass
 
     def look(self, path, follows, whole):
-        """Note a path that leads out of the trial's folder, the first link on the way, and if a folder goes as a whole."""
+        """Note a path that leads out of the trial's folder, and the first link on the way."""
         parent, name = os.path.split(path)
         real = os.path.realpath(path) if follows else os.path.join(os.path.realpath(parent), name)
         if not f"{real}{os.sep}".startswith(f"{self.own}{os.sep}"):

@@ -76,7 +76,7 @@ class Searches:
 
     def __init__(self, place):
         self.place, self.world = place, place.world
-        self.processes, self.harms, self.output, self.codes = [], [], {}, {}
+        self.processes, self.harms, self.codes = [], [], {}
         self.names = ["first", "second"] if self.world.two else ["first"]
         results = place.results[1].resolve()
         self.folders = [results / name for name in self.names]
@@ -99,7 +99,7 @@ class Searches:
         """The command or the call of a search, with its environment."""
         options = {"results": self.place.results[0], "name": None if resume else name, "wandb": "disabled"}
         options |= {
-            "max_failures": None if resume else 1,
+            "max_failures": None if resume else 2 if self.world.kill else 1,
             "resume": name if resume else None,
             "searcher": None if resume else "grid",
         }
@@ -110,14 +110,7 @@ class Searches:
             python, words = [sys.executable, self.space.name], [json.dumps(given)]
         elif not resume:
             words = ["--space", self.space.name, *words]
-        dropped = (
-            "PYTHONDONTWRITEBYTECODE",
-            "TUNER_CACHE",
-            "XDG_CACHE_HOME",
-            "XDG_CONFIG_HOME",
-            "XDG_STATE_HOME",
-            "UV",
-        )
+        dropped = "PYTHONDONTWRITEBYTECODE TUNER_CACHE XDG_CACHE_HOME XDG_CONFIG_HOME XDG_STATE_HOME UV".split()
         paths = {"HOME": self.place.home, "TMPDIR": self.place.tmp, "RAY_TMPDIR": self.place.ray, "PYTHONPATH": HERE}
         values = {**paths, "HARM": self.place.control, "HARM_SEARCH": name}
         unset = [word for variable in dropped for word in ("-u", variable)]
@@ -137,10 +130,7 @@ class Searches:
             if self.world.kill and not resume:
                 self.kill(searches[0], self.names[0])
             for name, process in zip(self.names, searches, strict=True):
-                with contextlib.ExitStack() as stack:
-                    stack.callback(self.end_all)
-                    self.codes[name] = process.wait(120)
-                    stack.pop_all()
+                self.codes[name] = process.wait(200)
             self.compare("after a kill" if self.world.kill and not resume else "at the end")
         if not self.harms_of_processes() and self.world.kill and self.left_in_tmp():
             self.begin("next").wait(120)  # what a process left that died after the resume had begun
@@ -165,8 +155,7 @@ class Searches:
             time.sleep(0.02)
         time.sleep(self.world.kill.after_s)
         family = left_of(process)
-        titles = {pid: title_of(pid) for pid in family}
-        workers = [pid for pid in family if titles[pid].startswith(TRIAL_ACTORS)]
+        workers = [pid for pid in family if title_of(pid).startswith(TRIAL_ACTORS)]
         for pid in {"driver": [process.pid], "worker": workers[:1], "all": family}[self.world.kill.who]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -178,12 +167,16 @@ class Searches:
                 os.kill(pid, signal.SIGKILL)
 
     def harms_of_processes(self):
-        until = time.monotonic() + (90 if self.world.kill else 10)
-        while (left := [pid for process in self.processes for pid in left_of(process)]) and time.monotonic() < until:
+        """Wait for the processes of all searches; after a kill, Ray's agents try for 60 s to reach what is gone."""
+        until = time.monotonic() + (60 if self.world.kill else 10)
+        while time.monotonic() < until:
+            titles = {pid: title_of(pid) for process in self.processes for pid in left_of(process)}
+            left = {pid: title for pid, title in titles.items() if not (self.world.kill and "agent" in title)}
+            if not left:
+                break
             time.sleep(0.1)
-        lines = [f"process left: {pid} {title_of(pid)}" for pid in left]
         self.end_all()
-        return lines
+        return [f"process left: {pid} {title}" for pid, title in left.items()]
 
     def left_in_tmp(self):
         lines = difference(self.tmp_before, snapshot(self.place.tmp))
@@ -261,7 +254,7 @@ class Searches:
         for place in places:
             kept = contents(place)
             for file, (size, _, digest) in notes["written"].items():
-                if kept.get(file) != digest and (is_winner or size <= MOST_KEPT_BYTES or place.parent.name == "best"):
+                if kept.get(file) != digest and (is_winner or size <= MOST_KEPT_BYTES):
                     state = "other bytes" if file in kept else "lost"
                     self.harms.append(f"{state}: {file} of {name}/{trial}, {size} bytes, in {place}")
             known = {*notes["written"], *notes["touched"], *notes["named"]}
@@ -273,7 +266,7 @@ class Searches:
 
 
 def reaches(write, path, line, before):
-    """Whether a trial's write explains the change of a path: itself, another name of the file, or a folder on the way."""
+    """Whether a trial's write explains the change of a path, of another name of the file, or of a folder on the way."""
     written = write["path"]
     if path == written or (write["whole"] and Path(path).is_relative_to(written)):
         return True

@@ -78,7 +78,7 @@ def difference(before, after):
 
 
 def without_creation(lines, before, folder):
-    """Return the lines without what the creation of `folder` changes: new folders on its way, and the time of the one they are in.
+    """Return the lines without those of new folders on the way to `folder`, and of the time of the one they are in.
 
     Nothing else is left out: neither other entries beside it nor other attributes of the folder that it is created in.
     """

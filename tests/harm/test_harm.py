@@ -48,7 +48,7 @@ FEW = {
     "a script, with a store": World(PROGRAMS, PROJECT, (), kind="script", results="store"),
     "a class, with links and mounts": World(PROGRAMS[:2], PROJECT + LINKS, kind="class", results=".."),
     "two programs at once": World(PROGRAMS[:1], PROJECT, ("with space", "größe-数据"), kind="program", two=True),
-    "a killed driver": World(PROGRAMS[:2], PROJECT, tmp_inside=True, results=".", kill=Kill("driver", 0.5)),
+    "all processes killed": World(PROGRAMS[:2], PROJECT, tmp_inside=True, results=".", kill=Kill("all", 0.5)),
     "a task": World((Program(((),)),), PROJECT, kind="task", results="../data/results"),
 }
 
@@ -56,6 +56,13 @@ FEW = {
 @pytest.mark.parametrize("world", FEW.values(), ids=FEW)
 def test_a_search_leaves_everything_as_it_was(world):
     harms = harms_in(world)
+    assert not harms, "\n".join(harms)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="trials share a worker, whose handlers run after it has left their folders")
+def test_what_a_trial_writes_at_exit_is_not_the_users():
+    harms = harms_in(World((Program(((("write", "new"),),), at_exit=True),)))
     assert not harms, "\n".join(harms)
 
 
