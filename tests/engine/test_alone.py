@@ -118,10 +118,11 @@ EXPECTED = {"gcs_server", "raylet", "ray::IDLE", "ray::RuntimeEnvAgent"}
 
 WITH_RAY = """
 import sys
+from tuner.engine.local.process_state import process_state
 from tuner.engine.local.signals import signals_to
 from tuner.spec.experiment import Options
 from tuner.tuning.driver import ray_here
-with signals_to(print), ray_here(Options(), ()):
+with process_state(), signals_to(print), ray_here(Options(), ()):
     print("started", flush=True)
     sys.stdin.read()
 """

@@ -205,6 +205,7 @@ class JournalCallback(Callback):
         for trial_id in [trial_id for trial_id, trial in self._tracker.trials.items() if trial.status == "running"]:
             status, reason = self._ends.get(trial_id, interrupted)
             self._journal.write("trial_ended", trial_id, status=status, reason=reason)
+        self._files.tell(patience_s=2.0)
 
 
 class ClosedInPauses(Callback):

@@ -19,6 +19,7 @@ from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
 from tuner.record.saved_experiment import save_experiment
+from tuner.record.storage import trial_files
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
@@ -203,13 +204,19 @@ def test_the_last_copy_of_a_model_is_kept_beside_damaged_metrics(searched):
         assert searched.read("metrics.json")["validation"]["loss"] == searched.conclude().metrics["loss"]
 
 
+def wrote(trial, name, content):
+    """Let a trial end that has written a file."""
+    (trial.parents[1] / "temporary").write_text(content)
+    trial_files.begin(trial, is_new=False)
+    trial_files.end(trial, {name: str(trial.parents[1] / "temporary")}, [], {})
+
+
 def test_a_damaged_copy_of_a_functions_checkpoint_is_refused_and_copied_anew(searched, caplog):
     """A power failure may leave files of zero bytes, in the copy and in the trial's checkpoint."""
     trial, searched.splits = searched.folder / "ray/00000", None
     (trial / "checkpoint_000000" / "deep").mkdir()
-    for name in ("files/log.txt", "checkpoint_000000/deep/weights"):
-        (trial / name).parent.mkdir(exist_ok=True)
-        (trial / name).write_text("whole")
+    (trial / "checkpoint_000000/deep/weights").write_text("whole")
+    wrote(trial, "log.txt", "whole")
     searched.conclude()
     best, before = load_best(searched.folder), searched.files()
     for damaged in (best.checkpoint / "deep" / "weights", best.checkpoint / STATE, best.files / "log.txt"):
@@ -360,8 +367,7 @@ def test_files_of_the_best_trial_that_are_gone_are_said(searched, caplog):
     book.write("experiment_finished", state="finished", reason="")
     book.close()
     files = searched.folder / "ray/00001/files"
-    files.mkdir(parents=True)
-    (files / "model.pt").write_text("own")
+    wrote(files.parent, "model.pt", "own")
     searched.splits = None
     answer = searched.conclude()
     assert answer.trial == "00001" and answer.files and not caplog.text

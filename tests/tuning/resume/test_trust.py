@@ -349,7 +349,7 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (place / "ray" / "00000").mkdir(parents=True)
-    outside = {"ray/00001": tmp_path, "ray/00000/running": tmp_path, "ray/00000/stdout": precious}
+    outside = {"ray/00001": tmp_path, "ray/00000/files": tmp_path, "data": tmp_path, "ray/00000/stdout": precious}
     outside |= dict.fromkeys([".driver", "wandb.log", "best.bak", "best/model.pt"], precious)
     for name, target in outside.items():
         (place / name).symlink_to(target)
@@ -357,8 +357,6 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
             refused(COMMANDS[command](), capsys, mark, name, "is a link")
         (place / name).unlink()
     (place / "ray" / "latest").symlink_to(place / "ray" / "00000")
-    (place / "ray" / "00000" / "running").mkdir()
-    (place / "ray" / "00000" / "running" / "data").symlink_to(tmp_path)  # removed before a trial runs there
     (place / "wandb").mkdir()
     (place / "wandb" / "latest-run").symlink_to(tmp_path)  # W&B's own, which it replaces
     assert COMMANDS["resume"]() == 0

@@ -118,13 +118,22 @@ class TrialFiles:
         self._untold.add(trial_id)
         self._whole.add(trial_id)
         best = self._best() if self._best and may_remove else None
-        for each in sorted(self._untold):
-            if not (self._folder / "ray" / each / RUNNING).exists():  # its worker has saved the files
-                self._untold.discard(each)
-                self._tell(each)
+        self.tell()
         for each in sorted(self._whole - self._untold - {best[1]}) if best else ():
             thin(self._folder / "ray" / each)
             self._whole.discard(each)
+
+    def tell(self, patience_s: float = 0.0) -> None:
+        """Tell about ended trials' writes outside; wait up to `patience_s` for workers that still save files."""
+        until = time.monotonic() + patience_s
+        while True:
+            for each in sorted(self._untold):
+                if not (self._folder / "ray" / each / RUNNING).exists():
+                    self._untold.discard(each)
+                    self._tell(each)
+            if not self._untold or time.monotonic() >= until:
+                return
+            time.sleep(0.05)
 
     def _tell(self, trial_id: str) -> None:
         """Print a line about a trial's writes outside its folder, and one about each file that another trial had."""
