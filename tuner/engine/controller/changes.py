@@ -9,9 +9,9 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Container
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -34,8 +34,8 @@ from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_task_error
 from tuner.engine.controller.trials import SearchTrial, compact
 from tuner.record.report_keys import WAITS
+from tuner.record.storage.made import below, remove_folder
 
-DELETE = checkpoint_manager._delete_fs_path
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
 SYNC_S = 0.1  # minimum seconds between two syncs of the journal before old checkpoints are deleted: one sync for all
 LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
@@ -199,7 +199,7 @@ class Watch(Callback):
     _heard: dict[SearchTrial, tuple[float, str]] = field(default_factory=dict)
     _saved: set[Trial] = field(default_factory=set)  # trials started or saved in this step: a move loses no epoch
     _looked: float = 0.0
-    _deletions: list[Callable[[], None]] = field(default_factory=list)  # of checkpoints that Ray keeps no longer
+    _deletions: list[Path] = field(default_factory=list)  # checkpoints that Ray keeps no longer
     _synced: float = 0.0
     host: Controller = field(init=False)  # set by the controller's `__init__`
 
@@ -216,12 +216,13 @@ class Watch(Callback):
 
         After a power failure, the journal may end with an earlier report, whose checkpoint must still be there.
         """
-        self._deletions.append(partial(DELETE, fs, fs_path))
+        self._deletions.append(Path(fs_path))
 
     def _delete_old(self) -> None:
         if self.sync():
-            for delete in self._deletions:
-                delete()
+            for path in self._deletions:  # <experiment>/ray/<trial>/checkpoint_<number>
+                with suppress(OSError), below(path.parents[2], *path.parts[-3:-1]) as trial:
+                    remove_folder(trial, path.name)
             self._deletions.clear()
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:

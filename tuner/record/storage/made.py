@@ -96,9 +96,7 @@ class MadeFolder:
     def clear(self, name: str) -> None:
         """Remove the folder `name` in this one; leave what cannot be removed."""
         with contextlib.suppress(OSError):
-            with _entered(name, self.fd) as inner:
-                _unlink_below(inner, lambda *_: None)
-            os.rmdir(name, dir_fd=self.fd)
+            remove_folder(self.fd, name)
 
     def take_place(self, name: str, before: MadeFolder | None = None, aside: str = "") -> None:
         """Rename the folder, exchanging it with the folder `before` at the new name, which becomes `aside`."""
@@ -215,6 +213,13 @@ def remove_made(root: Path, relative: str) -> None:
             os.rmdir(name, dir_fd=fd)
         else:
             os.unlink(name, dir_fd=fd)
+
+
+def remove_folder(fd: int, name: str) -> None:
+    """Remove a folder that tuner has made in an open folder, with all in it; OSError if it is a link or a mount."""
+    with _entered(name, fd) as inner:
+        _unlink_below(inner, lambda *_: None)
+    os.rmdir(name, dir_fd=fd)
 
 
 def remove_files(fd: int, names: Sequence[str]) -> str:
