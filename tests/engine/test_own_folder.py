@@ -245,6 +245,24 @@ def test_a_start_folder_that_cannot_be_shown_is_refused(around, monkeypatch):
         pytest.fail("the trial ran")
 
 
+def test_a_folder_above_with_too_many_entries_is_not_shown(around, monkeypatch):
+    for number in range(9):
+        (around.parent / str(number)).touch()
+    monkeypatch.setattr(surroundings, "MAX_START_ENTRIES", 8)
+    found = surroundings_of(around, None, around / "results" / "search")
+    assert found.not_shown == [str(around.parent)] and str(around.parent / "0") not in found.links
+    assert str(around / "model.pt") in found.copies
+
+
+def test_nothing_is_written_behind_a_link_to_a_trials_folder(around, tmp_path):
+    (tmp_path / "victim").mkdir()
+    (trial(around).parent).mkdir()
+    os.symlink(tmp_path / "victim", trial(around))
+    with pytest.raises(OSError), own_folder(trial(around), is_new=True):
+        pytest.fail("the trial ran")
+    assert os.listdir(tmp_path / "victim") == []
+
+
 def test_a_script_elsewhere_finds_its_own_folder(around, tmp_path):
     (tmp_path / "home" / "elsewhere" / "run.py").touch()
     with own_folder(trial(around), is_new=True, script=tmp_path / "home" / "elsewhere" / "run.py"):

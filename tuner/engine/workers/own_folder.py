@@ -52,7 +52,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     """
     global _first_report_at
     trial.mkdir(parents=True, exist_ok=True)
-    trial, _first_report_at = trial.resolve(), None
+    trial, _first_report_at = trial.parents[1].resolve() / "ray" / trial.name, None  # a link in the results is refused
     save_stale(trial)
     made = temporary_folder(PREFIX)
     ended_well, writes = False, None  # after an error, a download may be incomplete, so that no data is shared

@@ -35,6 +35,7 @@ class Surroundings(NamedTuple):
     folders: list[str]  # parents first
     copies: dict[str, os.stat_result]
     links: dict[str, str]
+    not_shown: list[str]  # folders above the start folder with more than MAX_START_ENTRIES entries
 
 
 def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surroundings:
@@ -50,13 +51,16 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     is_elsewhere = script is not None and not script.is_relative_to(start)
     roots = [start, *([script.parent] if script and is_elsewhere else [])]
     way = {str(each) for root in (start, *(script.parents if script else ())) for each in (root, *root.parents)}
-    found = Surroundings([], {}, {})
+    found = Surroundings([], {}, {}, [])
     for root in roots:
         for folder in [*root.parents][:LEVELS]:
             found.folders.insert(0, str(folder))
             with os.scandir(folder) as entries:
-                above = {entry.path: ABOVE for entry in islice(entries, MAX_START_ENTRIES)}
-            found.links.update({path: why for path, why in above.items() if path not in way})
+                above = [entry.path for entry in islice(entries, MAX_START_ENTRIES + 1)]
+            if len(above) > MAX_START_ENTRIES:
+                found.not_shown.append(str(folder))
+            else:
+                found.links.update({path: ABOVE for path in above if path not in way})
         inner = _scan(str(root), MAX_START_ENTRIES, way, str(experiment))
         if isinstance(inner, str):
             what = "a trial cannot be shown this folder; start the search in one with the code alone"
@@ -75,7 +79,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
 
 def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surroundings | str:
     """Return what is in a folder and below it, or why the folder becomes a link; empty if it is not shown at all."""
-    found, size, is_way = Surroundings([folder], {}, {}), 0, folder in way
+    found, size, is_way = Surroundings([folder], {}, {}, []), 0, folder in way
     try:
         with os.scandir(folder) as entries:
             listed = list(islice(entries, most + 1))

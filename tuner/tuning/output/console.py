@@ -151,6 +151,8 @@ def shown(e: Experiment, space: Space) -> list[str]:
             by_reason.setdefault(why, []).append(os.path.relpath(path, start))
     shared = [f"{listed(names)} ({why})" for why, names in by_reason.items()]
     lines = [f"shared      {'; '.join(shared)}: trials get links, and change your files there"] * bool(shared)
+    if found.not_shown:
+        lines += [f"NOTE: {found.not_shown[0]} has too many entries, so trials find none of them by a path with `..`"]
     if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
         lines += [
             f"NOTE: {start} and the two folders above it have {num:,} entries to show, so each trial starts about "
