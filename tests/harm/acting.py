@@ -92,6 +92,8 @@ class Actor:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def change(self, name, path, other="", size="small"):
+        if name == "absolute":
+            name, path = "write", os.path.join(self.world["elsewhere"], os.path.basename(path))
         paths = [path, other] if name in ("rename", "replace", "link") else [path]
         self.named += [os.path.relpath(each, self.start) for each in paths]
         made = {"nested": ["nested.bin"], "threads": [f"thread-{number}" for number in range(4)]}.get(name, [])

@@ -26,6 +26,7 @@ TRIES = (
 )
 OTHERS = (
     ("threads", "outputs"),
+    ("absolute", "log"),
     ("sqlite", "run.db"),
     ("chmod", "train.log"),
     ("touch", "src/a"),

@@ -23,7 +23,7 @@ ENTRIES = (
 )
 RESULTS = (None, None, ".", "..", "../data/results", "data/results", "absolute", "store")
 KINDS = ("function", "function", "script", "script", "class", "program", "task", "ddp")
-CHANGES = sorted(name.removeprefix("do_") for name in dir(acting.Actor) if name.startswith("do_"))
+CHANGES = ["absolute", *sorted(name.removeprefix("do_") for name in dir(acting.Actor) if name.startswith("do_"))]
 TAKES_TWO = {"rename", "replace", "link", "symlink"}
 LARGE = (1 << 20) + 1  # the smallest file that a trial's folder shows by a link
 MANY = 1001  # entries of a folder that is shown by a link
@@ -216,6 +216,7 @@ class Place:
     def describe(self, own):
         """Write down for the trials what they do and where their own folders may be."""
         described = {"programs": [asdict(each) for each in self.world.programs], "own": [str(path) for path in own]}
+        described["elsewhere"] = str(self.elsewhere)
         for program in described["programs"]:
             program["pause_s"] = 0.3 if self.world.kill else 0
         (self.control / "world.json").write_text(json.dumps(described | {"originals": self.originals()}))
