@@ -191,26 +191,49 @@ def test_what_is_large_is_a_link_and_a_write_to_it_is_noted(around, tmp_path, ca
     os.symlink("loop", "loop")
     with own_folder(trial(around), is_new=True):
         links = {name for name in os.listdir() if os.path.islink(name)}
+        assert {os.path.islink(f"{name}/{each}") for name in ("large", "venv") for each in os.listdir(name)} == {True}
+        os.chdir("large")
+        os.chdir("..")
+        Path("model.pt").write_text("own")
         Path("inside").write_text("own")
-        Path("large/new").write_text("the trial's")
+        Path("large/0").write_text("the trial's")
+        Path("large/new").write_text("own")
         with open("big.bin", "r+b") as file:
             file.write(b"x")
         os.remove("mine")
         shutil.rmtree(".git")
-    assert links == {"large", "venv", "big.bin", "mine", "inside", "dangling", "loop"}
-    assert files_of(around) == {"config.yaml": "own"}
-    assert Path("config.yaml").read_text() == "the user's" and os.path.islink("mine") and Path(".git/config").exists()
-    outside = {str(around / "large" / "new"): True, str(around / "big.bin"): False}
+    assert links == {"big.bin", "mine", "inside", "dangling", "loop"}
+    assert files_of(around) == {"config.yaml": "own", "model.pt": "own", "large/new": "own"}
+    assert Path("config.yaml").read_text() == Path("model.pt").read_text() == "the user's"
+    assert os.path.islink("mine") and Path(".git/config").exists()
+    outside = {str(around / "large" / "0"): True, str(around / "big.bin"): False}
     assert Written.read(trial(around)).outside == outside
     with own_folder(trial(around, 1), is_new=True):
-        Path("large/new").write_text("another trial's")
+        Path("large/0").write_text("another trial's")
     told = TrialFiles(around / "results" / "search", None)
     with caplog.at_level(logging.WARNING):
         told.ended("00000")
         told.ended("00001")
     first, second = caplog.messages
     assert "trial 00000 writes outside its own folder, to" in first and "and 1 other file" in first
-    assert f"trials 00000 and 00001 both replaced {around / 'large' / 'new'}" in second
+    assert f"trials 00000 and 00001 both replaced {around / 'large' / '0'}" in second
+
+
+def test_changes_behind_links_above_are_noted(around):
+    above = around.parent / "elsewhere"
+    for name in ("a", "b", "c", "d", "x.db", "y.db"):
+        (above / name).touch()
+    sqlite3.connect(above / "y.db").execute("create table t (x)").connection.close()
+    with own_folder(trial(around), is_new=True):
+        os.chmod("../elsewhere/a", 0o600)
+        Path("../elsewhere/b").touch()
+        os.rename("../elsewhere/c", "mine")
+        os.remove("../elsewhere/d")
+        sqlite3.connect("file:../elsewhere/x.db?mode=rwc", uri=True).execute("create table t (x)").connection.close()
+        sqlite3.connect("../elsewhere/y.db").execute("select * from t").connection.close()
+    named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
+    assert named == {"a": False, "b": False, "c": True, "d": True, "x.db": False}
+    assert "mine" in files_of(around)
 
 
 def test_a_write_by_an_absolute_path_is_noted(around, tmp_path):
@@ -233,7 +256,7 @@ def test_beyond_a_limit_files_are_links(around, monkeypatch, name, most, links):
     monkeypatch.setattr(surroundings, name, most)
     (around / "code.py").write_text("")
     found = surroundings_of(around, None, around / "results" / "search")
-    below = [path for path in found.links if path.startswith(f"{around}/")]
+    below = [path for path in {**found.links, **found.opened} if path.startswith(f"{around}/")]
     assert len(below) >= links and str(around / "code.py") in found.copies
     with own_folder(trial(around), is_new=True):
         assert {Path(os.path.relpath(path, around)).exists() for path in below} == {True}

@@ -18,6 +18,7 @@ from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
 from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, watched
 from tuner.engine.local.signals import kept_from_ray
+from tuner.engine.workers.own_folder import save_all, save_stale
 from tuner.errors import RequestError, say
 from tuner.record.texts import resume_call
 from tuner.spec.experiment import Experiment, Options
@@ -41,7 +42,9 @@ def ray_here(
     and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start. If
     Ray ends earlier, this process ends and says how to continue the search that `begun` returns, once it has a folder.
     """
+    save_stale()
     with ExitStack() as stack:
+        stack.callback(lambda: save_all(experiment.folder) if (experiment := begun()) else None)
         if not ray.is_initialized():
             here, stage = alone.local_cluster(), "starting Ray"
             num_processes = resources_of(experiment, [here]).num_processes()

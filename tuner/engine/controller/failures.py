@@ -126,6 +126,6 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     elif not isinstance(error, (RayActorError, RayTaskError)):
         # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
         known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
-    if isinstance(known, RayTaskError):
-        known.traceback_str = outside_trial(known.traceback_str)  # Ray writes it to error.txt
+    if isinstance(known, RayTaskError) and (text := outside_trial(str(known))) != str(known):
+        known = RayTaskError("train", text, known.cause)  # Ray writes the text to error.txt
     return known

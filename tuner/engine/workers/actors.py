@@ -7,7 +7,6 @@ group, which Ray Tune does not count, and would not free the group when the tria
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
@@ -15,6 +14,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tuner.engine.workers.own_folder import rest
 from tuner.training.group import Answer, DDPRank, Group, addresses_among
 from tuner.training.task import TrialSpec
 
@@ -27,14 +27,13 @@ class WorkerActor(DDPRank):
 
     def enter(self, folder: str) -> None:
         """Change into the trial's own folder, which only the workers on the trial's node have."""
-        self.start = os.getcwd()
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
+        self.started_in = getattr(self, "started_in", os.getcwd())
+        os.chdir(folder if os.path.isdir(folder) else self.started_in)
 
     def leave(self) -> None:
-        """Free the training state, and change back."""
+        """Free the training state, and leave the trial's folder."""
         self.end()
-        os.chdir(self.start)
+        rest(self.started_in)
 
 
 class Workers(Group):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,21 +13,24 @@ from typing import Any
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 MAX_NOTED = 100  # paths of one trial
-# Audit event -> the path whose content it changes, and whether it first empties the file; None if it changes none.
-CONTENT: dict[str, Callable[..., tuple[Any, bool] | None]] = {
-    "open": lambda path, mode, flags: (path, bool(flags & os.O_TRUNC)) if flags & WRITES else None,
-    "os.truncate": lambda path, *_: (path, True),
-    "tuner.write": lambda path: (path, True),  # raised by the functions of WRITERS
+Lost = list[tuple[Any, bool]]  # paths that a call writes to, and whether the earlier content is lost
+# Audit event -> what it changes behind a path.
+CONTENT: dict[str, Callable[..., Lost]] = {
+    "open": lambda path, mode, flags: [(path, bool(flags & os.O_TRUNC))] if flags & WRITES else [],
+    "os.truncate": lambda path, *_: [(path, True)],
+    **dict.fromkeys(("os.chmod", "os.chown", "os.utime"), lambda path, *_: [(path, False)]),
+    "tuner.write": lambda path: [(path, True)],  # raised by the functions of WRITERS
 }
-# Audit event -> the name that it adds or removes. A link of this name is not followed.
-NAMES: dict[str, Callable[..., tuple[Any, bool] | None]] = {
-    "os.mkdir": lambda path, *_: None if os.path.isdir(path) else (path, False),
-    **dict.fromkeys(("os.symlink", "os.link"), lambda old, new, *_: (new, False)),
-    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: _lost(path)),
-    "os.rename": lambda old, new, *_: (new, True),
+# Audit event -> the names that it adds or removes. A link of such a name is not followed.
+NAMES: dict[str, Callable[..., Lost]] = {
+    "os.mkdir": lambda path, *_: [] if os.path.isdir(path) else [(path, False)],
+    **dict.fromkeys(("os.symlink", "os.link"), lambda old, new, *_: [(new, False)]),
+    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree"), lambda path, *_: [(path, True)]),
+    "os.rename": lambda old, new, *_: [(old, True), (new, True)],
 }
 # Module -> its function that writes a file without raising an audit event, and the position of its path argument.
 WRITERS = {"torch.serialization": ("_open_zipfile_writer", 0), "safetensors.torch": ("serialize_file", 1)}
+HEARD = {*CONTENT, *NAMES, "sqlite3.connect", "import"}
 CACHES = ("TUNER_CACHE", "XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME")  # variables that name a folder of downloads
 _noted: Writes | None = None  # those of the trial that runs in this process
 
@@ -48,25 +52,40 @@ class Writes:
         self._ignored = tuple(each for each in folders if each not in self._around)
         self.outside: dict[str, bool] = {}
         self.saved: set[str] = set()
+        self._databases: dict[str, tuple[int, int] | None] = {}  # path -> size and modification time when it was opened
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        by_name = event in NAMES
-        if by_name and arguments[-1] not in (-1, None):
-            return  # the path is relative to an open folder, as in `shutil.rmtree`, which has an event of its own
-        if not (written := (NAMES if by_name else CONTENT)[event](*arguments)):
+        if event == "sqlite3.connect":  # it may only read: `outside_at_end` compares
+            path = re.sub(r"^file:([^?]*).*", r"\1", os.fsdecode(arguments[0]))
+            self._databases.setdefault(os.path.realpath(path), _mark(path))
+        elif event in CONTENT:
+            for path, lost in CONTENT[event](*arguments):
+                real = os.path.realpath(os.fsdecode(path))
+                self.saved |= {real} if event == "tuner.write" else set()
+                self._add(real, lost)
+        elif arguments[-1] in (-1, None):  # else relative to an open folder, as in `shutil.rmtree`, which has an event
+            for path, lost in NAMES[event](*arguments):
+                folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+                if os.path.lexists(path) or not lost or event == "os.rename":
+                    self._add(os.path.join(os.path.realpath(folder), name), lost)
+
+    def _add(self, path: str, lost: bool) -> None:
+        if path.startswith((self._tree, *self._ignored)) or "/__pycache__" in path:
             return
-        folder, name = os.path.split(os.path.abspath(os.fsdecode(written[0])))
-        path = os.path.join(os.path.realpath(folder), name)
-        path = path if by_name else os.path.realpath(path)
-        if path.startswith(self._tree):
-            self.saved |= {path} if event == "tuner.write" else set()
-        elif not path.startswith(self._ignored) and (path.startswith(self._start) or not path.startswith(self._around)):
-            if len(self.outside) < MAX_NOTED and "/__pycache__" not in path:
-                self.outside[path] = self.outside.get(path, False) or written[1]
+        if (path.startswith(self._start) or not path.startswith(self._around)) and len(self.outside) < MAX_NOTED:
+            self.outside[path] = self.outside.get(path, False) or lost
+
+    def outside_at_end(self) -> dict[str, bool]:
+        for path, before in self._databases.items():
+            if _mark(path) != before:
+                self._add(path, lost=False)
+        return self.outside
 
 
-def _lost(path: Any) -> tuple[Any, bool] | None:
-    return (path, True) if os.path.lexists(path) else None
+def _mark(path: str) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        return (status := os.stat(path)).st_size, status.st_mtime_ns
+    return None
 
 
 @contextlib.contextmanager
@@ -81,7 +100,7 @@ def noted(writes: Writes) -> Iterator[None]:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _noted is None or event not in CONTENT and event not in NAMES and event != "import":
+    if _noted is None or event not in HEARD:
         return
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)

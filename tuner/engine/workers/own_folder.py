@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ray._private import worker
+
 from tuner.engine.workers.outside import Writes, noted
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
@@ -34,6 +36,7 @@ LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ra
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 _left = threading.Event()  # whether no trial runs in a folder of its own
 _left.set()
+_rested: dict[str, str] = {}  # "start" -> the folder in which a worker was started, once it has left it
 _first_report_at: float | None = None  # when the trial in this process first reported, unix s
 
 
@@ -56,7 +59,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     save_stale(trial)
     made = temporary_folder(PREFIX)
     ended_well, writes = False, None  # after an error, a download may be incomplete, so that no data is shared
-    shown = Shown(str(trial), os.getcwd(), str(made.path.resolve() / users_code.TRIAL_TREE))
+    shown = Shown(str(trial), _rested.get("start") or os.getcwd(), str(made.path.resolve() / users_code.TRIAL_TREE))
     try:
         shown.show(script)
         shown.put_back(trial_files.begin(trial, is_new=is_new))
@@ -97,6 +100,17 @@ def scratch_folder(space: str) -> Iterator[None]:
         shown.show(None)
         with shown.entered():
             yield
+
+
+def rest(start: str) -> None:
+    """Change to where this process waits for its next trial: a worker to Ray's session, a program back to `start`.
+
+    What a trial's handlers write when the worker ends then changes no file of the user.
+    """
+    if worker.global_worker.mode == worker.WORKER_MODE and worker._global_node:
+        _rested["start"] = start
+        start = worker._global_node.get_session_dir_path()
+    os.chdir(start)
 
 
 def reported() -> None:
@@ -208,7 +222,7 @@ class Shown:
             yield
         finally:
             users_code.leave_trial()
-            os.chdir(self.start)
+            rest(self.start)
 
     def save(self, writes: Writes | None = None, *, ended_well: bool = False) -> None:
         """Move what the trial wrote to its folder in the results, and large new data to that of all trials."""
@@ -227,7 +241,7 @@ class Shown:
                 if self._is_own_link(source, path) if os.path.islink(source) else self._is_own_file(source, path):
                     wrote[self._name(path)] = source
         deleted = [self._name(path) for path in self.saved if path not in found]
-        trial_files.end(Path(self.trial), wrote, deleted, writes.outside if writes else {})
+        trial_files.end(Path(self.trial), wrote, deleted, writes.outside_at_end() if writes else {})
 
     def _is_own_file(self, source: str, path: str) -> bool:
         return os.path.isfile(source) and self.copies.get(path) != mark(os.lstat(source))

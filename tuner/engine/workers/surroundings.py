@@ -1,12 +1,14 @@
 """Decides what of the folder in which a search was started, and around it, a trial gets as a copy, and what as a link.
 
-A trial may change a copy. A link is shared: what a trial writes there, it writes into the user's own file.
+A trial may change a copy. A link is shared: what a trial writes there, it writes into the user's own file. A folder
+that would be a link is shown as a folder with a link for each entry, so that `..` leads back to the trial's own folder.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +24,9 @@ MAX_COPIED_FILES = 5_000
 MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, is a link
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
 MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
-ABOVE, YOURS = "is above the start folder", "is a link of yours"
+MAX_LINKS = 10_000  # beyond this number, a folder is a link itself
+IS_EXPERIMENT = "is an experiment"
+ABOVE, YOURS, INSIDE = "is above the start folder", "is a link of yours", "is in a folder of links"
 
 
 class UnshowableError(RequestError):
@@ -35,6 +39,7 @@ class Surroundings(NamedTuple):
     folders: list[str]  # parents first
     copies: dict[str, os.stat_result]
     links: dict[str, str]
+    opened: dict[str, str]  # folders that only have links, and why
     not_shown: list[str]  # folders above the start folder with more than MAX_START_ENTRIES entries
 
 
@@ -51,7 +56,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     is_elsewhere = script is not None and not script.is_relative_to(start)
     roots = [start, *([script.parent] if script and is_elsewhere else [])]
     way = {str(each) for root in (start, *(script.parents if script else ())) for each in (root, *root.parents)}
-    found = Surroundings([], {}, {}, [])
+    found = Surroundings([], {}, {}, {}, [])
     for root in roots:
         for folder in [*root.parents][:LEVELS]:
             found.folders.insert(0, str(folder))
@@ -74,12 +79,28 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
         if num > MAX_COPIED_FILES or size > MAX_COPIED_BYTES:
             found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MB"
             del found.copies[path]
+    _open_folders(found)
     return found
+
+
+def _open_folders(found: Surroundings) -> None:
+    """Add a link for each entry of `opened` folders, those with the fewest entries first; others become links."""
+    entries: dict[str, list[str]] = {}
+    for path in found.opened:
+        with suppress(OSError), os.scandir(path) as listed:
+            entries[path] = [entry.path for entry in islice(listed, MAX_LINKS)]
+    room = MAX_LINKS - len(found.links)
+    for path in sorted(found.opened, key=lambda path: len(entries.get(path, ()))):
+        if path in entries and (room := room - len(entries[path])) >= 0:
+            found.folders.append(path)
+            found.links.update(dict.fromkeys(entries[path], INSIDE))
+        else:
+            found.links[path] = found.opened.pop(path)
 
 
 def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surroundings | str:
     """Return what is in a folder and below it, or why the folder becomes a link; empty if it is not shown at all."""
-    found, size, is_way = Surroundings([folder], {}, {}, []), 0, folder in way
+    found, size, is_way = Surroundings([folder], {}, {}, {}, []), 0, folder in way
     try:
         with os.scandir(folder) as entries:
             listed = list(islice(entries, most + 1))
@@ -89,7 +110,7 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
     if folder == experiment or RECORD in names and not is_way:
         return ""  # or a temporary folder of another search
     if not is_way and {"pyvenv.cfg", "conda-meta", EXPERIMENT} & names:
-        return "is an experiment" if EXPERIMENT in names else "is an environment"
+        return IS_EXPERIMENT if EXPERIMENT in names else "is an environment"
     if len(listed) > most:
         return f"has more than {most:,} entries"
     for entry in listed:
@@ -102,7 +123,7 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
                 _merge(found, inner)
                 size += sum(status.st_size for status in inner.copies.values())
             elif inner:
-                found.links[path] = inner
+                (found.links if inner == IS_EXPERIMENT else found.opened)[path] = inner
         elif not entry.is_file():
             found.links[path] = "is no regular file"
         elif (status := entry.stat()).st_size > MAX_FILE_BYTES:
@@ -132,3 +153,4 @@ def _merge(found: Surroundings, inner: Surroundings) -> None:
     found.folders.extend(inner.folders)
     found.copies.update(inner.copies)
     found.links.update(inner.links)
+    found.opened.update(inner.opened)

@@ -192,8 +192,7 @@ def written_in(best: Path) -> set[str]:
     """Returns the paths that tuner has written to `best/`, a whole folder's with a `/` at its end; empty if unknown."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         config = dict(json_in(best, CONFIG))
-        written = config.get(WRITTEN, [README, CONFIG, METRICS, MODEL])  # searches before this field wrote these
-        return {str(path) for path in [*written, *(config.get(CHECKSUMS) or {})]}
+        return {str(path) for path in [*(config.get(WRITTEN) or ()), *(config.get(CHECKSUMS) or {})]}
     return set()
 
 

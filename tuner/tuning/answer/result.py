@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.engine.controller.failures import likeness
+from tuner.engine.workers.own_folder import save_stale
 from tuner.errors import RequestError, blamed
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import with_cells
@@ -158,6 +159,7 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
     """Writes trials.csv, `best/` and report.html; if that fails, raises RequestError, or warns after an interrupt."""
     experiment, folder = request.experiment, request.experiment.folder
     record = replace(load_record(folder), experiment=experiment)
+    save_stale()  # what trials wrote whose workers were killed
     try:
         best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
         try:
