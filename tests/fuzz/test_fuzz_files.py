@@ -107,7 +107,7 @@ def test_a_queue(tmp_path, tier, capsys):
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
     """Nothing that it names is ended or removed, since no process that it may name is a head of the service's."""
-    for module, name in ((ray_jobs.os, "kill"), (ray_jobs.shutil, "rmtree")):
+    for module, name in ((ray_jobs.os, "kill"), (ray_jobs, "MadeFolder")):
         monkeypatch.setattr(module, name, lambda *arguments: pytest.fail(f"ended or removed: {arguments}"))
 
     def holds(content):

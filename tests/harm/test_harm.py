@@ -61,7 +61,6 @@ def test_a_search_leaves_everything_as_it_was(world):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="trials share a worker, whose handlers run after it has left their folders")
 def test_what_a_trial_writes_at_exit_is_not_the_users():
     harms = harms_in(World((Program(((("write", "new"),),), at_exit=True),)))
     assert not harms, "\n".join(harms)

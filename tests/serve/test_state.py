@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.serve.conftest import TOKEN, started
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import digest
+from tuner.record.storage.made import temporary_folder
 from tuner.serve.__main__ import parse, starter
 from tuner.serve.access.own_spaces import NO_SPACES
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
@@ -39,10 +41,11 @@ def victim():
 
 @pytest.fixture
 def precious():
-    """A folder where Ray's files would lie."""
-    with tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True) as folder:
-        (Path(folder) / "file").write_text("x")
-        yield Path(folder)
+    """A folder where Ray's files would lie, as the service makes it."""
+    folder = temporary_folder("tuner.").path
+    (folder / "file").write_text("x")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -24,12 +24,11 @@ from tuner.engine.workers.outside import Writes, noted
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
-from tuner.record.storage.made import remove_made, stale_folders, temporary_folder
+from tuner.record.storage.made import RECORD, remove_made, stale_folders, temporary_folder
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, Written, mark
 from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
-PLAN = "plan.json"  # in the temporary folder: a `Shown`, by which another process can save a killed trial's files
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so", ".pth")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
@@ -63,7 +62,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     try:
         shown.show(script)
         shown.put_back(trial_files.begin(trial, is_new=is_new))
-        (made.path / PLAN).write_text(json.dumps(asdict(shown)))
+        made.note(json.dumps(asdict(shown)))  # by it, another process can save a killed trial's files
         _left.clear()
         writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored]))
         with shown.entered(), noted(writes):
@@ -128,8 +127,8 @@ def save_stale(trial: Path | None = None) -> None:
     """Save the files of killed trials on this node and remove their temporary folders; only of `trial`, if given."""
     for made in stale_folders(Path(tempfile.gettempdir()), PREFIX):
         try:
-            shown = Shown(**json.loads((made.path / PLAN).read_bytes()))
-        except (OSError, ValueError, TypeError):  # its worker was killed before the trial began
+            shown = Shown(**json.loads(made.noted()))
+        except (ValueError, TypeError):  # its worker was killed before the trial began
             made.remove()
             continue
         if trial is None or shown.trial == str(trial):
@@ -140,11 +139,14 @@ def save_stale(trial: Path | None = None) -> None:
 
 def save_all(experiment: Path) -> None:
     """Save the files of an experiment's killed trials on this node, once their processes have ended."""
-    until, ours = time.monotonic() + ENDS_S, str(experiment.resolve())
+    until, ours = time.monotonic() + ENDS_S, str(experiment.resolve()).encode()
     while True:
         save_stale()
-        plans = Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{PLAN}")
-        if not any(ours in plan.read_text() for plan in plans) or time.monotonic() > until:
+        left = False
+        for record in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{RECORD}"):
+            with contextlib.suppress(OSError):  # its trial has just ended
+                left |= ours in record.read_bytes()
+        if not left or time.monotonic() > until:
             return
         time.sleep(0.05)
 

@@ -54,6 +54,7 @@ class MadeFolder:
             try:
                 flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | creates
                 stack.callback(os.close, record := os.open(RECORD, flags, 0o600, dir_fd=fd))
+                self._record = record
                 self._write(record) if creates else self._check(record, any_inode=kind == "aside")
             except OSError:
                 if kind == "new":  # a full disk leaves no folder that nobody would remove
@@ -78,9 +79,19 @@ class MadeFolder:
         fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status, truth = os.fstat(record), self._truth()
         content = os.read(record, 200) if stat.S_ISREG(status.st_mode) and status.st_nlink else b""
+        content = content.partition(b"\n")[0]  # a note may follow
         is_true = content == truth or any_inode and content.startswith(truth.partition(b",")[0])
         if not is_true or os.fstat(self.fd).st_uid != os.getuid():
             raise OSError(errno.EPERM, "tuner has not made this folder", str(self.path))
+
+    def note(self, text: str) -> None:
+        """Write a text into the record, for `noted` in another process."""
+        content = b"\n" + text.encode()
+        if os.pwrite(self._record, content, len(self._truth())) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+
+    def noted(self) -> str:
+        return os.pread(self._record, os.fstat(self._record).st_size, len(self._truth())).decode()
 
     def remove(self) -> None:
         """Remove the folder with all that it has, the record last; leave what cannot be removed."""

@@ -75,7 +75,7 @@ class Cluster:
         if head := self.head():
             head.terminate()
             psutil.wait_procs([head], END_S)
-        with suppress(OSError):  # it is gone, or none that a service has made
+        with suppress(OSError, ValueError):  # it is gone, or none that a service has made
             MadeFolder(Path(self.folder).parent, Path(self.folder).name).remove()
 
 
