@@ -336,11 +336,11 @@ def test_other_new_files_are_the_trials_own(around, small_data, why):
 
 def test_a_second_trial_that_made_the_same_data_keeps_its_own(around, small_data):
     with own_folder(trial(around), is_new=True):
-        os.mkdir("raw")
-        Path("raw/images").write_text("of the first trial")
+        os.makedirs("raw/deep")
+        Path("raw/deep/images").write_text("of the first trial")
         kept = trial_files.share(around / "results" / "search", "home/project/raw", str(around / "checkpoints"))
         assert kept
-    assert files_of(around) == {"raw/images": "of the first trial"}
+    assert files_of(around) == {"raw/deep/images": "of the first trial"}
 
 
 def test_data_from_elsewhere_is_no_package(around, tmp_path):

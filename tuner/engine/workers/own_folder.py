@@ -234,7 +234,8 @@ class Shown:
             for name in set(folders) - set(links):
                 path = f"{folder}/{name}".removeprefix(self.tree)
                 os.chmod(f"{folder}/{name}", 0o700)  # the trial may have made it unreadable
-                if name == "__pycache__" or ended_well and path not in known and self._shares(path, writes):
+                is_new = path not in known and os.path.dirname(path) in known
+                if name == "__pycache__" or is_new and ended_well and self._shares(path, writes):
                     folders.remove(name)
             for name in (*names, *links):
                 source = f"{folder}/{name}"
