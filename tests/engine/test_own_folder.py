@@ -215,7 +215,7 @@ def test_what_is_large_is_a_link_and_a_write_to_it_is_noted(around, tmp_path, ca
         told.ended("00000")
         told.ended("00001")
     first, second = caplog.messages
-    assert "trial 00000 writes outside its own folder, to" in first and "and 1 other file" in first
+    assert "trial 00000 writes outside its own folder, to" in first and "big.bin: all trials share" in first
     assert f"trials 00000 and 00001 both replaced {around / 'large' / '0'}" in second
 
 

@@ -25,7 +25,7 @@ MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, is a link
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
 MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
 MAX_LINKS = 10_000  # beyond this number, a folder is a link itself
-IS_EXPERIMENT = "is an experiment"
+IS_EXPERIMENT = "another experiment"
 ABOVE, YOURS, INSIDE = "is above the start folder", "is a link of yours", "is in a folder of links"
 
 

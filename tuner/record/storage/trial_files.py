@@ -111,6 +111,7 @@ class TrialFiles:
         self._whole = {now[1]} if now else set()  # ended trials that may still have large files
         self._untold = set[str]()
         self._outside: dict[str, tuple[str, bool]] = {}  # path -> a trial that wrote there, whether content was lost
+        self._conflicts = set[str]()  # paths about which a line was printed because two trials replaced them
         self._num_notes = 0
 
     def ended(self, trial_id: str, *, may_remove: bool = True) -> None:
@@ -138,19 +139,17 @@ class TrialFiles:
     def _tell(self, trial_id: str) -> None:
         """Print a line about a trial's writes outside its folder, and one about each file that another trial had."""
         outside = Written.read(self._folder / "ray" / trial_id).outside
-        new = [path for path in outside if path not in self._outside]
-        lines = []
+        new, lines = [path for path in outside if path not in self._outside], []
         if new:
-            more = f" and {len(new) - 1} other files" if len(new) > 1 else ""
-            lines += [f"trial {trial_id} writes outside its own folder, to {new[0]}{more}; all trials share such files"]
+            more = f" and {len(new) - 2} more" if len(new) > 2 else ""
+            to = f"{', '.join(new[:2])}{more}"
+            lines += [f"trial {trial_id} writes outside its own folder, to {to}: all trials share such files"]
         for path, lost in outside.items():
-            first, was_lost = self._outside.setdefault(path, (trial_id, lost))
-            if first != trial_id and lost | was_lost:
-                self._outside[path] = (trial_id, False)
-                lines += [
-                    f"trials {first} and {trial_id} both replaced {path}, which has only the last one's content; "
-                    f"write to a relative path, and each trial has a file of its own"
-                ]
+            other, was_lost = self._outside.setdefault(path, (trial_id, lost))
+            if other != trial_id and lost | was_lost and path not in self._conflicts:
+                self._conflicts.add(path)
+                both = " and ".join(sorted([other, trial_id]))
+                lines += [f"trials {both} both replaced {path}: give each trial another path, such as a new file here"]
         for line in lines[: MAX_NOTES - self._num_notes]:
             self._num_notes += 1
             logger.warning("NOTE: %s", line)
@@ -182,12 +181,12 @@ def copy_files(trial: Path, target: Path, copy: Callable[[Path, Path], object] =
 
 
 def share(experiment: Path, place: str, folder: str) -> bool:
-    """Move a folder to the experiment's shared data; return False if another trial's data has this `place`."""
+    """Move a folder to the experiment's shared data, unless that has it; return False if it has another one there."""
     data, digest = experiment / DATA, hashlib.sha256(os.fsencode(place)).hexdigest()
     name = f"{os.path.basename(place)}-{digest[:8]}"
     with below(experiment, DATA, make=True) as fd:
         if name in os.listdir(fd):
-            return False
+            return _sizes(folder) == _sizes(data / name / CONTENT)
     with temporary_folder(".", data) as made:  # other trials see the folder whole or not at all
         (made.path / PLACE).write_bytes(os.fsencode(place))
         move_into(made.fd, folder, CONTENT)
@@ -199,6 +198,11 @@ def share(experiment: Path, place: str, folder: str) -> bool:
             return False
         made.keep(forget=True)
     return True
+
+
+def _sizes(folder: str | Path) -> dict[str, int]:
+    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
+    return {os.path.relpath(path, folder): os.lstat(path).st_size for path in paths}
 
 
 def shared(experiment: Path) -> Iterator[tuple[str, str]]:

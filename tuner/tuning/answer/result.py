@@ -27,7 +27,7 @@ from tuner.record.texts import command, counted, figures, flat, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
-from tuner.tuning.answer.best import BestTrial, best_trial, is_loadable
+from tuner.tuning.answer.best import BestTrial, best_trial, checksums_in, is_loadable
 from tuner.tuning.answer.writing import conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, listed, notes_on_metric, place
@@ -238,10 +238,11 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
 def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
     """Return a line that says what the best trial of a function or script has saved, and of which epoch it is."""
     place = record.experiment.folder / "best"
-    names = sorted(str(path.relative_to(place / FILES)) for path in (place / FILES).rglob("*") if not path.is_dir())
+    names = [path.removeprefix(f"{FILES}/") for path in sorted(checksums_in(place)) if path.startswith(f"{FILES}/")]
     trial = next(trial for trial in record.trials if trial.id == best.trial)
     if not names:
-        return [] if is_loadable(place) else ["files       none: the best trial wrote no file by a relative path"]
+        known = is_loadable(place) or record.state != "finished"  # before the end, the files are in ray/TRIAL/files
+        return [] if known else ["files       none: the best trial wrote no file by a relative path"]
     of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
     return [f"files       {listed(names)} in {place / FILES}{of}"]
 

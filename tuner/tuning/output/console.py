@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.engine.workers.surroundings import ABOVE, INSIDE, surroundings_of
+from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
@@ -147,10 +147,10 @@ def shown(e: Experiment, space: Space) -> list[str]:
     found = surroundings_of(start, script, e.folder.absolute())
     by_reason: dict[str, list[str]] = {"the folders above": ["..", "../.."]}
     for path, why in sorted({**found.links, **found.opened}.items()):
-        if why not in (ABOVE, INSIDE):
+        if why not in (ABOVE, INSIDE, IS_EXPERIMENT):
             by_reason.setdefault(why, []).append(os.path.relpath(path, start))
     shared = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
-    lines = [f"shared      {shared}: trials have links to what is there, and change your files by them"]
+    lines = [f"shared      {shared}: trials have links to what is there, and may change your files by them"]
     if found.not_shown:
         lines += [f"NOTE: {found.not_shown[0]} has too many entries, so trials find none of them by a path with `..`"]
     if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
