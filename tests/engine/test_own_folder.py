@@ -383,6 +383,31 @@ def test_the_files_of_a_killed_trial_are_saved_by_the_next_start(around):
     assert not (around / "results").exists()
 
 
+def test_a_kill_while_files_are_saved_loses_none(around, monkeypatch):
+    moved, move_into = [], trial_files.move_into
+
+    def once(fd, source, name):
+        moved.append(name)
+        move_into(fd, source, name) if len(moved) < 2 else os._exit(9)
+
+    def write():
+        for name in "abc":
+            Path(name).write_text(name)
+        monkeypatch.setattr(trial_files, "move_into", once)
+        raise OSError("the end")  # the folder is then left
+
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(OSError), own_folder(trial(around), is_new=True):
+            write()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    save_stale()
+    assert files_of(around) == {name: name for name in "abc"}
+    copy_files(trial(around), around / "copy")
+    assert contents(around / "copy") == {name: name for name in "abc"}
+
+
 def test_the_users_files_among_the_trials_stay(around):
     with own_folder(trial(around), is_new=True):
         Path("log.txt").write_text("own")

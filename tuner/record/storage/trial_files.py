@@ -70,24 +70,29 @@ def begin(trial: Path, *, is_new: bool) -> Written:
 
 
 def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapping[str, bool]) -> None:
-    """Move what a trial wrote to its `files/`, by path there -> present path; remove what it `deleted`; end RUNNING."""
-    record = Written.read(trial)
-    changed = bool(wrote or deleted or outside.keys() - record.outside.keys())
-    _remove(trial, record, deleted)
+    """Move what a trial wrote to its `files/`, by path there -> present path; remove what it `deleted`; end RUNNING.
+
+    The record comes first: if the process is killed meanwhile, the next call with the rest continues.
+    """
+    record, places = Written.read(trial), dict[str, str]()
+    before = Written(dict(record.files))
+    for name in deleted:
+        record.files.pop(name, None)
     for name, source in wrote.items():
-        *folders, last = name.split("/")
+        place = name
+        while place not in before.files and os.path.lexists(trial / FILES / place):
+            place += "~"  # the name is that of a file of the user
+        record.files[place], places[place] = mark(os.lstat(source)), source
+    new = {path: lost or record.outside.get(path, False) for path, lost in outside.items()}
+    if places or deleted or new.items() - record.outside.items():
+        record.outside |= new
+        with below(trial.parents[1], "ray", trial.name, make=True) as fd:
+            write_atomically(Path(RECORD), json.dumps({"files": record.files, "outside": record.outside}), fd)
+    _remove(trial, before, [name for name in deleted if name in before.files])
+    for place, source in places.items():
+        *folders, last = place.split("/")
         with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
-            if name not in record.files:
-                while last in os.listdir(fd):  # the user's own file
-                    last += "~"
             move_into(fd, source, last)
-            name = "/".join([*folders, last])
-            record.files[name] = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))
-    record.outside |= {path: lost or record.outside.get(path, False) for path, lost in outside.items()}
-    with below(trial.parents[1], "ray", trial.name, make=True) as fd:
-        if changed:
-            text = json.dumps({"files": record.files, "outside": record.outside})
-            write_atomically(Path(RECORD), text, fd)
     remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
 
 
