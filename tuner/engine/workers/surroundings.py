@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import FILE as EXPERIMENT
+from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.made import RECORD
 
 LEVELS = 2  # how many folders above the start folder a trial finds by `..`
@@ -109,8 +109,10 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
     names = {entry.name for entry in listed}
     if folder == experiment or RECORD in names and not is_way:
         return ""  # or a temporary folder of another search
-    if not is_way and {"pyvenv.cfg", "conda-meta", EXPERIMENT} & names:
-        return IS_EXPERIMENT if EXPERIMENT in names else "is an environment"
+    if not is_way and {FILE, COPY} <= names:
+        return IS_EXPERIMENT
+    if not is_way and {"pyvenv.cfg", "conda-meta"} & names:
+        return "is an environment"
     if len(listed) > most:
         return f"has more than {most:,} entries"
     for entry in listed:
