@@ -193,8 +193,7 @@ class JournalCallback(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         # Any trial of --confirm may win. The journal must have what makes another trial the best.
-        may_remove = self._files.removes and not confirms(trial) and self._journal.sync()
-        self._files.ended(trial.trial_id, may_remove=may_remove)
+        self._files.ended(trial.trial_id, lambda: not confirms(trial) and self._journal.sync())
         if reason := self._tracker.hopeless():
             self._stopper.give_up(reason)
 

@@ -14,7 +14,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.engine.workers.own_folder import rest
+from tuner.engine.workers.own_folder import rest, start_folder
 from tuner.training.group import Answer, DDPRank, Group, addresses_among
 from tuner.training.task import TrialSpec
 
@@ -27,13 +27,13 @@ class WorkerActor(DDPRank):
 
     def enter(self, folder: str) -> None:
         """Change into the trial's own folder, which only the workers on the trial's node have."""
-        self.started_in = getattr(self, "started_in", os.getcwd())
-        os.chdir(folder if os.path.isdir(folder) else self.started_in)
+        start = start_folder()
+        os.chdir(folder if os.path.isdir(folder) else start)
 
     def leave(self) -> None:
         """Free the training state, and leave the trial's folder."""
         self.end()
-        rest(self.started_in)
+        rest(start_folder())
 
 
 class Workers(Group):

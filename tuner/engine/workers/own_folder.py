@@ -25,7 +25,7 @@ from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
 from tuner.record.storage.made import RECORD, remove_made, stale_folders, temporary_folder
-from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, Written, mark
+from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
 from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
@@ -35,7 +35,7 @@ LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ra
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 _left = threading.Event()  # whether no trial runs in a folder of its own
 _left.set()
-_rested: dict[str, str] = {}  # "start" -> the folder in which a worker was started, once it has left it
+_started_in = ""  # the folder in which this process was started, if it is a worker, which then leaves it
 _first_report_at: float | None = None  # when the trial in this process first reported, unix s
 
 
@@ -55,10 +55,11 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     global _first_report_at
     trial.mkdir(parents=True, exist_ok=True)
     trial, _first_report_at = trial.parents[1].resolve() / "ray" / trial.name, None  # a link in the results is refused
-    save_stale(trial)
+    if (trial / RUNNING).exists():  # its worker was killed
+        save_stale(trial)
     made = temporary_folder(PREFIX)
     ended_well, writes = False, None  # after an error, a download may be incomplete, so that no data is shared
-    shown = Shown(str(trial), _rested.get("start") or os.getcwd(), str(made.path.resolve() / users_code.TRIAL_TREE))
+    shown = Shown(str(trial), start_folder(), str(made.path.resolve() / users_code.TRIAL_TREE))
     try:
         shown.show(script)
         shown.put_back(trial_files.begin(trial, is_new=is_new))
@@ -101,15 +102,21 @@ def scratch_folder(space: str) -> Iterator[None]:
             yield
 
 
+def start_folder() -> str:
+    """Return the folder in which the search was started; a worker leaves it with its first trial."""
+    global _started_in
+    if _session_of_ray()[1]:
+        _started_in = _started_in or os.getcwd()
+    return _started_in or os.getcwd()
+
+
 def rest(start: str) -> None:
     """Change to where this process waits for its next trial: a worker to Ray's session, a program back to `start`.
 
     What a trial's handlers write when the worker ends then changes no file of the user.
     """
     session, is_worker = _session_of_ray()
-    if session and is_worker:
-        _rested["start"] = start
-    os.chdir(session if session and is_worker else start)
+    os.chdir(session if is_worker else start)
 
 
 def _session_of_ray() -> tuple[str, bool]:

@@ -21,7 +21,7 @@ LEVELS = 2  # how many folders above the start folder a trial finds by `..`
 MAX_FILE_BYTES = 1 << 20  # a larger file is a link
 MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder and below it
 MAX_COPIED_FILES = 5_000
-MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, is a link
+MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, only has links
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
 MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
 MAX_LINKS = 10_000  # beyond this number, a folder is a link itself
@@ -37,7 +37,7 @@ class Surroundings(NamedTuple):
     """What a trial's folder shows, by absolute path: folders, files to copy, and links with the reason for each."""
 
     folders: list[str]  # parents first
-    copies: dict[str, os.stat_result]
+    copies: dict[str, int]  # bytes
     links: dict[str, str]
     opened: dict[str, str]  # folders that only have links, and why
     not_shown: list[str]  # folders above the start folder with more than MAX_START_ENTRIES entries
@@ -75,7 +75,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     # Python code comes first, and a file of the start folder before those of folders in it.
     num, size = 0, 0
     for path in sorted(found.copies, key=lambda path: (not path.endswith(".py"), path.count("/"), path)):
-        num, size = num + 1, size + found.copies[path].st_size
+        num, size = num + 1, size + found.copies[path]
         if num > MAX_COPIED_FILES or size > MAX_COPIED_BYTES:
             found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MB"
             del found.copies[path]
@@ -99,7 +99,7 @@ def _open_folders(found: Surroundings) -> None:
 
 
 def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surroundings | str:
-    """Return what is in a folder and below it, or why the folder becomes a link; empty if it is not shown at all."""
+    """Return what is in a folder and below it, or why it will only have links; empty if it is not shown at all."""
     found, size, is_way = Surroundings([folder], {}, {}, {}, []), 0, folder in way
     try:
         with os.scandir(folder) as entries:
@@ -123,18 +123,18 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
             inner = _inside(entry, way, experiment)
             if isinstance(inner, Surroundings):
                 _merge(found, inner)
-                size += sum(status.st_size for status in inner.copies.values())
+                size += sum(inner.copies.values())
             elif inner:
                 (found.links if inner == IS_EXPERIMENT else found.opened)[path] = inner
         elif not entry.is_file():
             found.links[path] = "is no regular file"
-        elif (status := entry.stat()).st_size > MAX_FILE_BYTES:
+        elif (num_bytes := entry.stat().st_size) > MAX_FILE_BYTES:
             found.links[path] = f"is larger than {MAX_FILE_BYTES >> 20} MB"
         elif len(listed) > MAX_ENTRIES and not path.endswith(".py"):
             found.links[path] = f"is in a folder with more than {MAX_ENTRIES:,} entries"
         else:
-            found.copies[path] = status
-            size += status.st_size
+            found.copies[path] = num_bytes
+            size += num_bytes
         if not is_way and (sum(map(len, found)) > most + 1 or size > MAX_COPIED_BYTES):
             return f"has more than {most:,} entries or {MAX_COPIED_BYTES >> 20} MB to copy"
     return found

@@ -200,16 +200,17 @@ def move_into(fd: int, source: str, name: str) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        aside = f".{secrets.token_hex(8)}"
+        aside, is_folder = f".{secrets.token_hex(8)}", stat.S_ISDIR(os.lstat(source).st_mode)
+        target = f"/proc/self/fd/{fd}/{aside}"  # as safe as `fd`, because nobody else knows the name
         try:
-            target = f"/proc/self/fd/{fd}/{aside}"  # as safe as `fd`, because nobody else knows the name
-            if os.path.isdir(source) and not os.path.islink(source):
+            if is_folder:
                 shutil.copytree(source, target, symlinks=True)
             else:
                 shutil.copy2(source, target, follow_symlinks=False)
             os.rename(aside, name, src_dir_fd=fd, dst_dir_fd=fd)
         except BaseException:
-            remove_files(fd, [aside])
+            with contextlib.suppress(OSError):
+                remove_folder(fd, aside) if is_folder else os.unlink(aside, dir_fd=fd)
             raise
 
 

@@ -111,7 +111,7 @@ class TrialFiles:
     """
 
     def __init__(self, folder: Path, best: Callable[[], tuple[float, str] | None] | None) -> None:
-        self._folder, self._best, self.removes = folder, best, best is not None
+        self._folder, self._best = folder, best
         now = best() if best else None
         self._whole = {now[1]} if now else set()  # ended trials that may still have large files
         self._untold = set[str]()
@@ -119,11 +119,14 @@ class TrialFiles:
         self._conflicts = set[str]()  # paths about which a line was printed because two trials replaced them
         self._num_notes = 0
 
-    def ended(self, trial_id: str, *, may_remove: bool = True) -> None:
-        """Record that a trial has ended; tell about writes outside; remove large files of ended trials but the best."""
+    def ended(self, trial_id: str, may_remove: Callable[[], bool] = lambda: True) -> None:
+        """Record that a trial has ended; tell about writes outside; remove large files of ended trials but the best.
+
+        `may_remove` is asked only if there may be something to remove.
+        """
         self._untold.add(trial_id)
         self._whole.add(trial_id)
-        best = self._best() if self._best and may_remove else None
+        best = self._best() if self._best and may_remove() else None
         self.tell()
         for each in sorted(self._whole - self._untold - {best[1]}) if best else ():
             thin(self._folder / "ray" / each)
