@@ -270,7 +270,7 @@ def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
 
 def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     ended(acting)
-    damage(ended(acting, "taken"))
+    taken = ended(acting, "taken")
     signed_in(page, acting, "#demo//files")
     for wrong, says in (("../up", "must be letters, digits"), ("taken", "already exists")):
         page.fill("#new-name", wrong)
@@ -294,12 +294,23 @@ def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_
     page.fill("#typed-name", "better")
     page.click("#delete-for-ever")
     expect(page.locator("#list-status")).to_have_text("better is deleted.")
-    page.click("#experiments >> text=taken")  # which cannot be read
-    expect(page.locator("#problem")).to_contain_text("damaged")
-    page.click("#delete-damaged")
-    expect(page.locator("#delete-lost")).to_contain_text("no trials")
-    page.fill("#typed-name", "taken")
-    page.press("#typed-name", "Enter")
+    first, _, *others = (taken / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (taken / "journal.jsonl").write_bytes(first + b"{\n" + b"".join(others))  # unreadable, but proved
+    proof = (taken / "experiment.json").read_bytes()
+    damage(taken)  # now nothing does
+    for proves in (False, True):
+        if proves:
+            (taken / "experiment.json").write_bytes(proof)
+        page.goto(f"{acting.url}#taken")
+        page.reload()
+        expect(page.locator("#problem")).to_contain_text("damaged")
+        page.click("#delete-damaged")
+        expect(page.locator("#delete-lost")).to_contain_text("no trials")
+        page.fill("#typed-name", "taken")
+        page.press("#typed-name", "Enter")
+        if not proves:
+            expect(page.locator("#delete-status")).to_contain_text("is not an experiment of tuner")
+            assert (taken / "best").is_dir()
     expect(page.locator("#no-experiments")).to_be_visible()
     expect(page.locator("#problem")).to_be_hidden()
     assert not list(acting.results.iterdir())

@@ -102,13 +102,17 @@ export const plain = (text) => text.replace(/&(lt|gt|amp|quot|#x27);/g, (entity)
 export const escaped = (content) => [...ENTITIES].reduceRight((text, [entity, sign]) => (sign === "&" ? text : text.replaceAll(sign, entity)),
   content.replaceAll("&", "&amp;"));
 
-/** Does some work and shows its error at the top of the page; hides the error of earlier work if there is none.
+let errors = 0; // that `attempt` has shown
+
+/** Does some work and shows its error at the top of the page; hides an error that was shown before the work began if there is none.
  * @param {() => unknown} work */
 export async function attempt(work) {
+  const before = errors;
   try {
     await work();
-    tell("problem", "");
+    if (errors === before) tell("problem", "");
   } catch (error) {
+    errors += 1;
     tell("problem", error instanceof Error ? error.message : error);
   }
 }

@@ -253,7 +253,9 @@ for (const { id, show } of SECTIONS) {
 }
 for (const input of Object.values(RULES)) input.addEventListener("change", whatIf);
 for (const box of Object.values(AXES)) box.addEventListener("change", contour);
-DIALOG.addEventListener("close", () => {
+/** Leaves the trial's address, which closes the dialog; its event `close` may come after the address of another trial. */
+function leave() {
   if (shown.now?.trial) location.hash = addressOf(shown.now.name, "", readAddress().place);
-});
-at("trial-close").addEventListener("click", () => DIALOG.close());
+}
+DIALOG.addEventListener("cancel", leave); // Escape
+at("trial-close").addEventListener("click", leave);
