@@ -24,6 +24,7 @@ from tuner.engine.workers.surroundings import UnshowableError, surroundings_of
 from tuner.engine.workers.trainable import trainable_of
 from tuner.errors.users_code import outside_trial
 from tuner.record.storage import trial_files
+from tuner.record.storage.made import MadeFolder
 from tuner.record.storage.trial_files import MAX_KEPT_BYTES, TrialFiles, Written, copy_files, thin
 
 
@@ -383,29 +384,36 @@ def test_the_files_of_a_killed_trial_are_saved_by_the_next_start(around):
     assert not (around / "results").exists()
 
 
-def test_a_kill_while_files_are_saved_loses_none(around, monkeypatch):
-    moved, move_into = [], trial_files.move_into
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("last", ["move 1", "move 2", "move 3", "end"])
+def test_a_kill_while_files_are_saved_loses_none(around, monkeypatch, is_new, last):
+    if not is_new:  # the trial finds its files, and changes two of them
+        with own_folder(trial(around), is_new=True):
+            for name in "abc":
+                Path(name).write_text("before")
+    move_into, num_moves = trial_files.move_into, 0
 
-    def once(fd, source, name):
-        moved.append(name)
-        move_into(fd, source, name) if len(moved) < 2 else os._exit(9)
-
-    def write():
-        for name in "abc":
-            Path(name).write_text(name)
-        monkeypatch.setattr(trial_files, "move_into", once)
-        raise OSError("the end")  # the folder is then left
+    def moving(fd, source, name):
+        nonlocal num_moves
+        num_moves += 1
+        os._exit(9) if last == f"move {num_moves}" else move_into(fd, source, name)
 
     pid = os.fork()
     if not pid:
-        with contextlib.suppress(OSError), own_folder(trial(around), is_new=True):
-            write()
+        with contextlib.suppress(OSError), own_folder(trial(around), is_new=is_new):
+            for name in "bcd" if not is_new else "abcd":
+                Path(name).write_text(name)
+            monkeypatch.setattr(trial_files, "move_into", moving)
+            if last == "end":  # all is saved, but the folder is still there
+                monkeypatch.setattr(MadeFolder, "remove", lambda made: os._exit(9))
+            raise OSError("the end")  # the folder is then left
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
     save_stale()
-    assert files_of(around) == {name: name for name in "abc"}
+    expected = {name: name for name in "abcd"} | ({} if is_new else {"a": "before"})
+    assert files_of(around) == expected
     copy_files(trial(around), around / "copy")
-    assert contents(around / "copy") == {name: name for name in "abc"}
+    assert contents(around / "copy") == expected
 
 
 def test_the_users_files_among_the_trials_stay(around):
@@ -469,7 +477,7 @@ def test_large_files_of_trials_that_cannot_win_are_deleted(around):
 def test_the_copy_waits_for_a_worker_that_still_saves_files(around):
     trial_files.begin(trial(around), is_new=True)
     (around / "source").write_text("own")
-    arguments = (trial(around), {"weights.pt": str(around / "source")}, [], {})
+    arguments = (trial(around), {"weights.pt": str(around / "source")}, {}, {})
     closing = threading.Timer(0.2, trial_files.end, arguments)
     closing.start()
     copy_files(trial(around), around / "copy")

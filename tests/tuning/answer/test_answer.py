@@ -208,7 +208,7 @@ def wrote(trial, name, content):
     """Let a trial end that has written a file."""
     (trial.parents[1] / "temporary").write_text(content)
     trial_files.begin(trial, is_new=False)
-    trial_files.end(trial, {name: str(trial.parents[1] / "temporary")}, [], {})
+    trial_files.end(trial, {name: str(trial.parents[1] / "temporary")}, {}, {})
 
 
 def test_a_damaged_copy_of_a_functions_checkpoint_is_refused_and_copied_anew(searched, caplog):

@@ -270,8 +270,8 @@ class Shown:
                 is_file = stat.S_ISREG(status.st_mode) and self.copies.get(path) != mark(status)
                 if is_file or stat.S_ISLNK(status.st_mode) and self._is_own_link(source, path):
                     wrote[self._name(path)] = source
-        deleted = [self._name(path) for path in self.saved if path not in found]
-        trial_files.end(Path(self.trial), wrote, deleted, writes.outside_at_end() if writes else {})
+        missing = {self._name(path): self.copies.get(path) for path in self.saved if path not in found}
+        trial_files.end(Path(self.trial), wrote, missing, writes.outside_at_end() if writes else {})
 
     def _is_own_link(self, source: str, path: str) -> bool:
         """Whether the trial made a link that leads into the start folder; makes such a link relative."""

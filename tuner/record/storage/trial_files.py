@@ -69,13 +69,17 @@ def begin(trial: Path, *, is_new: bool) -> Written:
     return record
 
 
-def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapping[str, bool]) -> None:
-    """Move what a trial wrote to its `files/`, by path there -> present path; remove what it `deleted`; end RUNNING.
+def end(
+    trial: Path, wrote: Mapping[str, str], missing: Mapping[str, list[int] | None], outside: Mapping[str, bool]
+) -> None:
+    """Move what a trial wrote to its `files/`, by path there -> present path; remove what it deleted; end RUNNING.
 
-    The record comes first: if the process is killed meanwhile, the next call with the rest continues.
+    `missing` has the `mark` of each copy that the trial found and has no more. The record comes first: if the process
+    is killed meanwhile, the next call with the rest continues. What was moved by then has another mark in the record.
     """
     record, places = Written.read(trial), dict[str, str]()
     before = Written(dict(record.files))
+    deleted = [name for name, copied in missing.items() if copied in (None, record.files.get(name))]
     for name in deleted:
         record.files.pop(name, None)
     for name, source in wrote.items():
@@ -93,7 +97,8 @@ def end(trial: Path, wrote: Mapping[str, str], deleted: list[str], outside: Mapp
         *folders, last = place.split("/")
         with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
             move_into(fd, source, last)
-    remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
+    with contextlib.suppress(FileNotFoundError):  # an earlier call was killed after this line
+        remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
 
 
 def _remove(trial: Path, record: Written, names: list[str]) -> None:
