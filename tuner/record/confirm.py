@@ -62,8 +62,8 @@ def estimates(values: tuple[tuple[float, ...], ...], mode: str) -> tuple[Estimat
     errors, number, losses = sigma / np.sqrt(sizes), len(means), sign * means
     better, worse = np.full((2, number), MISSES / 2)
     if number > 1:
-        worse[losses.argmin()] = MISSES / number
-        better[losses.argmin()] = MISSES - MISSES / number
+        is_winner = losses == losses.min()  # each of several equal ones, so that their order does not matter
+        worse[is_winner], better[is_winner] = MISSES / number, MISSES - MISSES / number
     bounds = losses - stdtrit(degrees, 1 - better) * errors, losses + stdtrit(degrees, 1 - worse) * errors
     low, high = bounds if sign > 0 else (-bounds[1], -bounds[0])
     best = _chances(losses, sizes, sigma, degrees)
@@ -71,12 +71,16 @@ def estimates(values: tuple[tuple[float, ...], ...], mode: str) -> tuple[Estimat
 
 
 def _chances(losses: Any, sizes: Any, sigma: float, degrees: int) -> Any:
-    """Returns how often each setting has the least true loss, in draws from the posterior of the hierarchical model."""
+    """Returns how often each setting has the least true loss, in draws from the posterior of the hierarchical model.
+
+    The order of the settings does not matter, and settings with equal means of equally many values get equal chances.
+    """
     import numpy as np
 
     if not sigma:
-        least = losses == losses.min()
-        return least / least.sum()
+        return _shares(losses)
+    order = np.lexsort((sizes, losses))
+    losses, sizes = losses[order], sizes[order]
     rng, number = np.random.default_rng(0), len(losses)
     scale = np.sqrt(degrees / rng.chisquare(degrees, DRAWS))[:, None, None]  # sigma of each draw, in units of `sigma`
     spread = np.concatenate([[0], np.geomspace(0.1, 30, 20)])  # between the settings' true means, in units of sigma
@@ -93,8 +97,20 @@ def _chances(losses: Any, sizes: Any, sigma: float, degrees: int) -> Any:
     centre, precision, total, own = centre[rows, at], precision[rows, at], total[rows, at], own[:, 0]
     centre = centre + rng.standard_normal((DRAWS, 1)) / np.sqrt(precision)
     shrink = own / total
-    drawn = losses + shrink * (centre - losses) + np.sqrt((1 - shrink) * own) * rng.standard_normal((DRAWS, number))
-    return np.bincount(drawn.argmin(axis=1), minlength=number) / DRAWS
+    # With a spread of 0, `shrink` is 1: all true means are the centre, and the settings share that draw.
+    drawn = centre + (1 - shrink) * (losses - centre)
+    drawn += np.sqrt((1 - shrink) * own) * rng.standard_normal((DRAWS, number))
+    chances = _shares(drawn).mean(axis=0)
+    _, alike = np.unique(np.stack([losses, sizes]), axis=1, return_inverse=True)
+    alike = alike.reshape(-1)  # numpy 2.0 returned another shape
+    chances = (np.bincount(alike, chances) / np.bincount(alike))[alike]
+    return chances[np.argsort(order)]
+
+
+def _shares(losses: Any) -> Any:
+    """Returns which loss of each row is the least, as 1, or as 1 / n for each of n equal ones."""
+    least = losses == losses.min(axis=-1, keepdims=True)
+    return least / least.sum(axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True)

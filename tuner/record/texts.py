@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from tuner.record.report_keys import SPEED, USAGE
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 
+# What stands before a parameter's or a metric's name where a column of ours has that name, as in Ray's own tables.
+PARAMETER, METRIC = "config/", "metrics/"
 MOST_NAME = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
 
 
@@ -54,6 +56,22 @@ def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
         else:
             levels.pop()
+
+
+def column_names(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[str, str]:
+    """Names a column for each of the user's names: the name itself, or `prefix` + name if the column is `taken`.
+
+    The prefix is repeated until no other column has the name.
+    """
+    names, taken, columns = list(names), {*taken}, dict[str, str]()
+    used = {*taken, *names}
+    for name in names:
+        column = name
+        while name in taken and column in used:
+            column = prefix + column
+        used.add(column)
+        columns[name] = column
+    return columns
 
 
 def figures(metrics: dict[str, Any], metric: str = "") -> str:

@@ -10,6 +10,7 @@ from tuner.errors import RequestError
 from tuner.record.records import ENDED, finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted
+from tuner.rules.asha import percentile
 from tuner.rules.own_length import at_length, of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
@@ -215,8 +216,8 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
     """Returns the close calls, the closest first, and a sentence about them."""
     calls, spreads = [], {}
     for rung in record.stats.rungs:
-        scores, quarter = rung.scores, len(rung.scores) // 4
-        spread = scores[-1 - quarter] - scores[quarter] if len(scores) >= LEAST_SCORES else 0.0
+        is_known, scores = len(rung.scores) >= LEAST_SCORES, rung.scores
+        spread = percentile(scores, 75) - percentile(scores, 25) if is_known else 0.0
         spreads[rung.band, rung.bracket, rung.rung] = spread
     widest = CLOSE * max(spreads.values(), default=0.0)
     for margin, index, number in takewhile(lambda each: each[0] < widest, record.stats.ranked_decisions):

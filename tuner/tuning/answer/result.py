@@ -23,12 +23,12 @@ from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
 from tuner.record.storage.trial_files import FILES
-from tuner.record.texts import command, counted, figures, flat, setting
+from tuner.record.texts import command, counted, figures, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import BestTrial, best_trial, checksums_in, is_loadable
-from tuner.tuning.answer.writing import conclude, trials_table
+from tuner.tuning.answer.writing import columns_in, conclude, trials_table
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.console import banner, listed, notes_on_metric, place
 from tuner.tuning.resume.loading import gone
@@ -125,11 +125,10 @@ class SearchResult:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
-        e, table, best = self._record.experiment, self.trials, f"best_{self._record.experiment.wanted.metric}"
-        if best in table:
-            names = dict.fromkeys(name for trial in self._record.trials for name in flat(trial.config))
+        e, table, columns = self._record.experiment, self.trials, columns_in(self._record)
+        if best := columns.best.get(e.wanted.metric):
             table = table.sort_values(best, ascending=e.wanted.mode == "min").dropna(subset=best)
-            table = table[["trial", "status", "epochs", best, *names]]
+            table = table[["trial", "status", "epochs", best, *columns.params.values()]]
         lines = "<br>".join(escaped(line, 1000) for line in self._lines())
         return f"<p>{lines}</p>{table.head(MOST_SHOWN).to_html(index=False)}"
 

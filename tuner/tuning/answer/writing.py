@@ -12,8 +12,9 @@ import shlex
 import shutil
 from collections.abc import Container, Iterator
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import blamed
@@ -27,7 +28,7 @@ from tuner.record.storage.checksums import CheckedCopies, changed
 from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, tidy, write_atomically
 from tuner.record.storage.made import RECORD, MadeFolder
 from tuner.record.storage.trial_files import FILES, Written, copy_files, thin
-from tuner.record.texts import command, flat
+from tuner.record.texts import METRIC, PARAMETER, column_names, command, flat
 from tuner.spec.spaces import LoadedSpace, is_in_main
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
@@ -60,6 +61,10 @@ logger = logging.getLogger(__name__)
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 # Columns of trials.csv -> the fields of a ConfirmedSetting, in the row of its `trial`.
 JUDGED = {f"confirmed_{name}": name for name in ("mean", "low", "high", "best_probability", "luck")}
+COSTS = ("seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate")
+HEAD = ("trial", "status", "epochs", *COSTS, "best_epoch", "rung", "reason", "error")
+CONFIRMS = ("confirms", "confirms_seed", *JUDGED)  # columns of a search with --confirm
+OURS = (*HEAD, *CONFIRMS)  # no parameter's or metric's column has one of these names
 # If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
 SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
@@ -354,15 +359,30 @@ def trials_csv(record: ExperimentRecord) -> str:
     return out.getvalue()
 
 
+class Columns(NamedTuple):
+    """The columns of trials.csv that belong to parameters and metrics: name -> column, in the order of the columns."""
+
+    params: dict[str, str]
+    best: dict[str, str]
+    last: dict[str, str]
+
+
+def columns_in(record: ExperimentRecord) -> Columns:
+    """Names the columns of parameters and metrics; no two are alike, and none has the name of one of OURS."""
+    params = dict.fromkeys(name for trial in record.trials for name in flat(trial.config))
+    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
+    metrics = [[f"{which}_{name}" for name in names] for which in ("best", "last")]
+    of_metrics = column_names(chain(*metrics), OURS, METRIC)
+    best, last = (dict(zip(names, map(of_metrics.get, each), strict=True)) for each in metrics)
+    return Columns(column_names(params, {*OURS, *of_metrics.values()}, PARAMETER), best, last)
+
+
 def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     """Yields the column names of trials.csv, then one row per trial; None where a trial has no value."""
-    params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
-    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
-    costs = ["seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate"]
-    head, saved = ["trial", "status", "epochs", *costs, "best_epoch", "rung", "reason", "error"], record.epochs_saved()
+    columns, saved = columns_in(record), record.epochs_saved()
     confirmed = {each.trial: each for each in record.confirmation.settings}
-    more = ["confirms", "confirms_seed", *JUDGED] if any(trial.confirms for trial in record.trials) else []
-    yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names), *more]
+    more = CONFIRMS if any(trial.confirms for trial in record.trials) else ()
+    yield [*HEAD, *columns.params.values(), *columns.best.values(), *columns.last.values(), *more]
     for trial in record.trials:
         best, last = trial.best(record.experiment.aim), trial.reports[-1] if trial.reports else None
         rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
@@ -370,8 +390,8 @@ def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
         yield [
             *(trial.id, trial.status, trial.last_epoch, trial.seconds, trial.cpu_hours, trial.gpu_hours),
             *(saved.get(trial.id, 0), best.epoch if best else None),
-            *(rung, trial.reason, error, *map(config.get, params)),
-            *(report.metrics.get(name) if report else None for report in (best, last) for name in names),
+            *(rung, trial.reason, error, *map(config.get, columns.params)),
+            *(report.metrics.get(name) if report else None for report in (best, last) for name in columns.best),
             *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),
             *(getattr(confirmed.get(trial.id), JUDGED[name], None) for name in more[2:]),
         ]

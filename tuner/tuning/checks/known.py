@@ -21,7 +21,7 @@ from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment
 from tuner.record.storage.files import MOST_BYTES, bytes_in, json_in
 from tuner.record.storage.made import temporary_folder
 from tuner.record.storage.object_store import JOURNAL, ObjectStore
-from tuner.record.texts import counted, flat
+from tuner.record.texts import METRIC, counted, flat
 from tuner.spec import domains, parameters
 from tuner.spec.constraints import Aim
 from tuner.spec.experiment import LATEST, Experiment, is_uri
@@ -203,15 +203,19 @@ def _rows(text: str, experiment: Experiment, declared: Described) -> Iterator[Kn
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     # trials.csv puts a `'` before a text that a spreadsheet could run as a formula.
     head = [each.strip().removeprefix("'") for each in next(rows, [])]
-    head = [each if each in declared else PREFIX.sub("", each) for each in head]
+    names = [each if each in declared else PREFIX.sub("", each) for each in head]
+    # Beside `config/epochs`, the column `epochs` is not the parameter, but how long the trial trained.
+    prefixed = {name for name, each in zip(names, head, strict=True) if name != each}
+    params = {i: n for i, n in enumerate(names) if n in declared and (n != head[i] or n not in prefixed)}
     for row in rows:
-        cells = {name: text for name, each in zip(head, row, strict=False) if (text := each.strip().removeprefix("'"))}
-        value = _cell(cells, *(name for name in (f"best_{metric}", metric, "value") if name not in declared))
-        breaks = aim.violation({n: _cell(cells, f"last_{n}", n) for n, *_ in aim.constraints}) > 0
+        cells = {i: text for i, each in enumerate(row[: len(head)]) if (text := each.strip().removeprefix("'"))}
+        others = {head[i]: text for i, text in cells.items() if i not in params}
+        value = _cell(others, f"{METRIC}best_{metric}", f"best_{metric}", metric, "value")
+        breaks = aim.violation({n: _cell(others, f"last_{n}", n) for n, *_ in aim.constraints}) > 0
         number = None if breaks else finite(value)
         rank = WORST if number is None else Standing(0, 0, experiment.wanted.sign * number)
-        epochs = finite(_cell(cells, "epochs", "training_iteration")) or 1
-        setting = {name: _spelled(declared[name], cell) for name, cell in cells.items() if name in declared}
+        epochs = finite(_cell(others, "epochs", "training_iteration")) or 1
+        setting = {params[i]: _spelled(declared[params[i]], text) for i, text in cells.items() if i in params}
         yield Known(setting, None if value is None else rank, int(min(MOST_EPOCHS, max(1, epochs))))
 
 

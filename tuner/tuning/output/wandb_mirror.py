@@ -26,11 +26,17 @@ from tuner.errors import RequestError, say
 from tuner.errors.output import in_notebook
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.reading import follow, read
+from tuner.record.report_keys import EPOCH
 from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.lock import driver_of
 from tuner.record.storage.made import temporary_folder
+from tuner.record.texts import METRIC, PARAMETER, column_names
 from tuner.spec.experiment import Experiment
 
+# Our keys of a run's configuration, and those of its metrics and summary; `_step` and so on are W&B's own.
+CONFIRMS = ("confirms", "confirms_seed")
+DECIDED = {f"decision/{key}": key for key in ("rung", "cutoff", "value", "reason")}
+OURS = (EPOCH, "status", "reason", "error", "error_kind", *DECIDED, "_step", "_runtime", "_timestamp", "_wandb")
 PREFIX = "tuner_"  # begins the name of the temporary folder; a search removes stale ones that begin so
 WAIT_S = 20.0  # maximum wait after a search, in seconds, for W&B to write or upload the last runs
 PROMPT_S = 1.5  # maximum wait at a terminal or in a notebook; W&B then continues in the background
@@ -101,6 +107,7 @@ class Mirror:
         self._experiment, self._folder, self._mode = experiment, folder, mode
         self._runs: dict[str, Any] = {}
         self._configs: dict[str, dict[str, Any]] = {}
+        self._steps: dict[str, int] = {}  # the least step that W&B still accepts for a run
 
     @functools.cached_property
     def _wandb(self) -> Any:
@@ -113,14 +120,25 @@ class Mirror:
     def handle(self, event: Event) -> None:
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
-            self._configs[trial] = self._configs.get(trial, {}) | event["config"]  # the latest, after a copy by pbt
+            config = event["config"]  # the latest, after a copy by pbt
+            names = column_names(config, CONFIRMS, PARAMETER)
+            own = {names[name]: value for name, value in config.items()}
+            self._configs[trial] = self._configs.get(trial, {}) | own
+            if trial in self._runs:
+                self._runs[trial].config.update(self._configs[trial], allow_val_change=True)
         elif kind == "trial_suggested" and "confirms" in event:
-            self._configs[trial] = {"confirms": event["confirms"], "confirms_seed": event["seed"]}
+            self._configs[trial] = dict(zip(CONFIRMS, (event["confirms"], event["seed"]), strict=True))
         elif kind == "report":
-            self._run(trial).log(event["metrics"], step=event["epoch"])
+            run, names = self._run(trial), column_names(event["metrics"], OURS, METRIC)
+            # W&B drops what is logged for an earlier step. After a restart, or a copy of an earlier state, a trial
+            # reports epochs again: its steps then go on, and EPOCH is the axis of all figures.
+            step = max(event["epoch"], self._steps[trial])
+            self._steps[trial] = step + 1
+            metrics = {names[name]: value for name, value in event["metrics"].items()}
+            run.log({EPOCH: event["epoch"], **metrics}, step=step)
         elif kind == "decision" and event["action"] != "continue" and trial in self._runs:
-            summary = {key: event[key] for key in ("rung", "cutoff", "value", "reason") if event[key] is not None}
-            self._runs[trial].summary.update({f"decision/{key}": value for key, value in summary.items()})
+            summary = {name: event[key] for name, key in DECIDED.items() if event[key] is not None}
+            self._runs[trial].summary.update(summary)
         elif kind == "trial_failed":
             self._run(trial).summary.update({"error": event["error"], "error_kind": event["kind"]})
         elif kind == "trial_ended":
@@ -137,7 +155,7 @@ class Mirror:
 
     def _run(self, trial: str) -> Any:
         if trial not in self._runs:
-            self._runs[trial] = self._wandb.init(
+            self._runs[trial] = run = self._wandb.init(
                 id=f"{self._experiment.name}-{trial}",
                 name=trial,
                 group=self._experiment.name,
@@ -148,6 +166,8 @@ class Mirror:
                 reinit="create_new",
                 dir=str(self._folder),
             )
+            run.define_metric("*", step_metric=EPOCH)
+            self._steps[trial] = run.starting_step
         return self._runs[trial]
 
 
