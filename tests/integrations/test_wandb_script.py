@@ -62,6 +62,39 @@ def test_a_log_with_the_metric_is_a_report(reports):
     assert reports == [{"batch": 2.0, "val/loss": 0.25, "size": 2.0}, {"val/loss": 0.2, "accuracy": True}]
 
 
+def test_the_numbers_of_a_step_are_one_report(reports, capsys):
+    """The first step is reported with the metric, the others once they have what came after it, or with the next."""
+    with in_trial({"lr": 0.5}, "loss") as trial:
+        wandb.init()
+        for epoch in (1, 2, 3, 4):
+            wandb.log({"batch": epoch}, step=10 * epoch - 5)
+            wandb.log({"loss": 1 / epoch}, step=10 * epoch)
+            assert len(reports) == max(1, epoch - 1)
+            if epoch != 3:
+                wandb.log({"acc": epoch / 10}, step=10 * epoch)
+                assert len(reports) == epoch
+        wandb.log({"loss": 0.2}, step=50)
+        trial.at_end()
+    whole = [{"batch": e, "loss": 1 / e} | ({"acc": e / 10} if e in (2, 4) else {}) for e in (1, 2, 3, 4)]
+    assert reports == [*whole, {"loss": 0.2}]
+    assert capsys.readouterr().out.count("acc came after the report of step 10; later steps wait for it") == 1
+
+
+def test_a_step_that_logs_the_metric_again_is_reported_again_and_commit_sends_at_once_or_later(reports):
+    with in_trial({"lr": 0.5}, "loss") as trial:
+        wandb.init()
+        wandb.log({"loss": 0.9}, step=0)
+        wandb.log({"loss": 0.8}, step=0)
+        wandb.log({"loss": 0.7}, step=1, commit=False)
+        wandb.log({"acc": 0.1}, 1, True)
+        wandb.log({"loss": 0.6}, step=2, commit=True)
+        wandb.log({"loss": 0.5}, step=3)
+        wandb.init()  # the next run of the same script
+        wandb.log({"loss": 0.4}, commit=False)
+        trial.at_end()
+    assert [tuple(each.values()) for each in reports] == [(0.9,), (0.8,), (0.7, 0.1), (0.6,), (0.5,), (0.4,)]
+
+
 @pytest.mark.parametrize(("logged", "reported"), [({}, 0.1), ({"error": 0.4}, 0.4)])
 def test_a_metric_of_the_summary_is_the_report_of_the_end(reports, logged, reported):
     with in_trial({"lr": 0.5}, "error") as trial:
@@ -82,7 +115,8 @@ def test_a_metric_that_is_never_logged_is_named_beside_what_is(reports):
         assert reports == []
         wandb.log({"val_los": 1.0})
         wandb.init()  # a further run of the script need not log it
-        assert reports and trial.at_end is None
+        trial.at_end()
+        assert reports == [{"val_loss": 1.0, "epoch": 1, "val_los": 1.0}]
 
 
 def test_a_sweep_is_the_space_of_its_file_and_is_searched(tmp_path, search_here):

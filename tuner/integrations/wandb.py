@@ -13,7 +13,7 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,21 @@ from tuner.record.storage.made import MadeFolder
 from tuner.spec.script import Declared, Trial, check_declared, importing, running, script_space
 from tuner.spec.space import Space
 
-_pending: dict[str, Any] = {}  # metric -> its latest number, if the trial logged one since its last report
 _sweeps: list[Space] = []  # the spaces of the sweeps in the file that is being imported
+
+
+@dataclass
+class _Logged:
+    """What a trial has logged since its last report, and what is known of the steps that it gives to `log`."""
+
+    numbers: dict[str, Any] = field(default_factory=dict)  # metric -> its latest number
+    step: Any = None  # the last `step=`; None before the first
+    names: set[str] = field(default_factory=set)  # what was logged for this step
+    is_sent: bool = False  # whether it was reported
+    usual: set[str] = field(default_factory=set)  # what was logged for any step that was reported
+
+
+_logged = _Logged()
 
 
 def __getattr__(name: str) -> Any:
@@ -41,11 +54,14 @@ def login(*arguments: Any, **options: Any) -> bool:
 
 def init(*arguments: Any, **options: Any) -> Any:
     """Starts a W&B run; in a trial, the run is disabled, and its config has the trial's parameters, locked."""
+    global _logged
     trial = running()
     if trial is None:
         check_declared("wandb.init")
         return __getattr__("init")(*arguments, **options)
-    _pending.clear()
+    if trial.at_end and _is_whole(trial):  # the last step of an earlier run of this trial
+        _report(trial)
+    _logged = _Logged()
     trial.read = True
     run = __getattr__("init")(config=options.get("config"), mode="disabled")
     folder = Path(run.dir)  # scripts save models in it; W&B makes no folder for a disabled run
@@ -56,54 +72,83 @@ def init(*arguments: Any, **options: Any) -> Any:
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
     run.log = log
-    if not trial.reported:
-        trial.at_end = partial(_report_summary, trial, run)
+    trial.at_end = partial(_report_rest, trial, run)
     return run
 
 
-def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
+def log(
+    data: Mapping[str, Any] | None = None, step: Any = None, commit: bool | None = None, *arguments: Any, **options: Any
+) -> None:
     """Logs to W&B; in a trial, reports the numbers once they include each metric that the scheduler compares.
 
-    Numbers that are logged without these, or with `commit=False`, are part of the next report.
+    Numbers that are logged without these, or with `commit=False`, are part of the next report. The numbers of one
+    `step` are one report. It is sent once the step has each number that earlier steps had, at the latest when another
+    step begins or the script ends. What a reported step gets later is left out, and awaited in the steps after it.
     """
     trial = running()
     if trial is None:
-        __getattr__("log")(data, *arguments, **options)
+        __getattr__("log")(data, step, commit, *arguments, **options)
         return
     if trial.pid != os.getpid():
         return  # only the trial's own process can report, not a process that the script has started
-    _pending.update(_numbers(data or {}))
-    if {trial.compared, *trial.others} <= _pending.keys() and options.get("commit") is not False:
+    values = _numbers(data or {})
+    has_metric = not _needed(trial).isdisjoint(values)
+    begins = step is not None and (step != _logged.step or (_logged.is_sent and has_metric))
+    # Without `step`, numbers belong to the present step, but a metric's new value does not replace the one there.
+    if _is_whole(trial) and (begins or (step is None and _logged.step is not None and has_metric)):
         _report(trial)
+    if begins:
+        _logged.step, _logged.names, _logged.is_sent = step, set(), False
+    elif step is not None and _logged.is_sent:
+        if late := sorted(values.keys() - _logged.usual):
+            print(f"wandb.log: {', '.join(late)} came after the report of step {step}; later steps wait for it")
+        _logged.usual |= values.keys()
+        return
+    _logged.names |= values.keys()
+    _logged.numbers.update(values)
+    is_over = step is None if commit is None else commit
+    is_usual = step is not None and commit is None and _logged.usual <= _logged.names
+    if (is_over or is_usual) and _is_whole(trial):
+        _report(trial)
+
+
+def _needed(trial: Trial) -> set[str]:
+    return {trial.compared, *trial.others}
+
+
+def _is_whole(trial: Trial) -> bool:
+    return _needed(trial) <= _logged.numbers.keys()
 
 
 def _report(trial: Trial) -> None:
     from ray import tune
 
-    report = dict(_pending)
-    _pending.clear()
+    report, _logged.numbers = _logged.numbers, {}
+    _logged.usual, _logged.is_sent = _logged.usual | _logged.names, True
     trial.reported, trial.answered = True, trial.answered or trial.metric in report
-    if trial.compared == trial.metric:
-        trial.at_end = None
     tune.report(report)
 
 
-def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports the run's summary if the script never logged the metric; ValueError if the summary lacks it, too.
+def _report_rest(trial: Trial, run: Any) -> None:
+    """Reports the last step, and the run's summary if the script never logged the metric; ValueError if it lacks it.
 
     If the scheduler compares another metric, also reports the searched metric if it was logged since the last report,
     or if it was never logged and the summary has it.
     """
-    summary = _numbers(dict(run.summary))
+    if _is_whole(trial):
+        _report(trial)
+    if trial.reported and trial.compared == trial.metric:
+        return
+    summary, pending = _numbers(dict(run.summary)), _logged.numbers
     if trial.reported:  # then the scheduler compares another metric
         if trial.metric in summary and not trial.answered:
-            _pending.setdefault(trial.metric, summary[trial.metric])
-        return _report(trial) if trial.metric in _pending else None
-    _pending.update(summary)
-    if trial.compared not in _pending:
-        logged = ", ".join(_pending) or "no number"
+            pending.setdefault(trial.metric, summary[trial.metric])
+        return _report(trial) if trial.metric in pending else None
+    pending.update(summary)
+    if trial.compared not in pending:
+        logged = ", ".join(pending) or "no number"
         raise ValueError(
-            f"the script has never logged the metric {trial.compared!r}{nearest(trial.compared, _pending)}; it logged "
+            f"the script has never logged the metric {trial.compared!r}{nearest(trial.compared, pending)}; it logged "
             f"{logged}; give one of these names as {'--metric' if trial.compared == trial.metric else '--prune-by'}"
         )
     _report(trial)
