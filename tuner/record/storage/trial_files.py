@@ -97,7 +97,7 @@ def end(
         *folders, last = place.split("/")
         with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
             move_into(fd, source, last)
-    with contextlib.suppress(FileNotFoundError):  # an earlier call was killed after this line
+    with contextlib.suppress(FileNotFoundError):  # an earlier call, or another search on this node, has done all this
         remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
 
 
