@@ -10,6 +10,7 @@ from workerless import in_this_process
 
 from tuner.engine.controller import failures
 from tuner.engine.controller.failures import Retries, as_a_worker_or_task_error, kind_of, likeness
+from tuner.errors.users_code import outside_trial
 
 LOST = ray.exceptions.RayActorError(error_msg="killed\nmore")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -90,6 +91,25 @@ def test_failures_are_alike_if_type_and_place_are_equal():
     assert likeness(f"ValueError: 4 {place}") != likeness(f"KeyError: 4 {place}")
     assert likeness(f"ValueError: 4 {place}") != likeness("ValueError: 4 (/home/me/space.py, line 13)")
     assert likeness("its worker died: pid 12") == likeness("its worker died: pid 345")
+    assert likeness("ValueError: no file a/b1") != likeness("ValueError: no file a/c1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'/tmp/tuner-trial-{}/tree/home/me/x.csv'", "'/a b/tuner-trial-{}/tree/x'", "sqlite:////tmp/tuner-trial-{}/tree/db",
+        "/tmp/tuner-trial-{}", "[Errno 2] '/tmp/tmp{}/x'", "<object at 0x{}>",
+    ],
+)  # fmt: skip
+def test_failures_that_differ_only_by_the_trials_own_folder_are_alike(text):
+    """Also without a line of the user's, as where a library's child process fails."""
+    one, other = (f"OSError: {text}".replace("{}", each) for each in ("1a2b3c4d", "ffe0beef"))
+    assert likeness(one) == likeness(other) and one != other
+
+
+def test_the_users_path_is_told_also_in_an_address():
+    assert outside_trial("file:///tmp/tuner-trial-1a/tree/home/me/x") == "file:///home/me/x"
+    assert outside_trial("sqlite:////tmp/tuner-trial-1a/tree/home/me/x") == "sqlite:////home/me/x"
 
 
 def test_retries_by_kind_of_failure_and_trial():

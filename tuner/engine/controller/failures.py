@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tuner.errors.users_code import outside_trial, place_in
+from tuner.errors.users_code import TRIAL_PREFIX, outside_trial, place_in
 from tuner.record.events import Event
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 
+# A trial's own folder, a folder of Python's `tempfile`, an object's address, a number.
+NUMBERS = re.compile(rf"\b(?:{TRIAL_PREFIX}\w+|tmp[a-z0-9_]{{8}}\b|0x[0-9a-fA-F]+|\d+)|\d+")
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
 
 
@@ -79,9 +81,12 @@ def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
 
 
 def likeness(error: str) -> str:
-    """Returns the same text for similar failures: the exception's type and place, or the text with its numbers as 0."""
+    """Returns the same text for similar failures: the exception's type and place, or the text with its numbers as 0.
+
+    Numbers are also the names of trials' own and other temporary folders, and addresses of objects.
+    """
     placed = re.match(r"(\w+): .*?(\(/[^()]+, line \d+\))", error)
-    return " ".join(placed.groups()) if placed else re.sub(r"\d+", "0", error)
+    return " ".join(placed.groups()) if placed else NUMBERS.sub("0", outside_trial(error))
 
 
 def how_it_died(error: Any, killed: int | None) -> str:
