@@ -357,8 +357,9 @@ def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_
         assert notice.endswith("trial 00001 reported loss 0.001 at epoch 2, but its checkpoint is gone.")
 
 
-def test_files_of_the_best_trial_that_are_gone_are_said(searched, caplog):
-    """A function's trial that saves no checkpoint has its files in its own folder."""
+@pytest.fixture
+def wrote_files(searched):
+    """The folder of the files of a function's best trial, which saves no checkpoint and has written one file."""
     (searched.folder / "journal.jsonl").unlink()
     book = Journal(searched.folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
@@ -369,14 +370,30 @@ def test_files_of_the_best_trial_that_are_gone_are_said(searched, caplog):
     files = searched.folder / "ray/00001/files"
     wrote(files.parent, "model.pt", "own")
     searched.splits = None
+    return files
+
+
+def test_files_of_the_best_trial_that_are_gone_are_said(searched, wrote_files, caplog):
     answer = searched.conclude()
     assert answer.trial == "00001" and answer.files and not caplog.text
     readme = (searched.best / "README.md").read_text()
     assert "best.files" in readme and "best.model" not in readme and "best.checkpoint" not in readme
-    for gone in (files, searched.best):
-        shutil.rmtree(gone)
+    shutil.rmtree(wrote_files)
+    assert searched.conclude().files and not caplog.text  # best/ still has them
+    shutil.rmtree(searched.best)
     assert searched.conclude().files is None
-    assert f"NOTE: {files}, the files of the best trial 00001, are gone" in caplog.text
+    assert f"NOTE: {wrote_files}, the files of the best trial 00001, are gone" in caplog.text
+    with pytest.raises(RequestError, match="or what its best trial 00001 saved is gone$"):
+        load_best(searched.folder)
+
+
+def test_files_that_a_trial_did_not_write_are_not_said_to_be_gone(searched, wrote_files, caplog):
+    """It wrote a file before it was killed, and none when it began anew."""
+    trial_files.begin(wrote_files.parent, is_new=True)
+    trial_files.end(wrote_files.parent, {}, [], {})
+    assert searched.conclude().files is None and not caplog.text
+    with pytest.raises(RequestError, match="or its best trial saved no checkpoint and wrote no file by a relative path$"):
+        load_best(searched.folder)
 
 
 @pytest.mark.parametrize("harm", [shutil.rmtree, emptied])

@@ -64,9 +64,15 @@ def begin(trial: Path, *, is_new: bool) -> Written:
     record = Written.read(trial)
     with below(trial.parents[1], "ray", trial.name, make=True) as fd:
         os.close(os.open(RUNNING, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=fd))
-        if is_new:
+        if is_new and record.files:
             _remove(trial, record, list(record.files))
+            _write(record, fd)
     return record
+
+
+def _write(record: Written, fd: int) -> None:
+    """Write a trial's record into the trial's folder, which is open as `fd`."""
+    write_atomically(Path(RECORD), json.dumps({"files": record.files, "outside": record.outside}), fd)
 
 
 def end(
@@ -91,7 +97,7 @@ def end(
     if places or deleted or new.items() - record.outside.items():
         record.outside |= new
         with below(trial.parents[1], "ray", trial.name, make=True) as fd:
-            write_atomically(Path(RECORD), json.dumps({"files": record.files, "outside": record.outside}), fd)
+            _write(record, fd)
     _remove(trial, before, [name for name in deleted if name in before.files])
     for place, source in places.items():
         *folders, last = place.split("/")

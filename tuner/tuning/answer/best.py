@@ -21,7 +21,7 @@ from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import changed
 from tuner.record.storage.files import json_in
-from tuner.record.storage.trial_files import FILES
+from tuner.record.storage.trial_files import FILES, Written
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
@@ -143,7 +143,10 @@ def load_best(
     if not (best / MODEL).exists():
         checkpoint, files = (best / name if (best / name).is_dir() else None for name in (CHECKPOINT, FILES))
         if not (checkpoint or files):
-            why = "its best trial saved no checkpoint and wrote no file by a relative path, or they are gone"
+            search, trial = _search_of(best), str(config["trial"])
+            had = config.get("checkpoint") or (search and Written.read(search / "ray" / trial).files)
+            why = "its best trial saved no checkpoint and wrote no file by a relative path"
+            why = f"what its best trial {trial} saved is gone" if had else why
             has_no = f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/"
             raise RequestError(f"{has_no}: the search has not finished (--resume it), or {why}")
         try:
@@ -297,12 +300,17 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
     return find_space(name)
 
 
+def _search_of(best: Path) -> Path | None:
+    """Returns the experiment's folder of `best/` or of a folder in `best/front/`; None if it lies elsewhere alone."""
+    return next((each for each in best.parents[:3] if (each / "journal.jsonl").is_file()), None)
+
+
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
     import torch
 
     advice = f"restore a copy of it, or train the setting again: {command('train', shlex.quote(str(best / CONFIG)))}"
-    if search := next((each for each in best.parents[:3] if (each / "journal.jsonl").is_file()), None):
+    if search := _search_of(best):
         resume = command("run", "--resume", shlex.quote(str(search)))
         advice = f"this writes it again if the trial's checkpoint is whole: {resume}"
     weights = load_state(best, MODEL, advice)

@@ -115,7 +115,7 @@ def _notice_without(
     if report.checkpoint:
         what = f"{folder / report.checkpoint}, the checkpoint of {whose} {trial.id}, is gone or damaged"
         logger.warning("NOTE: %s: %s/ has its setting and metrics, but no model%s", what, name, _again(record, trial))
-    elif is_function and Written.read(files.parent).files and not files.exists():
+    elif is_function and Written.read(files.parent).files and not (files.exists() or (place / FILES).exists()):
         logger.warning("NOTE: %s, the files of %s %s, are gone: %s/ has none of them", files, whose, trial.id, name)
 
 
