@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shutil
 import time
 import tomllib
 from pathlib import Path
@@ -137,6 +138,38 @@ def test_what_waits_is_in_the_list_and_says_for_what_and_since_when(service):
     service.begin("a").close()
     row = service.owner.get(f"{ALL}/a").json()
     assert (row["state"], row["waits_for"], row["waits_since"]) == ("running", "", None)
+
+
+def test_a_queued_search_says_what_it_will_train_and_gives_no_advice(service):
+    service.start(name="a", num_samples=4, max_epochs=9, confirm=2, confirm_seeds=3)
+    for row in (service.owner.get(f"{ALL}/a").json(), *service.owner.get(ALL).json()["experiments"]):
+        assert (row["ended"], row["asked"], row["length"], row["epochs"]) == (0, 4 + 2 * 3, 9, 0)
+        assert (row["resume"], row["rate"], row["left_s"]) == ("", None, None)
+    assert service.owner.get(f"{ALL}/a/changes").json()["verdict"]["steps"] == []
+    ended(service, "b")  # one that is to be extended gives the advice again that it gave, once that has ended
+    assert service.owner.get(f"{ALL}/b/changes").json()["verdict"]["steps"]
+    assert service.owner.post(f"{ALL}/b/resume", json={"num_samples": 40}).status_code == 202
+    loaded = service.owner.get(f"{ALL}/b/changes").json()
+    assert (loaded["summary"]["state"], loaded["summary"]["resume"], loaded["verdict"]["steps"]) == ("queued", "", [])
+
+
+def test_a_search_that_was_stopped_before_it_had_a_folder_leaves_nothing(service):
+    """Nor does one whose folder somebody deleted; one that failed says why."""
+    for name in ("a", "b", "c"):
+        service.start(name=name)
+    for name in ("a", "b", "c"):
+        service.searches.step()
+        if name != "a":
+            service.begin(name).close()
+        service.owner.post(f"{ALL}/{name}/stop")
+        service.end_jobs("stopped")
+    assert service.owner.get(f"{ALL}/a").status_code == service.owner.post(f"{ALL}/a/resume").status_code == 404
+    assert [search.name for search in service.searches.all()] == ["b", "c"]
+    shutil.rmtree(service.results / "b")
+    assert service.owner.get(f"{ALL}/b").status_code == 404
+    again = service.reopened()
+    assert [row["name"] for row in again.owner.get(ALL).json()["experiments"]] == ["c"]
+    assert state(again, "c") == ("interrupted", ["resume"])
 
 
 def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service):

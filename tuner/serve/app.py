@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -24,7 +24,7 @@ from tuner.serve.actions import add_actions
 from tuner.serve.analysis import add_analyses
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, answer, at_most, figures_text, later, refusal, wrong_field
 from tuner.serve.comparison import add_compare
-from tuner.serve.jobs.searches import Searches
+from tuner.serve.jobs.searches import WAITS_OR_RUNS, Searches
 from tuner.serve.page import add_page
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.stream import event_frames
@@ -263,15 +263,17 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
 
         limit applies to trials and to decisions separately.
         """
-        view = served.view(name)
+        view, search = served.view(name), served.search(name)
         record = view.record
         since = since if since <= view.summary.lines else 0
         with blamed(name):
             verdict = verdict_of(record)
+            if search and search.phase in WAITS_OR_RUNS:
+                verdict = replace(verdict, steps=[])  # the service itself continues this search
             parameters = [axis.name for axis in parallel_of(record).axes]
         rungs, calls = record.stats.rungs, record.stats.ranked_decisions
         begun = Changes(
-            summary=served.summary(view, served.search(name)),
+            summary=served.summary(view, search),
             since=since,
             num_trials=len(record.trials),
             num_decisions=len(calls),

@@ -22,6 +22,7 @@ from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
 from tuner.spec.experiment import fixed_epochs
 from tuner.tuning.resume.trust import recorded_path
 from tuner.views.figures import values as value_choices
+from tuner.views.progress import progress_of
 
 Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
 REFUSED_AGAIN = "the search would be refused again; start a new one"
@@ -55,7 +56,7 @@ class ServedExperiments:
         asked = {search.name: search for search in (self.asked.all() if self.asked else [])}
         there = self.reader.summaries()
         names = {summary.name for summary in there}
-        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
+        waiting = [_pending(each) for each in reversed(asked.values()) if _is_shown(each) and each.name not in names]
         rows = islice(chain(waiting, there), offset, offset + limit)
         return len(waiting) + len(there), (with_job(row, asked.get(row.name), self.spaces) for row in rows)
 
@@ -64,7 +65,8 @@ class ServedExperiments:
         try:
             return self.reader.folder(name)
         except NotThere:
-            if self.search(name) is None:
+            search = self.search(name)
+            if search is None or not _is_shown(search):
                 raise
             return None
 
@@ -121,6 +123,7 @@ def with_job(summary: Summary, search: Search | None, spaces: OwnSpaces, path: s
         summary,
         state=state,
         message=message,
+        resume="" if phase in WAITS_OR_RUNS else summary.resume,
         actions=actions,
         waits_for=waits_for,
         waits_since=waits_since,
@@ -141,5 +144,12 @@ def _not_resumed(summary: Summary, path: str, spaces: OwnSpaces) -> str:
     return ""
 
 
+def _is_shown(search: Search) -> bool:
+    """Whether a search without a folder is listed: its folder is to come, or it failed. Else somebody deleted it."""
+    return search.phase in (*WAITS_OR_RUNS, "failed")
+
+
 def _pending(search: Search) -> Summary:
-    return replace(options_summary(search.experiment), name=search.name, state="queued")
+    e = search.experiment
+    progress = progress_of(ExperimentRecord(e, {}, (), "running"))
+    return replace(options_summary(e), name=search.name, state="queued", **progress._asdict())

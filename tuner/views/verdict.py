@@ -264,7 +264,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
 def _steps(record: ExperimentRecord, outcome: str, option: str, *, audited: bool) -> list[Step]:
     e, other = record.experiment, "Search other values, for example smaller learning rates:"
     more = f"Give it twice the {'time' if 'time budget' in record.reason else 'budget'}:"
-    if record.facts.get("foreign") or outcome == "running":
+    if record.facts.get("foreign") or outcome in ("running", "queued"):
         return []
     if outcome == "refused":
         return [Step("Correct what was wrong and start a new search:", commands.start_again(record))]

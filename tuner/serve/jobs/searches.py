@@ -6,6 +6,7 @@ Each search is saved in a file, so that the next service continues with the queu
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, TypeAdapter
 
 from tuner.errors import RequestError, printable
-from tuner.record.saved_experiment import load_experiment
+from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.record.storage.made import remove_made
 from tuner.record.texts import command
@@ -271,6 +272,12 @@ class Searches:
             remove_made(self._folder, f"{name}.json")
         self._searches.pop(name, None)
 
+    def _drop(self, search: Search) -> None:
+        """Removes a search, unless a request has changed it meanwhile."""
+        with self._lock:
+            if self._searches.get(search.name) == search:
+                self._remove(search.name)
+
     def _change(self, search: Search, **fields: Any) -> Search | None:
         """Changes fields of a search; if a request has changed it meanwhile, changes nothing and returns None."""
         with self._lock:
@@ -327,6 +334,9 @@ class Searches:
             message = "the cluster that it ran on is gone; resume it"
         elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no usable trial, or the search gave up
             phase, message = "done", ""
+        if phase == "stopped" and not os.path.lexists(self._results / search.name / FILE):
+            self._drop(search)  # it was stopped before it began, so it has nothing to show or to resume
+            return
         self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 
     def _submit(self, search: Search) -> None:
