@@ -8,8 +8,10 @@ by `tuner.engine.local.process_state`.
 
 import importlib
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
+
+TYPE_CHECKING = False  # as typing's, whose import would take as long as all others here
 
 ENVIRONMENT = dict(
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # else, under `uv run`, each start builds an environment, which takes 60 s
@@ -28,6 +30,22 @@ if "ray" in sys.modules:
     from tuner.engine.local.alone import correct_late_import
 
     correct_late_import()
+
+
+def end_at_interrupt() -> None:
+    """Make Ctrl-C end a command in one line and with exit code 130, from its first line on.
+
+    Until a search handles signals itself, nothing has begun that must be ended. A KeyboardInterrupt would print a
+    traceback if it interrupts an import, also as another error or as one that is ignored.
+    """
+
+    def end(number: int, frame: object) -> None:
+        os.write(2, b"\ninterrupted; if a search had started, --resume latest continues it\n")
+        os._exit(130)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may ignore it for a background job
+        signal.signal(signal.SIGINT, end)
+
 
 # Name in `from tuner import ...` -> the module that defines it. The module is imported at the first use, so that
 # commands stay fast and a script's `import tuner` imports neither ray nor torch.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from typing import NoReturn
 
-from tuner.errors import leave, nearest
+from tuner import end_at_interrupt
 
 COMMANDS = {  # command -> its module, whose `main` takes the words after the command
     "run": "tuner.run",
@@ -21,6 +22,10 @@ COMMANDS = {  # command -> its module, whose `main` takes the words after the co
 
 def main() -> NoReturn:
     """Runs the command that the first argument names; exits with its code, 0 after --help, 2 for no known command."""
+    end_at_interrupt()  # before the imports, which take long
+    from tuner.errors import leave, nearest, open_streams
+
+    open_streams()
     words = sys.argv[1:]
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: tuner {{{','.join(COMMANDS)}}} [options]\n\n`tuner COMMAND --help` lists a command's options.")
@@ -30,7 +35,10 @@ def main() -> NoReturn:
         hint = nearest(given, COMMANDS) if words else ""
         print(f"tuner: error: {given}: the commands are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         leave(2)
-    leave(importlib.import_module(COMMANDS[words[0]]).main(words[1:]))
+    command = importlib.import_module(COMMANDS[words[0]])
+    if words[0] != "run" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    leave(command.main(words[1:]))
 
 
 if __name__ == "__main__":

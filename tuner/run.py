@@ -5,6 +5,12 @@ The module does not import ray or torch at module level, so that `--help` answer
 
 from __future__ import annotations
 
+import tuner
+
+if __name__ == "__main__":
+    tuner.end_at_interrupt()  # before the imports below, which take long
+
+# isort: split
 import argparse
 import ast
 import contextlib
@@ -14,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, say
+from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, open_streams, say
 from tuner.spec.experiment import BEST_RULE, Options, Table, values_of
 from tuner.spec.option_values import allowed_in, option
 from tuner.spec.script_text import options_of
@@ -130,12 +136,17 @@ def run(call: SearchCall) -> int:
     try:
         result = run_search(call)
         return result.exit_code if result else 0
-    except KeyboardInterrupt:
-        from tuner.engine.local.signals import end_family
+    except BaseException as error:
+        from tuner.engine.local.signals import abandoned, end_family
 
+        if not (isinstance(error, KeyboardInterrupt) or abandoned):
+            raise
         end_family()  # else, if Ray was still starting, its processes would keep running
+        if not isinstance(error, KeyboardInterrupt):  # an import has turned the interrupt into another error
+            raise KeyboardInterrupt from error
         raise
 
 
 if __name__ == "__main__":
+    open_streams()
     leave(main(sys.argv[1:]))

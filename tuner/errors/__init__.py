@@ -117,15 +117,45 @@ def failed(error: Exception) -> int:
 def say(*lines: str, to: TextIO | None = None) -> None:
     """Prints lines to stdout or the stream `to`; escapes unprintable characters, breaks lines at a terminal's width."""
     stream = to or sys.stdout
+    if stream is not None:  # the program was started without it
+        write("".join(f"{part}\n" for line in lines for part in shown(printable(line), stream)), stream)
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Writes a text to a stream, whose encoding may lack characters; a stream that cannot be written ends no search.
+
+    If stdout is a full disk or a pipe that its reader has closed, what follows is not printed.
+    """
     try:
-        print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)
+        try:
+            stream.write(text)
+        except UnicodeEncodeError as error:  # nothing of the text was written
+            stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        stream.flush()
     except OSError as error:
         if error.errno == errno.EIO:  # the terminal was closed
             leave_terminal()
         elif stream is sys.stdout:
-            if error.errno != errno.EPIPE:
-                raise
-            sys.stdout = open(os.devnull, "w")  # the reader of the pipe, such as `head`, has closed it
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")
+            if error.errno != errno.EPIPE:  # closing the pipe was the reader's wish, such as `head`'s
+                say(f"tuner: stdout cannot be written ({error.strerror}); what follows is not printed", to=sys.stderr)
+
+
+def open_streams() -> None:
+    """Make a command's stdout and stderr writable: text that their encoding lacks is escaped, as `\\xfc`.
+
+    A closed descriptor is opened, or else the first file that the command opens would take its number and its output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(number, True)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def leave_terminal() -> None:

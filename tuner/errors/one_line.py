@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from tuner.errors import RequestError, printable, say
 from tuner.errors.users_code import place_raised
 
+logger = logging.getLogger(__name__)
 RENDER = "_render_traceback_"  # IPython calls this attribute of an error, and shows the returned lines, no traceback
 
 
@@ -26,6 +29,20 @@ def in_one_line() -> Iterator[None]:
             if getattr(sys.excepthook, "func", None) is not _show:
                 sys.excepthook = functools.partial(_show, sys.excepthook)
         raise
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Logs an unexpected error of the `with` block in one line that begins with `what`: it must not cost an answer."""
+    try:
+        yield
+    except (RequestError, OSError):
+        raise
+    except Exception as error:
+        logger.debug("%s", what, exc_info=True)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error}{place_raised(error) or f' ({frame.filename}, line {frame.lineno})'}"
+        logger.warning("NOTE: %s: %s", what, " ".join(why.split()))
 
 
 def rendered() -> list[str]:

@@ -16,7 +16,7 @@ import ray
 from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
-from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, watched
+from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, start_watched, watched
 from tuner.engine.local.signals import kept_from_ray
 from tuner.engine.workers.own_folder import save_all, save_stale
 from tuner.errors import RequestError, say
@@ -49,7 +49,8 @@ def ray_here(
             here, stage = alone.local_cluster(), "starting Ray"
             num_processes = resources_of(experiment, [here]).num_processes()
             with patience(lambda: stage), alone.importing(imports):
-                stack.enter_context(started(here, num_processes, imports))
+                with start_watched():
+                    stack.enter_context(started(here, num_processes, imports))
                 alone.start_ahead(num_processes)
                 stage = f"importing {' and '.join(imports)}"
             stack.enter_context(watched(lambda: how_to_continue(begun())))

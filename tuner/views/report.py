@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from tuner.errors import RequestError
+from tuner.errors.one_line import told
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in, write_atomically
@@ -99,10 +100,12 @@ def _is_report(path: Path) -> bool:
 
 def page(record: ExperimentRecord) -> str:
     figures, name = all_figures(record), escaped(record.experiment.name)
-    with suppress(RequestError):  # too few trials
+    with suppress(RequestError), told("the figure 'importance' is not drawn"):  # RequestError: too few trials
         figures["importance"] = draw_importance(importance_of(record))
-    pairs = combinations(parallel_of(record).axes[:MOST_PARAMETERS], 2)
-    contours = {f"{x.name}, {y.name}": draw_contour(record, x.name, y.name) for x, y in pairs if varied(x, y)}
+    contours: dict[str, Figure] = {}
+    with told("the contours are not drawn"):
+        pairs = combinations(parallel_of(record).axes[:MOST_PARAMETERS], 2)
+        contours |= {f"{x.name}, {y.name}": draw_contour(record, x.name, y.name) for x, y in pairs if varied(x, y)}
     lines = [
         f"{BEGINNINGS[0]}<title>{name}</title>",
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',

@@ -15,6 +15,7 @@ from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 # A trial's own folder, a folder of Python's `tempfile`, an object's address, a number.
 NUMBERS = re.compile(rf"\b(?:{TRIAL_PREFIX}\w+|tmp[a-z0-9_]{{8}}\b|0x[0-9a-fA-F]+|\d+)|\d+")
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
+NO_MEMORY = re.compile(r"ran out of memory|because memory ran out")  # in the text of a worker that memory has cost
 
 
 class Failure(NamedTuple):

@@ -23,6 +23,7 @@ from ray._private.utils import get_num_cpus
 from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
+from tuner.engine.local.signals import removed_at_kill
 from tuner.record.storage.made import stale_folders, temporary_folder
 
 logger = logging.getLogger(__name__)
@@ -88,9 +89,14 @@ def importing(modules: Sequence[str]) -> Iterator[None]:
     The block must not import Ray Tune: its modules import each other in circles, so two threads at once would get
     half-imported modules.
     """
-    with ThreadPoolExecutor(1, "imports") as pool:
+    pool = ThreadPoolExecutor(1, "imports")
+    try:
         pool.map(importlib.import_module, modules)
         yield
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C, torch's import may take long
+        raise
+    pool.shutdown()
     for module in modules:  # costs nothing after a success; an import that failed is repeated, and raises its error
         importlib.import_module(module)
 
@@ -138,7 +144,7 @@ def session_folder() -> Iterator[str]:
     base.mkdir(parents=True, exist_ok=True)
     for stale in stale_folders(base, PREFIX):
         stale.remove()
-    with temporary_folder(PREFIX, base) as made:
+    with temporary_folder(PREFIX, base) as made, removed_at_kill(made.remove):
         yield str(made.path / "ray")
 
 

@@ -32,7 +32,7 @@ from ray._private import node, ray_constants, services, worker
 from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import RpcError
 
-from tuner.engine.local.signals import lost, recorded
+from tuner.engine.local.signals import lost, ray_starts, recorded
 
 START_S = 300.0  # seconds in which a raylet that lives must register
 LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
@@ -42,6 +42,7 @@ WATCHDOG = (
 )
 WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
+STUCK_S = 8.0  # seconds in which a start of Ray must have failed after one of its processes has ended; > ANSWER_S
 # Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
 PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
 AGENT = "--dashboard_agent_command="  # the raylet's option; it must name a process that lives as long as the raylet
@@ -63,6 +64,7 @@ class LocalNode(node.Node):
     """A Ray node without services for clusters; its start raises an error as soon as a process has ended."""
 
     ports: Sequence[int]  # one for each of `PORTS`
+    processes: Sequence[subprocess.Popen[bytes]] = ()  # those that `local_node` has started
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
@@ -111,7 +113,9 @@ def local_node() -> Iterator[None]:
     Bound sockets reserve its ports until the block ends, since agents bind theirs some seconds after `ray.init`.
     """
     with ExitStack() as stack:
-        start = partial(recorded, services.start_ray_process)
+        processes: list[subprocess.Popen[bytes]] = []
+        LocalNode.processes = processes
+        start = partial(recorded, services.start_ray_process, processes)
         stack.enter_context(mock.patch.object(services, "start_ray_process", start))
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
         for each in sockets:
@@ -125,14 +129,35 @@ def local_node() -> Iterator[None]:
 
 
 @contextmanager
-def watched(how_to_continue: Callable[[], str]) -> Iterator[None]:
+def start_watched() -> Iterator[None]:
+    """Ends a start of Ray, in the `with` block, that hangs: Ray's C++ code waits 300 s for a process that has ended.
+
+    It waits for a GCS or raylet that ends after `LocalNode` has seen it alive, or else ends this process by SIGABRT.
+    """
+    first: dict[int, float] = {}  # the number of a process -> when it was first seen to have ended
+
+    def dead() -> list[tuple[str, subprocess.Popen[bytes]]]:
+        ended = [each for each in LocalNode.processes if each.poll() is not None]
+        since = [first.setdefault(each.pid, time.monotonic()) for each in ended]
+        late = since and time.monotonic() > min(since) + STUCK_S
+        return [(Path(each.args[0]).name, each) for each in ended] if late else []  # type: ignore[index, arg-type]
+
+    with ray_starts(), watched(lambda: "no trial had started; start the search again", dead):
+        yield
+
+
+@contextmanager
+def watched(
+    how_to_continue: Callable[[], str], dead_processes: Callable[[], Sequence[tuple[str, Any]]] | None = None
+) -> Iterator[None]:
     """Says how to continue a search if Ray or this process dies in the `with` block.
 
     If the raylet or the GCS ends, `lost` names it and ends this process. But Ray's core may end this process first: it
     does when it next needs the object store of a raylet that has ended. So a child, `WATCHDOG`, prints the text that it
     read last as soon as its standard input ends. This also covers a SIGKILL of this process.
     """
-    rays, over, told = worker._global_node, threading.Event(), ""
+    dead_processes = dead_processes or worker._global_node.dead_processes
+    over, told = threading.Event(), ""
     dog = subprocess.Popen(["sh", "-c", WATCHDOG], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def tell(text: str) -> None:
@@ -145,7 +170,7 @@ def watched(how_to_continue: Callable[[], str]) -> Iterator[None]:
             if (text := how_to_continue()) != told:
                 told = text
                 tell(f"tuner: the search or its Ray was killed; {text}")
-            if (dead := rays.dead_processes()) and not over.wait(WATCH_S):
+            if (dead := dead_processes()) and not over.wait(WATCH_S):
                 names = " and ".join(ending(name, process.returncode) for name, process in dead)
                 return lost(f"tuner: {names}; {how_to_continue()}")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from select import select
 from subprocess import Popen
 from typing import Any
 from unittest import mock
@@ -27,6 +27,7 @@ from tuner.errors import leave_terminal, say
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S = 0.5  # seconds in which a command ignores a second signal, since `uv run` forwards one that its whole group got
 LATE_S = 14.0  # seconds after the first signal until this process is killed if it still runs, to end within 15 s
+DEAF_S = 3.0  # the same while Ray starts, if Python cannot run the handler: Ray's C++ code may wait for minutes
 
 
 @contextmanager
@@ -35,6 +36,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
     Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
     `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
+    Python runs no handler while the main thread is in C++ code; the thread of `_deadline` hears of the signal anyway.
     Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the process.
 
     A SIGHUP that is ignored stays so: `nohup` ignores it. After the first signal, every SIGHUP is ignored, since a
@@ -50,13 +52,13 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else again)
         leave_terminal()
         taken.append(number)
-        deadlines[-1].put(SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
     outermost = not deadlines
     if outermost:
-        deadlines.append(SimpleQueue() if hosts else _deadline())
+        deadlines.append((lambda: None) if hosts else _deadline())
         taken.clear()
+        abandoned.clear()
     handled = [each for each in HANDLED if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in handled}
     try:
@@ -66,7 +68,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            deadlines.pop().put(LEFT)
+            deadlines.pop()()
 
 
 @contextmanager
@@ -103,39 +105,81 @@ def in_a_program() -> Iterator[None]:
         hosts.pop()
 
 
-def recorded(start: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Starts a process of Ray by Ray's function `start`, for `in_a_program` to know it; returns Ray's record of it."""
+def recorded(start: Callable[..., Any], processes: list[Popen[bytes]], *arguments: Any, **options: Any) -> Any:
+    """Starts a process of Ray by Ray's function `start`; returns Ray's record of it.
+
+    Adds it to `processes`, and to those that `in_a_program` knows.
+    """
     info = start(*arguments, **options)
+    processes.append(info.process)
     if hosts:
         hosts[-1].append(info.process)
     return info
 
 
 hosts: list[list[Popen[bytes]]] = []  # Ray's processes that each open `in_a_program` has started; empty in a command
-# Messages to the thread of `_deadline`: a signal has arrived, or the outermost block has ended.
-SIGNALLED, LEFT = "signalled", "left"
-deadlines: list[SimpleQueue[str]] = []  # queue of the outermost block, unused in a program; empty outside a block
+deadlines: list[Callable[[], None]] = []  # ends the outermost block's `_deadline`; empty outside a block
 taken: list[int] = []  # signals that the open `signals_to` have passed on
+abandoned: list[str] = []  # the signal by which `give_up` has ended what runs before or after the trials
+starting: list[str] = []  # not empty while Ray starts
+at_kill: list[Callable[[], None]] = []  # called by `end_now`, last first: what a killed process would leave on the disk
 
 
-def _deadline() -> SimpleQueue[str]:
-    """Starts a thread that kills the process `LATE_S` after a signal; returns the queue for messages to the thread.
+def _deadline() -> Callable[[], None]:
+    """Starts a thread that kills the process `LATE_S` after a signal; returns a function that ends the thread.
 
-    A signal handler may use a SimpleQueue, but must not start a thread: it may have interrupted the start of one. An
-    alarm (SIGALRM) would not do: Python would run its handler in the main thread, which may be blocked.
+    C code of Python writes each signal's number to a pipe as soon as it arrives, whatever the main thread does.
     """
-    queue: SimpleQueue[str] = SimpleQueue()
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    left = b"\0"
+
+    def comes(seconds: float | None = None) -> bytes:
+        return os.read(reading, 1) if select([reading], [], [], seconds)[0] else b""
 
     def wait() -> None:
-        with suppress(Empty):
-            if queue.get() == LEFT or queue.get(timeout=LATE_S):
-                return
+        while (got := comes()) != left and got[0] not in HANDLED:  # another signal, for which Ray has a handler
+            pass
         after = "if a search had started, --resume and its name continue it"
-        say(f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; {after}", to=sys.stderr)
+        text, end = f"not ended {LATE_S:.0f} s after the signal, so killed now; {after}", time.monotonic() + LATE_S
+        while got != left and (seconds := end - time.monotonic()) > 0:
+            got = comes(min(seconds, DEAF_S))
+            if starting and not taken and not got:
+                text = "interrupted while Ray started; no trial had started"
+                break
+        if got == left:
+            os.close(reading)
+            return os.close(writing)
+        say("", f"tuner: {text}", to=sys.stderr)
         end_now(signal.SIGTERM, None)
 
+    def leave() -> None:
+        signal.set_wakeup_fd(before)
+        os.write(writing, left)
+
     threading.Thread(target=wait, name="deadline", daemon=True).start()
-    return queue
+    return leave
+
+
+@contextmanager
+def ray_starts() -> Iterator[None]:
+    """Marks the `with` block in which the main thread may be in C++ code that waits for processes of Ray."""
+    starting.append("Ray")
+    try:
+        yield
+    finally:
+        starting.pop()
+
+
+@contextmanager
+def removed_at_kill(remove: Callable[[], None]) -> Iterator[None]:
+    """Calls `remove` if this process ends by `end_now` in the `with` block, whose `finally` blocks then do not run."""
+    at_kill.append(remove)
+    try:
+        yield
+    finally:
+        at_kill.remove(remove)
 
 
 def lost(text: str) -> None:
@@ -153,7 +197,21 @@ def lost(text: str) -> None:
 
 
 def give_up(reason: str) -> None:
-    """Handles a first signal before or after the search: raises KeyboardInterrupt, so that `finally` blocks run."""
+    """Handles a first signal before or after the search: raises KeyboardInterrupt, so that `finally` blocks run.
+
+    Where Python cannot raise it, as in a destructor or a callback of C code, it ends the command at once.
+    """
+    abandoned.append(reason)
+    ignored = sys.unraisablehook
+
+    def end(unraisable: Any) -> None:
+        if hosts or not isinstance(unraisable.exc_value, KeyboardInterrupt):
+            ignored(unraisable)
+            return
+        say("", "interrupted; if a search had started, --resume and its name continue it", to=sys.stderr)
+        end_now(signal.SIGTERM, None)
+
+    sys.unraisablehook = end
     raise KeyboardInterrupt(reason)
 
 
@@ -162,6 +220,9 @@ def end_now(number: int, frame: Any, after: float = 0.0) -> None:
     if time.monotonic() < after:
         return
     end_family()
+    for remove in reversed(at_kill):
+        with suppress(Exception):
+            remove()
     os._exit(130)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import logging
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tuner.engine.controller.failures import likeness
+from tuner.engine.controller.failures import LESS_MEMORY, NO_MEMORY, likeness
 from tuner.engine.workers.own_folder import save_stale
 from tuner.errors import RequestError, blamed
-from tuner.errors.one_line import in_one_line
+from tuner.errors.one_line import in_one_line, told
 from tuner.errors.users_code import with_cells
 from tuner.record.confirm import ConfirmedSetting
 from tuner.record.records import TrialRecord
@@ -160,9 +160,12 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
     record = replace(load_record(folder), experiment=experiment)
     save_stale()  # what trials wrote whose workers were killed
     try:
-        best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
+        best = best_trial(record, *winner) if (winner := record.best()) else None
+        with told("trials.csv or best/ is not complete"):
+            best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
         try:
-            write_report(record)
+            with told("report.html is not written"):
+                write_report(record)
         except RequestError as error:  # the file there is the user's
             logger.warning("%s", error)
         return record, best
@@ -178,7 +181,7 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
 def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -> list[str]:
     """Returns what a search prints at its end: the answer, or why there is none, and the next commands."""
     e, state, splits = record.experiment, record.state, request.splits
-    lines = ["", *failures(record.trials, e.folder), *growing(record.trials)]
+    lines = ["", *failures(record.trials, e.folder), *out_of_memory(record.trials), *growing(record.trials)]
     if state == "failed":  # the reason would only repeat the error in the lines above
         if record.stats.failed:
             lines += ["the search was stopped, as these trials failed alike and none succeeded"]
@@ -206,8 +209,9 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         elif state != "finished":
             lines += ["test        not yet: the test set is used once, after the search has ended"]
         else:
-            lines += [f"test        none: {'best/ has no model' if splits.test else 'the data has no test part'}"]
-        lines += [*front_lines(record, best), *confirmed_lines(record)]
+            why = "computing it has failed" if is_loadable(e.folder / "best") else "best/ has no model"
+            lines += [f"test        none: {why if splits.test else 'the data has no test part'}"]
+        lines += [*shown("the front", front_lines, record, best), *shown("--confirm", confirmed_lines, record)]
         if splits and splits.notice:
             lines += [banner(splits.notice)]
     elif state == "interrupted":
@@ -215,7 +219,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     else:
         lines += [f"no answer: no trial has a finite {e.aim.named}; see {e.folder}/trials.csv"]
     lines += [
-        *ending_lines(record),
+        *shown("the verdict", ending_lines, record),
         f"folder      {place(e)}",
         *(files_line(record, best) if best else []),
     ]
@@ -232,6 +236,13 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         more = [f"--space {shlex.quote(e.space)}"]
     how = " from Python:" if is_in_main(e.space) else ""
     return [*lines, f"{'extend' if state == 'finished' else 'resume'}     {how} {resume_command(record, *more)}"]
+
+
+def shown(what: str, lines: Callable[..., list[str]], *arguments: Any) -> list[str]:
+    """Returns the lines that a function makes; none, with a warning, if it raises an error."""
+    with told(f"{what} is not shown"):
+        return [*lines(*arguments)]
+    return []
 
 
 def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
@@ -274,6 +285,16 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
         at = f"; full traceback: {traceback}" if traceback.is_file() else ""
         lines += [f"failed      {who} in {epoch}: {with_cells(newest.reason)}{at}"]
     return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
+
+
+def out_of_memory(trials: Sequence[TrialRecord]) -> list[str]:
+    """Returns a line if trials have failed, all of them without memory, and no trial has succeeded."""
+    failed = [trial for trial in trials if trial.status == "failed"]
+    short = [trial for trial in failed if trial.failure == "oom" or NO_MEMORY.search(trial.reason)]
+    if not failed or len(short) < len(failed) or any(trial.status in ("completed", "pruned") for trial in trials):
+        return []
+    who = "the only trial" if len(failed) == 1 else f"all {len(failed)} trials"
+    return [f"NOTE: {who} ran out of memory: search smaller models, {LESS_MEMORY}"]
 
 
 def growing(trials: Sequence[TrialRecord]) -> list[str]:

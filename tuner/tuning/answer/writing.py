@@ -29,7 +29,7 @@ from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folde
 from tuner.record.storage.made import RECORD, MadeFolder
 from tuner.record.storage.trial_files import FILES, Written, copy_files, thin
 from tuner.record.texts import METRIC, PARAMETER, column_names, command, flat
-from tuner.spec.spaces import LoadedSpace, is_in_main
+from tuner.spec.spaces import LoadedSpace, is_in_main, with_place
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
     CHECKPOINT,
@@ -141,7 +141,7 @@ def _write(
     else:
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
-            test = evaluate(loaded_space, config, state, splits)
+            test = _tested(loaded_space, config, state, splits)
         if _has_model(held):
             _keep(held, MODEL, new)
         elif state and held and (held / MODEL).exists():
@@ -345,8 +345,22 @@ def evaluate(
     torch.set_num_threads(spec.num_threads)
     with bounded_output(), scratch_folder(loaded_space.name):
         with contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
-            training.load_state_dict(state)
+            training.model.load_state_dict(state["model"])  # the optimizer is not needed, and may not be loadable
+            training.evaluate_fit.limit = state["fits"]["evaluate"]
             return training.evaluate(splits.test)
+
+
+def _tested(
+    loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
+) -> dict[str, float] | None:
+    """Returns the metrics of `evaluate`; None, with a warning, if the space's code fails: the answer is kept."""
+    try:
+        return evaluate(loaded_space, config, state, splits)
+    except (Exception, SystemExit) as error:
+        logger.debug("the test of trial %s", config["trial"], exc_info=True)
+        kept = "its model and validation metrics are saved; correct the space, and --resume computes the rest"
+        logger.warning("NOTE: trial %s has no test metrics: %s; %s", config["trial"], with_place(error), kept)
+        return None
 
 
 def trials_csv(record: ExperimentRecord) -> str:

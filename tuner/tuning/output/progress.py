@@ -21,7 +21,7 @@ from ray.tune.experiment import Trial
 
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.errors import printable, say
+from tuner.errors import printable, say, write
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
 from tuner.record.records import ENDED
 from tuner.record.texts import duration, flat, formatted
@@ -125,7 +125,7 @@ class ProgressTable(CLIReporter):
             self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
             print(up + "\n".join(coloured(block) if has_colours(sys.stdout) else block), flush=True)
         else:
-            print("".join(f"{row}\n" for row in table), end="")
+            write("".join(f"{row}\n" for row in table), sys.stdout)
             say(*texts)
         # Drawing takes longer with each trial, so it may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))

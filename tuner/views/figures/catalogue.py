@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+from tuner.errors.one_line import told
 from tuner.record.results import ExperimentRecord
 from tuner.views.figures.answer import draw_confirmed, draw_front
 from tuner.views.figures.curves import chosen_curves, draw_curves, draw_history
@@ -44,5 +45,10 @@ CHOICES: dict[FigureName, Callable[[ExperimentRecord, str], str]] = {
 
 
 def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
-    """Draws all of FIGURES; leaves out figures without data."""
-    return {name: figure for name, draw in FIGURES.items() if (figure := draw(record))}
+    """Draws all of FIGURES; leaves out figures without data and, with a warning, one that cannot be drawn."""
+    drawn: dict[str, Figure] = {}
+    for name, draw in FIGURES.items():
+        with told(f"the figure {name!r} is not drawn"):
+            if figure := draw(record):
+                drawn[name] = figure
+    return drawn
