@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from typing import NoReturn
@@ -35,6 +36,8 @@ def main() -> NoReturn:
         hint = nearest(given, COMMANDS) if words else ""
         print(f"tuner: error: {given}: the commands are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         leave(2)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does: --space may name a module there
     command = importlib.import_module(COMMANDS[words[0]])
     if words[0] != "run" and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -117,7 +117,7 @@ def failed(error: Exception) -> int:
 def say(*lines: str, to: TextIO | None = None) -> None:
     """Prints lines to stdout or the stream `to`; escapes unprintable characters, breaks lines at a terminal's width."""
     stream = to or sys.stdout
-    if stream is not None:  # the program was started without it
+    if stream is not None and not stream.closed:  # None: the program was started without it
         write("".join(f"{part}\n" for line in lines for part in shown(printable(line), stream)), stream)
 
 

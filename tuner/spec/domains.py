@@ -50,8 +50,15 @@ def literal(text: str) -> Any:
 
 
 def words(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Writes values as the words of `--point` and `--stop`: `{"a": {"b": 1}}` -> `("a/b=1",)`."""
+    """Writes values as the words of `--point`: `{"a": {"b": 1}}` -> `("a/b=1",)`."""
     return tuple(f"{name}={value}" for name, value in leaves(values))
+
+
+def metric_words(limits: Mapping[str, Any], prefix: str = "") -> tuple[str, ...]:
+    """Writes metrics' values as the words of `--stop`, as `words` does; a metric's name may itself contain `/`."""
+    each = ((f"{prefix}{name}", value) for name, value in limits.items())
+    nested = (metric_words(v, f"{n}/") if isinstance(v, Mapping) else (f"{n}={v}",) for n, v in each)
+    return tuple(word for words in nested for word in words)
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from tuner.spec.space import Space
 LIGHTNING = "tuner.integrations.lightning"
 TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
+_modules: list[str] = []  # the names by which they are imported; empty for a file that is given by its path
 _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
@@ -90,8 +91,15 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
     """Returns the space whose trials run this file; ValueError or RequestError for a mistake that spoils all trials."""
-    text = path.read_text(encoding="utf-8")
-    train = Script(str(path), text)
+    text = script_text.source_of(path)
+    train = Script(str(path), text, _modules[-1] if _modules else "")
+    if not train.module and (line := script_text.relative_import(text)):
+        name = script_text.names_of(path)[-1]
+        name = name if "." in name else f"{path.parent.name}.{name}"
+        raise RequestError(
+            f"{path}, line {line}, imports from its own package: give --space {name}, in the folder in which "
+            f"`python -m {name}` runs it"
+        )
     script_text.check_reports(text, path)
     fields = {"max_epochs": script_text.MOST_REPORTS, **script_text.of_study(text, path), **options}
     space = Space(params=params, train=train, **fields)
@@ -116,11 +124,16 @@ def running() -> Trial | None:
 
 
 @contextlib.contextmanager
-def imported(path: Path) -> Iterator[None]:
-    """Marks a file as being imported for its space; hides this process's command-line arguments from the file."""
+def imported(path: Path, module: str = "") -> Iterator[None]:
+    """Marks a file as being imported for its space; hides this process's command-line arguments from the file.
+
+    `module` is the name by which it is imported; empty if the file is given by its path.
+    """
     with contextlib.ExitStack() as stack:
         _importing.append(path)
+        _modules.append(module)
         stack.callback(_importing.pop)
+        stack.callback(_modules.pop)
         _replace(stack, sys, argv=[str(path)])
         yield
 
@@ -187,6 +200,7 @@ class Script:
 
     path: str
     source: str  # the file's text: all trials of a session run it, even if the file changes meanwhile
+    module: str = ""  # its name if it runs as `python -m NAME` does; empty if it runs as `python FILE`
 
     def targets(self, names: Iterable[str]) -> dict[str, str]:
         """Says how parameters reach the script: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
@@ -233,12 +247,17 @@ class Script:
         path, files = Path(in_trial_folder(self.path)), self._constants(config)
         own, module = files.pop(Path(self.path)), ModuleType("__main__")
         module.__file__ = str(path)  # in the trial's own folder, as is sys.path[0]: a script may look around itself
-        changed = ChangedModules({file.stem: each for file, each in files.items() if each.lines}, config)
+        folder = path.parent
+        if self.module:
+            vars(module).update(__package__=self.module.rpartition(".")[0], __spec__=ModuleSpec(self.module, None))
+            folder = path.parents[self.module.count(".")]
+        changes = {name: each for file, each in files.items() if each.lines for name in script_text.names_of(file)}
+        changed = ChangedModules(changes, config)
         with contextlib.ExitStack() as stack:
             stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
-            stack.callback(_forget_modules, path.parent, before=set(sys.modules))
+            stack.callback(_forget_modules, folder, before=set(sys.modules))
             stack.callback(sys.meta_path.remove, changed)
-            _replace(stack, sys, argv=[str(path)], path=[str(path.parent), *sys.path])
+            _replace(stack, sys, argv=[str(path)], path=[str(folder), *sys.path])
             sys.meta_path.insert(0, changed)
             sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
             if imports(self.source, "click"):
@@ -265,7 +284,7 @@ class ChangedModules(MetaPathFinder, Loader):
         self._modules, self._config = modules, config
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        known = path is None and name in self._modules
+        known = name in self._modules
         return spec_from_file_location(name, in_trial_folder(self._modules[name].file), loader=self) if known else None
 
     def create_module(self, spec: ModuleSpec) -> None:

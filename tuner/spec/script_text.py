@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Set
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,32 @@ MOST_REPORTS = 1000  # a script's default of --max-epochs; a smaller one may end
 def python_files(folder: Path, pattern: str = "*.py") -> dict[Path, str]:
     """Returns the Python files of a folder with their text, MOST_FILES at most."""
     files = [file for file in sorted(folder.glob(pattern))[:MOST_FILES] if file.is_file()]
-    return {file: file.read_text(encoding="utf-8", errors="replace") for file in files}
+    return {file: source_of(file) for file in files}
+
+
+def source_of(file: Path) -> str:
+    """Returns a Python file's text in the encoding that Python uses: by a BOM, by a line as in PEP 263, or UTF-8."""
+    content = file.read_bytes()
+    try:
+        return decode_source(content)
+    except (SyntaxError, UnicodeDecodeError):
+        return content.decode(errors="replace")
+
+
+def relative_import(source: str) -> int:
+    """Returns the line of a script's first top-level `from . import x` outside of a `try`; 0 if it has none."""
+    lines = (node.lineno for node in ast.parse(source).body if isinstance(node, ast.ImportFrom) and node.level)
+    return next(lines, 0)
+
+
+def names_of(file: Path) -> list[str]:
+    """Returns the names by which a file may be imported, such as `train` and `package.train`, the longest last."""
+    names = [file.stem]
+    for folder in file.parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.append(f"{folder.name}.{names[-1]}")
+    return names
 
 
 def imports(source: str, module: str) -> bool:

@@ -141,7 +141,7 @@ class Space:
             grace_period=min(grace, epochs) if type(grace) is type(epochs) is int else grace,
             point=tuple(domains.words(point) for point in self.points),
             prior=domains.words(self.prior),
-            stop=domains.words(self.stop),
+            stop=domains.metric_words(self.stop),
             constraint=written(self.constraints),
         )
 

@@ -79,7 +79,7 @@ def list_spaces() -> dict[str, str]:
 def parsed(path: Path) -> ast.Module:
     """Parses a Python file, one thread at a time: two threads that parse at once may raise SystemError in 3.11."""
     with _parsing:
-        return ast.parse(path.read_text())
+        return ast.parse(path.read_bytes())
 
 
 def is_path(name: str) -> bool:
@@ -211,11 +211,17 @@ def _origin(parts: list[str]) -> Path:
 
 
 def _import_module(module_name: str, name: str) -> ModuleType:
+    path = _origin(module_name.split("."))
     try:
-        return importlib.import_module(module_name)
+        with imported(path, module_name):
+            return importlib.import_module(module_name)
+    except Declared as declared:
+        module = ModuleType(module_name)
+        vars(module).update(__file__=str(path), space=declared.space)
+        return module
     except (Exception, SystemExit) as error:
-        module, what = name.partition(":")[0], _import_error(error)
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+        given, what = name.partition(":")[0], _import_error(error)
+        if isinstance(error, ModuleNotFoundError) and f"{given}.".startswith(f"{error.name}."):
             what = f"{error}, and no such file in {Path.cwd()}; give FILE.py or package.module"
         raise RequestError(f"--space {name}: {what}") from error
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
 from tuner.spec.constraints import written
-from tuner.spec.domains import words
+from tuner.spec.domains import metric_words, words
 from tuner.spec.experiment import Options, Table, with_fields
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
@@ -172,7 +172,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         stop = checked["stop"]
         if not isinstance(stop, (Mapping, list, tuple)):
             raise RequestError(f'stop {stop!r}: must map metrics to values, such as stop={{"accuracy": 0.98}}')
-        checked["stop"] = words(stop) if isinstance(stop, Mapping) else stop
+        checked["stop"] = metric_words(stop) if isinstance(stop, Mapping) else stop
     if "start_from" in checked:
         sources = checked["start_from"]
         sources = sources if isinstance(sources, (list, tuple)) else [sources]

@@ -6,10 +6,13 @@ A node must load the space, share the results folder with the driver, and be abl
 
 from __future__ import annotations
 
+import copyreg
+import importlib
 import os
 import sys
 import uuid
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ray
@@ -40,9 +43,20 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
 
 
 def by_value(loaded_space: LoadedSpace) -> None:
-    """Makes cloudpickle send a space file's functions by value, since workers cannot import that file as a module."""
+    """Makes cloudpickle send a space file's functions by value, since workers cannot import that file as a module.
+
+    Modules of a class of their own, such as `torch.backends.cudnn`, are sent by name, as all others.
+    """
+    for kind in {type(module) for module in [*sys.modules.values()]} - {ModuleType}:
+        if issubclass(kind, ModuleType):
+            copyreg.pickle(kind, _by_name)
     if _is_file(loaded_space):
         cloudpickle.register_pickle_by_value(sys.modules[loaded_space.module])
+
+
+def _by_name(module: ModuleType) -> Any:
+    is_known = sys.modules.get(module.__name__) is module
+    return (importlib.import_module, (module.__name__,)) if is_known else ModuleType.__reduce_ex__(module, 4)
 
 
 def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:

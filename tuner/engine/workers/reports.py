@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import os
 import pickle
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,7 +26,7 @@ from ray.tune.utils.util import Tee
 
 from tuner.engine.workers.own_folder import reported
 from tuner.errors.output import Bounded, if_there_is_room
-from tuner.errors.users_code import place_of
+from tuner.errors.users_code import place_of, place_raised
 from tuner.record.report_keys import WAITS
 from tuner.record.storage.files import sync, sync_all
 from tuner.training.devices.usage import Usage
@@ -32,7 +34,12 @@ from tuner.training.devices.usage import Usage
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
 CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
 IMPORTS = "a process that a trial starts must import its function: put it into a module beside the space's file"
+RETRY_S = 1.0  # seconds until a checkpoint that could not be saved is saved again
 ELSEWHERE = "tune.report was called in another process than the trial's"
+
+
+class EscapedError(Exception):
+    """The trial's function raised an exception that Ray takes for the function's end."""
 
 
 class Reporter:
@@ -61,10 +68,32 @@ class Reporter:
             named = {self._metric if name == DEFAULT_METRIC else name: value for name, value in metrics.items()}
             metrics = self._usage.read() | {name: as_number(name, value) for name, value in named.items()}
         try:
-            self._report(metrics, *args, **kwargs)
+            patiently(partial(self._report, metrics, *args, **kwargs), self._report)
         except SystemExit:
             self.stopped_by_ray = True
             raise
+
+
+def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
+    """Repeats a report each second while its checkpoint cannot be saved for a reason that may pass.
+
+    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. The driver gets
+    the reason before each retry; it prints the reason and can stop the trial.
+    """
+    while True:
+        try:
+            return report()
+        except (OSError, RuntimeError) as error:
+            # A full disk or quota, a disk that is read-only or stale, or Ray's error for a missing folder.
+            passing = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
+            passing |= isinstance(error, RuntimeError) and "Unable to set up cluster storage" in str(error)
+            if not passing:
+                raise
+            with suppress(OSError):  # stderr may be a file on the same disk
+                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            why = getattr(error, "strerror", None) or "its experiment's folder is gone"
+            tell({WAITS: f"a checkpoint cannot be saved ({why})"})
+            time.sleep(RETRY_S)
 
 
 def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
@@ -105,6 +134,13 @@ def as_number(name: str, value: Any) -> Any:
     return value.item() if is_tensor or isinstance(value, np.generic) else value
 
 
+def caused(error: BaseException) -> str:
+    """Returns ` after KeyError: 'x' (file, line 7)`, the error that was being handled; an empty text if none was."""
+    cause = error.__cause__ or error.__context__
+    text = " ".join(f"{type(cause).__name__}: {cause}".split()).removesuffix(":")
+    return f" after {text}{place_raised(cause)}" if cause else ""
+
+
 @contextmanager
 def explained(reporter: Reporter) -> Iterator[None]:
     """Makes a trial fail, with advice, if processes that it starts report instead of it: those reports reach no search.
@@ -113,6 +149,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
 
     Raises:
         RuntimeError: the function called `sys.exit` with a code except 0 and None.
+        EscapedError: the function raised StopIteration, or an exception that is no `Exception`, such as GeneratorExit.
         ValueError: the function started a process and reported nothing, or that process reported or cannot be pickled.
     """
     started: list[str] = []
@@ -138,11 +175,18 @@ def explained(reporter: Reporter) -> Iterator[None]:
         if reporter.stopped_by_ray:
             raise
         if error.code not in (None, 0):
-            why = f"the trial's function called sys.exit({error.code!r})"
-            raise RuntimeError(f"{why}: return, or raise an exception that says why") from None
+            advice = "" if error.__context__ else ": return, or raise an exception that says why"
+            called = f"the trial's function called sys.exit({error.code!r}){place_raised(error)}"
+            raise RuntimeError(f"{called}{caused(error)}{advice}") from error
+    except StopIteration as error:
+        advice = "next(iterator, None) returns None at an iterator's end"
+        raise EscapedError(f"StopIteration{place_raised(error)}{caused(error)}: {advice}") from error
     except Exception as error:
         if ELSEWHERE in str(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
+    except BaseException as error:  # GeneratorExit, KeyboardInterrupt, asyncio.CancelledError
+        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise EscapedError(f"{text}{place_raised(error)}{caused(error)}") from error
     if started and not reporter.num_reports:
         raise ValueError(f"the trial's own process has reported nothing; it ran {started[0]} in another one; {CHILD}")

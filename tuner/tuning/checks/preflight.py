@@ -25,7 +25,7 @@ from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
 from tuner.spec.patience import patience
 from tuner.spec.script import Script
-from tuner.spec.script_text import check_reports
+from tuner.spec.script_text import check_reports, source_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
@@ -105,7 +105,7 @@ def _check_reporting(train: Any, metric: str) -> None:
         train = train.func
     file = inspect.getsourcefile(train) if inspect.isfunction(train) else None
     if file and Path(file).is_file():
-        check_reports(Path(file).read_text(encoding="utf-8", errors="replace"), file)
+        check_reports(source_of(Path(file)), file)
 
 
 def _check_task(request: Request) -> None:
