@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,16 @@ from tuner.spec.spaces import LoadedSpace
 
 # Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
-ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
+NO_MEMORY = r"PlasmaAllocator|bad_alloc|annot allocate memory|MemoryError|failed to map segment"
+REMEDIES = {  # cause of a failed start, in the text of its error or in a log of Ray -> what to do
+    OF_THE_FOLDER: alone.ELSEWHERE,
+    r"locale|codec can't": "the locale is not installed, or knows only ASCII; run: export LC_ALL=C.UTF-8",
+    "PlasmaAllocator": "give /dev/shm more space: docker run --shm-size=2g, or mount -o remount,size=2G /dev/shm",
+    NO_MEMORY: "free memory, or use a machine with more",
+    "Too many open files": "run: ulimit -n 65536",
+    "can't start new thread|Resource temporarily unavailable": "allow more processes and threads, by `ulimit -u`",
+}
+TOO_SLOW = r"timed? ?out|deadline|has not registered"  # causes that a machine without load would not have
 TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
 
 
@@ -65,16 +75,16 @@ def how_to_continue(experiment: Experiment | None) -> str:
 
 
 def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) -> ExitStack:
-    """Starts Ray, with a second try unless Ray's folder caused the failure. Closing the returned stack ends Ray."""
+    """Starts Ray, with a second try unless `remedy` knows the cause. Closing the returned stack ends Ray."""
     reasons: list[str] = []
     while len(reasons) < 2:
         folder = ""
         with ExitStack() as stack:
             try:
                 folder = stack.enter_context(alone.session_folder())
+                alone.keep_token_private()
                 stack.enter_context(local_node())
                 stack.callback(ray.shutdown)
-                alone.keep_token_private()
                 with kept_from_ray():
                     ray.init(
                         "local",
@@ -85,14 +95,25 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                         **alone.private_options(folder, num_processes, imports),
                     )
                 return stack.pop_all()
+            except RequestError:
+                raise
             except Exception as error:  # Ray also raises plain `Exception`
                 reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
-        if re.search(OF_THE_FOLDER, reasons[-1]):
-            raise RequestError(f"Ray does not start ({reasons[-1]}); {ELSEWHERE}")
+        if advice := remedy(reasons[-1]):
+            raise RequestError(f"Ray does not start ({reasons[-1]}); {advice}")
+        load = busy() if re.search(TOO_SLOW, reasons[-1], re.IGNORECASE) else ""
         if len(reasons) == 1:
-            say(f"Ray did not start ({reasons[0]}){busy()}; starting it a second time", to=sys.stderr)
-    advice = "try again when less runs here" if busy() else TRY_RAY
-    raise RequestError(f"Ray did not start twice ({reasons[-1]}){busy()}; {advice}")
+            say(f"Ray did not start ({reasons[0]}){load}; starting it a second time", to=sys.stderr)
+    advice = "try again when less runs here" if load else TRY_RAY
+    raise RequestError(f"Ray did not start twice ({reasons[-1]}){load}; {advice}")
+
+
+def remedy(reason: str) -> str:
+    """Returns what to do about a start of Ray that failed for this reason; empty if the cause is unknown."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most != resource.RLIM_INFINITY and re.search(NO_MEMORY, reason):
+        return f"Ray reserves more address space than the {most >> 20:,} MiB of `ulimit -v`; run: ulimit -v unlimited"
+    return next((advice for cause, advice in REMEDIES.items() if re.search(cause, reason)), "")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import logging
 import os
@@ -24,12 +25,14 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 from tuner.engine.local.signals import removed_at_kill
+from tuner.errors import RequestError
 from tuner.record.storage.made import stale_folders, temporary_folder
 
 logger = logging.getLogger(__name__)
 # Parts of Ray's lines about a worker (1,000 characters), a raylet (20 lines of its log) and a node.
 DEAD = "A worker died or was killed while executing", "Raylet is terminated", "has been marked dead because"
 PREFIX = "tuner_"  # begins the name of a session's folder
+ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
 KEEP_S = 600  # seconds that Ray keeps an idle process, even if no CPU is free; before the first trial, each is idle
 # Settings for a busy machine: 20 processes that spin on two cores. Each comment begins with Ray's own value (2.60).
 PATIENT = {
@@ -141,27 +144,45 @@ def session_folder() -> Iterator[str]:
     First removes the folders of searches that were killed.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
-    base.mkdir(parents=True, exist_ok=True)
-    for stale in stale_folders(base, PREFIX):
-        stale.remove()
-    with temporary_folder(PREFIX, base) as made, removed_at_kill(made.remove):
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for stale in stale_folders(base, PREFIX):
+            stale.remove()
+        folder = temporary_folder(PREFIX, base)
+    except OSError as error:
+        raise RequestError(
+            f"Ray does not start: no folder can be made in {base} ({error.strerror}); {ELSEWHERE}"
+        ) from None
+    with folder as made, removed_at_kill(made.remove):
         yield str(made.path / "ray")
 
 
 def keep_token_private() -> None:
     """Creates Ray's authentication token with mode 0600, unless the environment names one or turns tokens off.
 
-    An existing token is kept; if its file is this user's and everybody can read it, its mode becomes 0600.
+    An existing token is kept; if its file is this user's and everybody can read it, its mode becomes 0600. Raises
+    RequestError if the token cannot be made.
     """
-    path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+    is_needed = os.environ.get("RAY_AUTH_MODE", "token") == "token" and not named
+    try:
+        _make_token(Path.home() / ".ray" / "auth_token", is_needed)  # the path that Ray documents
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no HOME, and the user has no entry in /etc/passwd
+        if not is_needed:
+            return
+        home = os.environ.get("HOME", "which is not set")
+        why = f"its token cannot be made in HOME, {home} ({getattr(error, 'strerror', None) or error})"
+        raise RequestError(f"Ray does not start: {why}; set HOME to a folder that can be written") from None
+
+
+def _make_token(path: Path, is_needed: bool) -> None:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
                 os.fchmod(file.fileno(), 0o600)
     except FileNotFoundError:
-        elsewhere = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
-        if os.environ.get("RAY_AUTH_MODE", "token") != "token" or elsewhere:
+        if not is_needed:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
@@ -169,5 +190,7 @@ def keep_token_private() -> None:
             open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file,
         ):
             file.write(secrets.token_hex(32))
-    except OSError:
-        pass  # a link, or a file that this user cannot read: it must not be changed
+    except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.EACCES) and not path.exists():
+            raise
+        # Else it is a link, or a file that this user cannot read: it must not be changed.

@@ -42,7 +42,7 @@ WATCHDOG = (
 )
 WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
-STUCK_S = 8.0  # seconds in which a start of Ray must have failed after one of its processes has ended; > ANSWER_S
+STUCK_S = 10.0  # seconds in which a start of Ray must have failed after one of its processes has ended; > ANSWER_S
 # Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
 PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # without _port
 AGENT = "--dashboard_agent_command="  # the raylet's option; it must name a process that lives as long as the raylet
@@ -86,9 +86,11 @@ class LocalNode(node.Node):
         with mock.patch.object(services, "start_ray_process", partial(without_agent, services.start_ray_process)):
             super().start_raylet(*arguments, **options)
         end = time.monotonic() + START_S
-        while not self.has_registered():
-            if dead := self.dead_processes():
+        while True:
+            if dead := self.dead_processes():  # first, because a GCS that has ended costs ANSWER_S
                 raise ChildProcessError(" and ".join(ending(name, process.returncode) for name, process in dead))
+            if self.has_registered():
+                return
             if time.monotonic() > end:
                 raise TimeoutError(f"Ray's raylet lives, but has not registered within {START_S:.0f} s")
             time.sleep(LOOK_S)

@@ -146,8 +146,13 @@ def save_stale(trial: Path | None = None) -> None:
             made.remove()
             continue
         if trial is None or shown.trial == str(trial):
-            if os.path.isdir(shown.trial):
-                shown.save()
+            try:
+                if os.path.isdir(shown.trial):
+                    shown.save()
+            except OSError:
+                if trial is not None:
+                    raise
+                continue  # another search's trial must not end this one; its next start saves its files
             made.remove()
 
 
