@@ -180,6 +180,55 @@ def test_a_folder_that_ray_cannot_use_is_told_at_once(outcomes):
     assert left == [None]
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("AF_UNIX path length cannot exceed 107 bytes: /long", "set RAY_TMPDIR"),
+        ("raylet.err: terminate called: locale::facet::_S_create_c_locale name not valid", "LC_ALL=C.UTF-8"),
+        ("'utf-8' codec can't encode character '\\udcc3' in position 5", "LC_ALL=C.UTF-8"),
+        ("Check failed: PlasmaAllocator initialization failed", "/dev/shm"),
+        ("std::bad_alloc", "free memory"),
+        ("[Errno 24] Too many open files", "ulimit -n"),
+        ("can't start new thread", "ulimit -u"),
+    ],
+)
+def test_the_remedy_of_a_known_cause_is_told_at_once_and_the_load_is_not(outcomes, monkeypatch, reason, words):
+    left, _ = outcomes
+    left += [ChildProcessError(reason), None]
+    monkeypatch.setattr(driver, "busy", lambda: "; the machine is busy: load 21 on 2 cores")
+    monkeypatch.setattr(driver, "cause_in_logs", lambda folder: "")
+    with pytest.raises(RequestError) as refused:
+        started()
+    text = str(refused.value)
+    assert "codec" in text or reason in text
+    assert words in text and "busy" not in text and left == [None]
+
+
+def test_a_limit_of_the_address_space_is_told_as_such(outcomes, monkeypatch):
+    monkeypatch.setattr(driver.resource, "getrlimit", lambda which: (4000 << 20, 4000 << 20))
+    outcomes[0].append(ChildProcessError("Check failed: PlasmaAllocator initialization failed; /dev/shm"))
+    with pytest.raises(RequestError, match="more address space than the 4,000 MiB .*; run: ulimit -v unlimited$"):
+        started()
+
+
+def test_the_load_is_told_only_of_a_start_that_took_too_long(outcomes, monkeypatch, capsys):
+    left, _ = outcomes
+    monkeypatch.setattr(driver, "busy", lambda: "; busy")
+    monkeypatch.setattr(driver, "cause_in_logs", lambda folder: "")
+    left += [ChildProcessError("Ray's raylet was ended by SIGKILL"), TimeoutError("Ray's raylet has not registered")]
+    with pytest.raises(RequestError, match=r"has not registered\); busy; try again when less runs here$"):
+        started()
+    assert "busy" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["HOME", "RAY_TMPDIR"])
+def test_a_folder_that_cannot_be_made_names_its_variable(outcomes, monkeypatch, name):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv(name, "/dev/null/x")
+    with pytest.raises(RequestError, match=f"Ray does not start: .*/dev/null.*; (Ray keeps .*)?set {name} to a"):
+        started()
+
+
 @pytest.fixture
 def fate(monkeypatch):
     """Runs a `watched` block until `lost` is called or 0.1 s are over; returns what was lost."""
@@ -204,6 +253,24 @@ def test_a_process_of_rays_that_ends_in_a_search_is_named_with_how_to_continue(f
         "tuner: Ray's raylet was ended by SIGKILL and Ray's gcs_server was ended by SIGKILL; continue"
     ]
     assert fate() == []
+
+
+def test_a_start_that_hangs_after_a_process_of_rays_has_ended_is_ended(monkeypatch):
+    heard = []
+    monkeypatch.setattr(local_node, "WATCH_S", 0.01)
+    monkeypatch.setattr(local_node, "STUCK_S", 0.3)
+    monkeypatch.setattr(local_node, "lost", heard.append)
+    alive, ended = (subprocess.Popen([sys.executable, "-c", code]) for code in (LIVES, "raise SystemExit(3)"))
+    ended.wait()
+    monkeypatch.setattr(local_node.LocalNode, "processes", [alive, ended])
+    with local_node.start_watched():
+        time.sleep(0.1)
+        assert not heard  # Python code has the time to raise its own error
+        time.sleep(1)
+    alive.kill()
+    alive.wait()
+    name = Path(sys.executable).name
+    assert heard == [f"tuner: Ray's {name} ended with code 3; no trial had started; start the search again"]
 
 
 WATCHED = """

@@ -1,10 +1,12 @@
 """The check of a cluster's nodes, with one node."""
 
+import pickle
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
-from ray import tune
+from ray import cloudpickle, tune
 
 from tuner.engine.cluster import probe
 from tuner.errors import RequestError
@@ -36,3 +38,15 @@ def test_a_node_that_answers_late_is_waited_for_and_this_is_said(one_ray, tmp_pa
             joined.__enter__()
     assert "still waiting until each node of the cluster has loaded the space after 0 s" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_function_that_sets_cudnns_flags_can_be_sent():
+    import torch
+
+    namespace = {"torch": torch, "__name__": "a_space"}
+    exec("def seed():\n    torch.backends.cudnn.deterministic = True\ndef train():\n    seed()", namespace)
+    probe.by_value(SimpleNamespace(module="a_space"))
+    with torch.backends.cudnn.flags(deterministic=False):
+        cloudpickle.loads(cloudpickle.dumps(namespace["train"]))()
+        assert torch.backends.cudnn.deterministic
+    assert pickle.loads(cloudpickle.dumps(torch.backends.cudnn)) is torch.backends.cudnn

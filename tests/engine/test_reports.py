@@ -1,5 +1,6 @@
 """A trial's reports: what they have besides metrics, and those of processes that the trial starts."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -9,7 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.engine.workers.reports import ELSEWHERE, explained, persisted
+from tuner.engine.controller.failures import kind_of
+from tuner.engine.workers import reports
+from tuner.engine.workers.reports import ELSEWHERE, EscapedError, Reporter, explained, persisted
+from tuner.record.report_keys import WAITS
 
 
 def work(rank):
@@ -96,3 +100,80 @@ def test_a_checkpoint_and_all_names_on_its_way_are_on_the_disk_before_it_is_repo
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
     assert persisted(persist, None).path == str(folder)
     assert set(synced) == {folder / "deep" / "state.pt", folder / "deep", folder, *folder.parents[:3]}
+
+
+class Stopped:
+    """A reporter of a function that Ray does not stop."""
+
+    num_reports, stopped_by_ray = 1, False
+
+
+def empties():
+    return next(iter([]))
+
+
+def gives_up():
+    try:
+        {}["lr"]
+    except KeyError:
+        raise SystemExit(1)  # noqa: B904
+
+
+def closes():
+    raise GeneratorExit
+
+
+def line_of(function, further):
+    return rf"\(.*test_reports.py, line {function.__code__.co_firstlineno + further}\)"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (empties, rf"^StopIteration {line_of(empties, 1)}: next\(iterator, None\)"),
+        (gives_up, rf"called sys.exit\(1\) {line_of(gives_up, 4)} after KeyError: 'lr' {line_of(gives_up, 2)}$"),
+        (closes, rf"^GeneratorExit {line_of(closes, 1)}$"),
+    ],
+)
+def test_an_exception_that_ray_takes_for_an_end_is_told_with_its_cause(function, told):
+    with pytest.raises((EscapedError, RuntimeError), match=told) as raised, explained(Stopped()):
+        function()
+    assert isinstance(raised.value.__cause__, (StopIteration, SystemExit, GeneratorExit))
+    assert kind_of(raised.value)[0] == "user"
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
+
+
+def test_an_exit_without_an_error_says_what_to_do_and_one_by_ray_passes():
+    with pytest.raises(RuntimeError, match=r"called sys.exit\('bad'\) \(.*\): return, or raise"), explained(Stopped()):
+        raise SystemExit("bad")
+    with pytest.raises(SystemExit), explained(SimpleNamespace(stopped_by_ray=True)):
+        raise SystemExit(0)
+
+
+def test_a_functions_checkpoint_waits_for_room_on_the_disk(monkeypatch):
+    told, errors = [], iter([OSError(errno.ENOSPC, "No space left on device"), None, None])
+
+    def report(metrics, checkpoint=None):
+        told.append((dict(metrics), checkpoint))
+        if checkpoint and (error := next(errors)):
+            raise error
+
+    monkeypatch.setattr(reports, "RETRY_S", 0)
+    reporter = Reporter(report, "loss")
+    reporter({"loss": 1.0}, checkpoint="c")
+    assert [checkpoint for _, checkpoint in told] == ["c", None, "c"]
+    assert told[1][0] == {WAITS: "a checkpoint cannot be saved (No space left on device)"}
+    assert reporter.num_reports == 1
+    errors = iter([OSError(errno.ENOENT, "no")])
+    with pytest.raises(FileNotFoundError):
+        reporter({"loss": 1.0}, checkpoint="c")
+
+
+def test_a_trial_that_is_stopped_while_it_waits_for_room_is_stopped_by_ray(monkeypatch):
+    def report(metrics, checkpoint=None):
+        raise OSError(errno.ENOSPC, "full") if checkpoint else SystemExit(0)
+
+    reporter = Reporter(report, "loss")
+    with pytest.raises(SystemExit):
+        reporter({"loss": 1.0}, checkpoint="c")
+    assert reporter.stopped_by_ray

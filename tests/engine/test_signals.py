@@ -13,6 +13,7 @@ import pytest
 from killing import COMMAND, SPACES, left_of, num_lines, start
 from tiers import further
 
+from tuner import run
 from tuner.engine.local import signals
 from tuner.engine.local.signals import signals_to
 from tuner.record.reading import read
@@ -182,3 +183,115 @@ def test_what_has_ended_in_time_is_left_alone(calls, monkeypatch, numbers):
     while any(thread.name == "deadline" for thread in threading.enumerate()):
         time.sleep(0.01)
     assert calls == ["interrupted by SIGINT"][: len(numbers)]
+
+
+# Starts `python -m tuner.run` and sends it SIGINT when it first looks for a module.
+AT_IMPORT = """
+import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class At:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise ImportError("the interrupt came too late")
+sys.meta_path.insert(0, At())
+sys.argv = ["tuner.run", "--space", "quadratic", "--name", "x", "--results", {results!r}]
+runpy.run_module("tuner.run", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["tuner.errors", "tuner.tuning.session", "ray", "tuner.tuning.driver"])
+def test_an_interrupt_of_an_import_is_one_line(tmp_path, name):
+    program = AT_IMPORT.format(name=name, results=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    assert done.stderr.strip() == "interrupted; if a search had started, --resume latest continues it"
+
+
+# Says when `main` is about to begin.
+READY = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class At:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tuner.errors":
+            print("READY", flush=True)
+sys.meta_path.insert(0, At())
+sys.argv = ["tuner.run", *sys.argv[1:]]
+runpy.run_module("tuner.run", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.8, 2.4, *further([number / 25 for number in range(150)], 0)])
+def test_ctrl_c_at_any_moment_is_one_line(tmp_path, sessions, after_s):
+    environment = os.environ | {"TMPDIR": str(sessions)}
+    options = ["--space", "quadratic", "--name", "x", "--results", str(tmp_path), "--wandb", "disabled"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = start([sys.executable, "-c", READY, *options], **pipes, env=environment | {"TUNER_TEST": str(tmp_path)})
+    assert process.stdout.readline() == "READY\n"
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    out, error = process.communicate(timeout=60)
+    assert time.monotonic() < sent + 15 and process.returncode == 130
+    assert "Traceback" not in out + error and "Exception ignored" not in error
+    lines = [line for line in error.splitlines() if line and not line.startswith("still ")]
+    assert len(lines) == 1 or not lines and "resume      " in out
+    process.mark = f"TUNER_TEST={tmp_path}".encode()
+    wait_for(process, 0)
+    assert not [*sessions.iterdir()]
+
+
+DEAF = """
+import ctypes, threading
+from tuner.engine.local import signals
+from tuner.engine.local.signals import give_up, ray_starts, removed_at_kill, signals_to
+signals.DEAF_S = 0.1
+library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+library.pthread_mutex_lock(lock)
+with signals_to(give_up), ray_starts(), removed_at_kill(lambda: print("removed", flush=True)):
+    print("up", flush=True)
+    library.pthread_mutex_lock(lock)  # as C++ code that waits and returns for no signal
+"""
+IN_A_DESTRUCTOR = """
+import signal, time
+from tuner.engine.local.signals import give_up, signals_to
+class Ends:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+with signals_to(give_up):
+    print("up", flush=True)
+    Ends()
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_is_obeyed_while_the_main_thread_waits_in_c_code():
+    process = start([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, "removed\n")
+    assert error == "\ntuner: interrupted while Ray started; no trial had started\n"
+
+
+def test_an_interrupt_that_python_cannot_raise_ends_the_command():
+    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 130 and done.stdout == "up\n"
+    assert done.stderr == "\ninterrupted; if a search had started, --resume and its name continue it\n"
+
+
+def test_an_interrupt_that_became_another_error_is_an_interrupt(monkeypatch, capsys):
+    def search(call):
+        with pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("numpy: the C extension could not be imported")
+
+    monkeypatch.setattr(run, "run_search", search)
+    monkeypatch.setattr(signals, "end_family", lambda: None)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # set back afterwards
+    try:
+        assert run.main(["--space", "quadratic"]) == 130
+    finally:
+        signals.abandoned.clear()
+    assert "Traceback" not in (error := capsys.readouterr().err) and run.INTERRUPTED in error
