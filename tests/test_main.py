@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tuner
+from tuner import run
 from tuner.__main__ import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -107,3 +108,21 @@ def test_a_ray_that_was_started_before_is_warned_of_in_one_line(one_ray):
     done = ran("-c", program, one_ray.get_runtime_context().gcs_address)
     (line,) = done.stderr.partition("READY\n")[2].splitlines()
     assert "import tuner before ray.init()" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "tuner: error: MemoryError; memory ran out: "),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "object; memory ran out: "),
+        (ModuleNotFoundError("No module named 'pandas'"), "No module named 'pandas'; reinstall what it names"),
+    ],
+)
+def test_a_process_without_memory_and_a_damaged_installation_are_told_in_one_line(monkeypatch, capsys, error, words):
+    def search(call):
+        raise error
+
+    monkeypatch.setattr(run, "run_search", search)
+    assert run.main(["--space", "quadratic"]) == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1

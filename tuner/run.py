@@ -16,11 +16,13 @@ import ast
 import contextlib
 import inspect
 import itertools
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, open_streams, say
+from tuner.errors.users_code import place_raised
 from tuner.spec.experiment import BEST_RULE, Options, Table, values_of
 from tuner.spec.option_values import allowed_in, option
 from tuner.spec.script_text import options_of
@@ -64,6 +66,11 @@ def main(argv: list[str]) -> int:
         return 130
     except RequestError as error:
         return failed(error)
+    except (ImportError, MemoryError) as error:  # of Ray, torch, or the search itself
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        is_short = isinstance(error, MemoryError) or re.search("map segment|allocate memory", text)
+        advice = "memory ran out: free some, or allow more by `ulimit -v`" if is_short else "reinstall what it names"
+        return failed(RequestError(f"{text}{place_raised(error)}; {advice}"))
 
 
 def parse(argv: list[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import psutil
 import pytest
-from killing import COMMAND, SPACES, num_lines, repeated_and_lost, start
+from killing import COMMAND, SPACES, left_of, num_lines, repeated_and_lost, start
 from ray._private import node
 from ray.exceptions import RpcError
 from tiers import further
@@ -329,6 +329,34 @@ def test_a_search_whose_ray_dies_names_the_command_that_continues_it(tmp_path, n
     subprocess.run([sys.executable, *words[1:], "--wandb", "disabled"], check=True, capture_output=True)
     assert {trial.status for trial in load(tmp_path / "my results/x").trials} == {"completed"}
     assert repeated_and_lost(tmp_path / "my results/x") == (0, 0)
+
+
+@pytest.mark.parametrize("after_s", further([number / 5 for number in range(10)]))
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_process_of_rays_that_ends_while_ray_starts_ends_or_restarts_the_start(tmp_path, sessions, name, after_s):
+    options = ["--space", "quadratic", "--num-samples", "2", "--results", str(tmp_path), "--name", "x"]
+    process = start(
+        [*COMMAND, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(sessions), "TUNER_TEST": str(tmp_path)},
+    )
+    rays = []
+    while not rays:
+        assert process.poll() is None
+        rays = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == name]
+    time.sleep(after_s)
+    rays[0].kill()
+    killed = time.monotonic()
+    error = process.communicate(timeout=100)[1]
+    assert "Traceback" not in error and f"Ray's {name} was ended by SIGKILL" in error
+    assert process.returncode == 0 or process.returncode in (1, 130) and time.monotonic() < killed + 15
+    process.mark = f"TUNER_TEST={tmp_path}".encode()
+    end = time.monotonic() + 20
+    while left_of(process) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not left_of(process) and not [*sessions.iterdir()]
 
 
 AGENTS_ARE_SLOW = """
