@@ -22,6 +22,7 @@ from ray.exceptions import RpcError
 from tiers import further
 
 from tuner.engine.local import node as local_node
+from tuner.engine.local import signals
 from tuner.errors import RequestError
 from tuner.record.results import load
 from tuner.tuning import driver
@@ -271,6 +272,26 @@ def test_a_start_that_hangs_after_a_process_of_rays_has_ended_is_ended(monkeypat
     alive.wait()
     name = Path(sys.executable).name
     assert heard == [f"tuner: Ray's {name} ended with code 3; no trial had started; start the search again"]
+
+
+def test_an_error_that_a_dead_ray_may_have_caused_is_told_as_rays_end(monkeypatch):
+    heard = []
+    rays = SimpleNamespace(dead_processes=lambda: [("raylet", SimpleNamespace(returncode=-9))])
+    monkeypatch.setattr(local_node.worker, "_global_node", rays)
+    monkeypatch.setattr(local_node, "lost", heard.append)
+    with pytest.raises(RequestError), local_node.watched(lambda: "continue"):
+        raise RequestError("there are 0 CPUs")
+    assert heard == ["tuner: Ray's raylet was ended by SIGKILL; continue"]
+
+
+def test_the_agents_of_a_raylet_that_died_are_ended_and_no_others(tmp_path):
+    code = ["-c", "import time; time.sleep(60)"]
+    agent = subprocess.Popen([sys.executable, *code, f"--log-dir={tmp_path}/ray/logs"])
+    other = subprocess.Popen([sys.executable, *code, str(tmp_path)])
+    signals.end_strays(str(tmp_path))
+    assert agent.wait(10) == -signal.SIGKILL and other.poll() is None
+    other.kill()
+    other.wait()
 
 
 WATCHED = """

@@ -295,3 +295,24 @@ def test_an_interrupt_that_became_another_error_is_an_interrupt(monkeypatch, cap
     finally:
         signals.abandoned.clear()
     assert "Traceback" not in (error := capsys.readouterr().err) and run.INTERRUPTED in error
+
+
+FORKS = """
+import os, signal, time
+from tuner.engine.local import signals
+signals.LATE_S = 0.2
+with signals.signals_to(print):
+    for number in signals.HANDLED:
+        if not (child := os.fork()):
+            time.sleep(60)
+        time.sleep(0.1)
+        os.kill(child, number)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -number
+    time.sleep(0.5)
+print("whole")
+"""
+
+
+def test_signals_of_a_forked_child_are_its_own():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")

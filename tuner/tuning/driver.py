@@ -18,7 +18,7 @@ from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
 from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, start_watched, watched
-from tuner.engine.local.signals import kept_from_ray
+from tuner.engine.local.signals import end_strays, kept_from_ray
 from tuner.engine.workers.own_folder import save_all, save_stale
 from tuner.errors import RequestError, say
 from tuner.record.texts import resume_call
@@ -61,9 +61,9 @@ def ray_here(
             with patience(lambda: stage), alone.importing(imports):
                 with start_watched():
                     stack.enter_context(started(here, num_processes, imports))
+                stack.enter_context(watched(lambda: how_to_continue(begun())))
                 alone.start_ahead(num_processes)
                 stage = f"importing {' and '.join(imports)}"
-            stack.enter_context(watched(lambda: how_to_continue(begun())))
         stack.enter_context(alone.no_reports_of_the_dead())
         yield
 
@@ -99,6 +99,8 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                 raise
             except Exception as error:  # Ray also raises plain `Exception`
                 reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
+                if folder:
+                    end_strays(folder)  # else they write into the folder while it is removed
         if advice := remedy(reasons[-1]):
             raise RequestError(f"Ray does not start ({reasons[-1]}); {advice}")
         load = busy() if re.search(TOO_SLOW, reasons[-1], re.IGNORECASE) else ""

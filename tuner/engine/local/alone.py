@@ -24,7 +24,7 @@ from ray._private.utils import get_num_cpus
 from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
-from tuner.engine.local.signals import removed_at_kill
+from tuner.engine.local.signals import end_strays, removed_at_kill
 from tuner.errors import RequestError
 from tuner.record.storage.made import stale_folders, temporary_folder
 
@@ -153,7 +153,12 @@ def session_folder() -> Iterator[str]:
         raise RequestError(
             f"Ray does not start: no folder can be made in {base} ({error.strerror}); {ELSEWHERE}"
         ) from None
-    with folder as made, removed_at_kill(made.remove):
+
+    def remove() -> None:
+        end_strays(str(folder.path))
+        folder.remove()
+
+    with folder as made, removed_at_kill(remove):
         yield str(made.path / "ray")
 
 

@@ -173,13 +173,21 @@ def watched(
                 told = text
                 tell(f"tuner: the search or its Ray was killed; {text}")
             if (dead := dead_processes()) and not over.wait(WATCH_S):
-                names = " and ".join(ending(name, process.returncode) for name, process in dead)
-                return lost(f"tuner: {names}; {how_to_continue()}")
+                return lose(dead)
+
+    def lose(dead: Sequence[tuple[str, Any]]) -> None:
+        names = " and ".join(ending(name, process.returncode) for name, process in dead)
+        lost(f"tuner: {names}; {how_to_continue()}")
 
     thread = threading.Thread(target=watch, name="watch", daemon=True)
     thread.start()
     try:
         yield
+    except Exception:
+        if dead := dead_processes():  # which may have caused the error: a Ray without its raylet has 0 CPUs
+            over.set()
+            lose(dead)
+        raise
     finally:
         over.set()
         thread.join()

@@ -162,6 +162,21 @@ def _deadline() -> Callable[[], None]:
     return leave
 
 
+def _as_others() -> None:
+    """Lets signals end a child that this process has forked, such as a DataLoader's, without a line or a message."""
+    if not deadlines or hosts:
+        return
+    deadlines[:] = [lambda: None] * len(deadlines)
+    with suppress(ValueError):  # forked in another thread
+        signal.set_wakeup_fd(-1)
+        for number in HANDLED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_as_others)
+
+
 @contextmanager
 def ray_starts() -> Iterator[None]:
     """Marks the `with` block in which the main thread may be in C++ code that waits for processes of Ray."""
@@ -240,6 +255,14 @@ def end_family(heads: Collection[Popen[bytes]] | None = None) -> None:
     for process in family:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def end_strays(folder: str) -> None:
+    """Kills the processes of a Ray with this folder that are nobody's descendants: a raylet that died leaves agents."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(word.startswith("--") and folder in word for word in process.info["cmdline"] or ()):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                process.kill()
 
 
 def _family(heads: Collection[Popen[bytes]] | None) -> set[psutil.Process]:
