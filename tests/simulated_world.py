@@ -177,7 +177,7 @@ class World:
 
     def __post_init__(self):
         self.chance = random.Random(f"world {self.plan.seed}")
-        one = self.plan.concurrent + (self.plan.phases[0]["scheduler"] != "pbt")  # more than may be used
+        one = self.plan.concurrent + 1  # more than may be used
         self.slots = {f"node{n}": one if self.plan.nodes == 1 else 2 for n in range(self.plan.nodes)}
         self.leaving = set()
 

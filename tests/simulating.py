@@ -30,7 +30,6 @@ from simulated_world import FUNCTION, NAME, SPACE, Killed, SimulatedNodes, World
 from workerless import MANAGER, Handle, Worker, Workerless
 
 from tuner.engine.controller.changes import Controller
-from tuner.engine.controller.trials import SearchTrial
 from tuner.engine.local.process_state import process_state
 from tuner.errors import RequestError
 from tuner.record import clock
@@ -207,7 +206,6 @@ def patched(world):
         )
         patch.setattr("tuner.tuning.assembly.JsonLoggerCallback", LoggerCallback)  # files that nobody reads
         patch.setattr(forest, "NUM_RANDOM", 3)
-        patch.setattr(SearchTrial, "__hash__", lambda trial: int(trial.trial_id))  # Ray takes from sets of trials
         patch.setattr(TuneController, "checkpoint", lambda *args, **options: None)  # Ray's snapshots: half of the time
         worker = type("Worker", (SimulatedWorker,), {"world": world})
         patch.setattr(MANAGER, type("Manager", (Simulated,), {"world": world, "worker": worker}))

@@ -21,7 +21,6 @@ def at_once(config):
 space = Space(params={**X, "width": tune.choice([1, 2])}, train=at_once, max_epochs=4)
 # With a parameter that only the random searcher can propose.
 derived = Space(params={**X, "half": tune.sample_from(lambda spec: spec.config.x / 2)}, train=at_once)
-paired = Space(params={**X, "pair": tune.choice([(1, 2), (3, 4)])}, train=at_once)
 
 
 def report_until_stopped(config):

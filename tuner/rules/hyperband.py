@@ -35,15 +35,18 @@ def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
     return [shape for shape in shapes if shape.rung]
 
 
+def rungs_of(max_epochs: int, reduction_factor: float) -> list[list[int]]:
+    """Returns the epochs of the rungs of each bracket of a band; the last ones may lie before max_epochs."""
+    rungs = [[shape.rung] for shape in band_of(max_epochs, reduction_factor)]
+    for bracket, shape in zip(rungs, band_of(max_epochs, reduction_factor), strict=True):
+        for _ in range(shape.halvings):
+            bracket.append(next_rung(bracket[-1], reduction_factor, max_epochs))
+    return rungs
+
+
 def last_rungs(max_epochs: int, reduction_factor: float) -> set[int]:
     """Returns the epochs at which the brackets of a band end; they may lie before max_epochs."""
-    lasts = set()
-    for shape in band_of(max_epochs, reduction_factor):
-        rung = shape.rung
-        for _ in range(shape.halvings):
-            rung = next_rung(rung, reduction_factor, max_epochs)
-        lasts.add(rung)
-    return lasts
+    return {bracket[-1] for bracket in rungs_of(max_epochs, reduction_factor)}
 
 
 def next_rung(rung: int, reduction_factor: float, max_epochs: int) -> int:

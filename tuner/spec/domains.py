@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
@@ -107,7 +107,10 @@ def is_choice(value: Any) -> bool:
 
 
 def check_domain(domain: Any) -> None:
-    """Raises ValueError if the value is no domain, has no values, has lower >= upper, or lower <= 0 in a log range."""
+    """Raises ValueError if the value is no domain, has no values, has lower >= upper, or lower <= 0 in a log range.
+
+    Likewise if its step `q` is not above 0, or if no multiple of `q` lies between the bounds.
+    """
     name = kind(domain)
     if name in LISTED and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -116,6 +119,11 @@ def check_domain(domain: Any) -> None:
             raise ValueError(f"range {domain.lower}..{domain.upper} is reversed or empty; lower must be below upper")
         if name.startswith("log") and domain.lower <= 0:
             raise ValueError(f"log range {domain.lower}..{domain.upper} must lie above zero")
+    if name not in LISTED and (step := _step(domain)) is not None:
+        if not step > 0 or ("randint" in name and step != int(step)):
+            raise ValueError(f"step q={step}: must be above 0, and a whole number for integers")
+        if name not in UNBOUNDED and (span := Range(domain)).low > span.high:
+            raise ValueError(f"range {domain.lower}..{domain.upper} has no multiple of q={step}; widen it or lower q")
 
 
 def describe(domain: Any) -> dict[str, Any]:
@@ -158,6 +166,25 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
     if not span.low <= value <= span.high:
         raise ValueError(f"{name}={value!r}: must be {span.low}..{span.high}")
     return int(value) if span.whole else float(value)
+
+
+def within(domain: Any, value: Any) -> Any:
+    """Returns the value of a domain that is nearest to a number; any other value stays as it is."""
+    if (name := kind(domain)) in (*LISTED, "sample_from"):
+        return value
+    if name != "normal":
+        return Range(domain).nearest(value)
+    step = _step(domain)
+    return round(value / step) * step + 0.0 if step else float(value)  # + 0.0, or -0.0 would be a value of its own
+
+
+def index_of(values: Sequence[Any], value: Any) -> int:
+    """Returns the index of a value: True, 1 and 1.0 are different values; ValueError if it is not there."""
+    same = (number for number, each in enumerate(values) if each is value)
+    equal = (number for number, each in enumerate(values) if type(each) is type(value) and each == value)
+    if (found := next(same, None)) is None and (found := next(equal, None)) is None:
+        raise ValueError(f"{value!r} is none of the values")
+    return found
 
 
 def _as_json(value: Any) -> str:
@@ -213,9 +240,13 @@ class Range:
 
     def __init__(self, domain: Any) -> None:
         self.log, self.whole = (name := kind(domain)).startswith("log"), "randint" in name
-        self.low, self.step = domain.lower, _step(domain)
-        # Ray's integer ranges exclude their upper end, unless they are quantised (tune.qrandint includes it).
-        self.high = domain.upper - 1 if self.whole and not self.step else domain.upper
+        self.low, self.high, self.step = domain.lower, domain.upper, _step(domain)
+        # As in Ray, an integer range excludes its upper end, also with the step 1; with a larger step, its values are
+        # the multiples of the step from the lower to the upper end. (The ends of a float range are multiples.)
+        if self.whole and self.step in (None, 1):
+            self.high -= 1
+        elif self.whole:
+            self.low, self.high = -(-self.low // self.step) * self.step, self.high // self.step * self.step
 
     def position(self, value: float) -> float:
         low, high, here = map(math.log, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
@@ -229,8 +260,13 @@ class Range:
             value = self.low * (self.high / self.low) ** position
         else:
             value = self.low + position * (self.high - self.low)
+        return self.nearest(value)
+
+    def nearest(self, value: float) -> Any:
+        """The range's value that is nearest to a number: between the ends, rounded to `q`, an int in integer ranges."""
         if self.step:
-            value = min(self.high, max(self.low, round(value / self.step) * self.step))
+            value = round(value / self.step) * self.step + 0.0
+        value = min(self.high, max(self.low, value))
         return int(round(value)) if self.whole else float(value)
 
 

@@ -3,8 +3,10 @@
 A parameter is conditional if it is a `tune.choice` with at least one dictionary that declares domains of its own:
 `"optimizer": tune.choice([{"name": "sgd", "momentum": tune.uniform(0, 0.99)}, {"name": "adam"}])`.
 A trial's config has only the chosen dictionary. A searcher proposes the name of the chosen dictionary (a branch), and
-a value for each domain of every branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The
-searchers of all libraries can propose such a setting; `decode` turns it into a config.
+a value for each domain of every branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Of any
+other choice of lists, dictionaries or objects, a searcher proposes the name of the value, too, since libraries copy,
+compare or convert what they get. The searchers of all libraries can propose such a setting; `decode` turns it into a
+config.
 """
 
 from __future__ import annotations
@@ -49,6 +51,12 @@ def branches(value: Any) -> list[Any]:
     return values if any(is_nested(each) and searched(each) for each in values) else []
 
 
+def _objects(value: Any) -> list[Any]:
+    """The values of a choice if at least one is a list, a dictionary or another object, else an empty list."""
+    values = domains.values_of(value) if domains.is_choice(value) else []
+    return [] if all(map(is_constant, values)) else values
+
+
 def searched(params: Params) -> Setting:
     """The searched parameters: drops constants, and dictionaries that hold only constants."""
     inner = {name: searched(value) if is_nested(value) else value for name, value in params.items()}
@@ -84,6 +92,8 @@ def encode(params: Params) -> Setting:
             inner = {_key(i): encode(each) for i, each in enumerate(values) if is_nested(each)}
             encoded[name] = {CHOSEN: tune.choice([_key(i) for i in range(len(values))])}
             encoded[name] |= {key: each for key, each in inner.items() if each}
+        elif values := _objects(value):
+            encoded[name] = tune.choice([_key(i) for i in range(len(values))])
         else:
             encoded[name] = encode(value) if is_nested(value) else value
     return encoded
@@ -104,9 +114,23 @@ def decode(params: Params, setting: Params) -> Setting:
             config[name] = decode(chosen, setting[name].get(key, {})) if is_nested(chosen) else chosen
         elif is_nested(value):
             config[name] = decode(value, setting.get(name, {}))
+        elif values := _objects(value):
+            config[name] = values[int(setting[name].removeprefix(BRANCH))]
         else:
             config[name] = value if is_constant(value) else setting[name]
     return config
+
+
+def chosen_by(name: str) -> list[tuple[str, str]]:
+    """For each branch that a flattened, encoded parameter is in: the parameter that chooses it, and its own name."""
+    path = name.split("/")
+    above = (depth for depth, step in enumerate(path[:-1]) if step.startswith(BRANCH))
+    return [("/".join([*path[:depth], CHOSEN]), path[depth]) for depth in above]
+
+
+def in_use(flat: Params) -> Setting:
+    """Leaves out the values of the branches that a flattened, encoded setting does not choose."""
+    return {n: value for n, value in flat.items() if all(flat.get(by, key) == key for by, key in chosen_by(n))}
 
 
 def describe(params: Params) -> dict[str, dict[str, Any]]:
@@ -165,6 +189,8 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
             raise ValueError(f"{here}={given!r}: tune.sample_from computes it; leave it out")
         else:
             placed[here] = domains.checked_value(value, given, here)
+            if values := _objects(value):
+                placed[here] = _key(domains.index_of(values, placed[here]))
     return placed
 
 

@@ -87,15 +87,19 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
-    pbt = experiment.scheduler == "pbt"  # pbt may run all its trials at once, and may copy any of their checkpoints
+    pbt = experiment.scheduler == "pbt"  # it may copy any checkpoint, and a budget only ends the search
     common = experiment, journal, stopper, compared_option(loaded_space, experiment), bool(history)
-    scheduler = PopulationScheduler(*common, space=space) if pbt else SearchScheduler(*common, nodes.concurrent, budget)
+    scheduler = (
+        PopulationScheduler(*common, space=space, slots=nodes.concurrent)
+        if pbt
+        else SearchScheduler(*common, nodes.concurrent, budget)
+    )
     keep = KEEP_BEST_AND_LATEST if space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         experiment,
         journal,
-        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
+        concurrent=nodes.concurrent,
         num_busy=scheduler.num_busy,
         num_promoted=scheduler.num_promoted,
         keep=keep,
@@ -110,12 +114,9 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     # With constraints, or several metrics, only the search's end shows whose files the answer needs.
     files = TrialFiles(experiment.folder, tracker.best if space.train and experiment.aim.simple else None)
     retries = Retries(experiment.max_failures, history, here=here)
-    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
-    # this number, too: to one more than the number of trials that may run at once.
-    all_may_wait = pbt or not here
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(
-        proposals.total_samples if all_may_wait else resources.concurrent + 1
-    )
+    # On a cluster (it may grow), only `Proposals` limits the number of pending trials. Otherwise Ray limits this
+    # number, too: to one more than the number of trials that may run at once.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1 if here else proposals.total_samples)
     loggers: list[LoggerCallback] = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(

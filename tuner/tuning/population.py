@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -19,10 +20,16 @@ from tuner.tuning.searchers.sampling import seeded
 
 
 class PopulationScheduler(SearchScheduler):
-    """Gets decisions from Ray's population-based training; seeds its draws from (seed, trial, epoch)."""
+    """Gets decisions from Ray's population-based training; seeds its draws from (seed, trial, epoch).
 
-    def __init__(self, experiment: Experiment, *args: Any, space: Space, **options: Any) -> None:
+    `slots` says how many trials may run at once; of the paused ones, Ray would resume as many as the CPUs allow.
+    """
+
+    def __init__(
+        self, experiment: Experiment, *args: Any, space: Space, slots: Callable[[], int], **options: Any
+    ) -> None:
         super().__init__(experiment, *args, **options)
+        self._slots = slots
         self._mutable, self._population = space.mutable, population_of(experiment, space)
 
     def _add(self, tune_controller: Any, trial: Trial) -> None:
@@ -52,7 +59,9 @@ class PopulationScheduler(SearchScheduler):
         return action
 
     def _choose(self, tune_controller: Any) -> Trial | None:
-        return cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
+        trial = cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
+        is_paused = trial is not None and trial.status == Trial.PAUSED
+        return None if is_paused and self.num_busy() >= self._slots() else trial
 
 
 def _short(value: Any) -> str:

@@ -215,6 +215,24 @@ def test_a_parameter_with_the_name_of_one_of_our_columns_is_read_from_the_column
     assert past["first"] == [[0], [1]] and past["told"] == [[0, 2], [1, 3]]
 
 
+@pytest.mark.parametrize(
+    ("column", "failed"), [("status", "failed"), ("status", "ERROR"), ("State", "crashed"), ("state", "FAIL")]
+)
+def test_a_failed_row_does_not_run_first_though_its_value_was_the_best(tmp_path, column, failed):
+    rows = [["0.01", "0.1", failed], ["0.02", "0.9", "completed"], ["0.03", "", failed], ["0.05", "0.5", "pruned"]]
+    past = from_(table(tmp_path / "t.csv", ["lr", "best_loss", column], *rows), searcher="forest")
+    assert [cells[0] for cells in past["first"]] == [0.05, 0.02]
+    assert [cells[0] for cells in past["told"]] == [0.05, 0.02, 0.01, 0.03]
+    without = [[lr, status] for lr, _, status in rows]
+    assert [cells[0] for cells in from_(table(tmp_path / "u.csv", ["lr", column], *without))["first"]] == [0.02, 0.05]
+
+
+def test_a_row_whose_training_diverged_does_not_run_first(tmp_path):
+    rows = [["0.01", "0.1", "nan"], ["0.02", "0.9", "0.95"]]
+    past = from_(table(tmp_path / "t.csv", ["lr", "best_loss", "last_loss"], *rows))
+    assert [cells[0] for cells in past["first"]] == [0.02]
+
+
 def test_a_parameter_named_as_the_metric_does_not_rank_a_table(tmp_path):
     space = Space(params={"loss": tune.choice(["l1", "mse"])}, train=print)
     past = from_(table(tmp_path / "t.csv", ["loss"], ["mse"], ["l1"]), space=space)

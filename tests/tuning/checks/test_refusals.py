@@ -90,10 +90,6 @@ REQUESTS = [
         ["--space", f"{SPACES}/functions.py:derived", "--searcher", "grid"],
         "cannot propose parameter 'half', a sample_from",
     ),
-    (
-        ["--space", f"{SPACES}/functions.py:paired", "--searcher", "hyperopt", "--prior", "x=0.5"],
-        "--prior: hyperopt cannot be told a value of parameter 'pair', a choice of lists, dictionaries or objects; use",
-    ),
     ([], "give --space NAME (see --list), or --resume NAME"),
     (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
     (["--space", "no.such.module"], "No module named"),

@@ -130,7 +130,7 @@ def test_a_damaged_record_is_refused_in_one_line(change, names):
 def test_a_domain_keeps_its_values_as_cells():
     space = space_of(units=tune.lograndint(2, 200), z=tune.randn(), pair=tune.choice([(1, 2), None]))
     columns = columns_of(space)
-    flat = {"x": 0.5, "y": 0.1, "act": "tanh", "units": 7, "z": -3.5, "pair": None}
+    flat = {"x": 0.5, "y": 0.1, "act": "tanh", "units": 7, "z": -3.5, "pair": "branch1"}
     cells = json.loads(json.dumps(cells_of(columns, flat)))
     record = {"params": list(columns), "sources": [{"from": "", "note": "", "first": [cells], "told": []}]}
     assert Past(record, space).first == [flat] and set(columns) == set(dict(domains.leaves(space.encoded)))

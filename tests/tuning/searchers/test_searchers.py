@@ -10,7 +10,6 @@ import pytest
 from ray import tune
 from searching import SAMPLES, drive, experiment_of
 
-from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES
@@ -76,37 +75,6 @@ def test_the_seed_alone_gives_the_settings_and_the_global_random_streams_stay_as
     for setting in first:
         assert_declared(wide(), setting)
     assert settings_of(searcher, wide(), seed=6) != first
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [
-        *wide().params.values(),
-        tune.quniform(0, 1, 0.25),
-        tune.qloguniform(0.25, 4, 0.25),
-        tune.qrandint(0, 12, 4),
-        tune.qlograndint(4, 64, 4),
-        tune.randint(0, 2),
-        tune.lograndint(1, 3),
-        tune.uniform(-3, -1),
-        tune.randn(),
-        tune.qrandn(0, 1, 1),
-        tune.choice([None, 1]),
-        tune.choice([7]),
-        tune.grid_search([1, 2]),
-        tune.sample_from(lambda spec: 1),
-    ],
-)
-@pytest.mark.parametrize("searcher", SEARCHERS)
-def test_every_domain_is_kept_or_refused_by_name(searcher, domain):
-    space = space_of(x=domain, y=tune.uniform(0, 1))
-    try:
-        settings = settings_of(searcher, space, num_samples=25)
-    except RequestError as refused:
-        assert "'x'" in str(refused)
-        return
-    for setting in settings:
-        assert_declared(space, setting)
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)

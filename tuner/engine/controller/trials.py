@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Container
+from functools import partial
 from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
@@ -13,7 +15,7 @@ from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import PopulationBasedTraining
+from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -28,6 +30,10 @@ class SearchTrial(Trial):
     """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
     confirms = ""  # the trial whose setting it trains again (`--confirm`)
+
+    def __hash__(self) -> int:
+        """Ray takes trials from sets: by their numbers, or their addresses in memory would decide which one is next."""
+        return int(self.trial_id)
 
     def set_retry(self, will_retry: bool) -> None:
         """Makes Ray retry the trial after the current failure, or not: -1 allows any number of failures, 0 none."""
@@ -134,15 +140,31 @@ class ReplayController:
 
 
 class Population(PopulationBasedTraining):
-    """Population-based training that sets a trial back to an earlier epoch at most once before the trial gets further.
+    """Ray's population-based training within the declared ranges, and with fewer slots than trials.
 
-    With fewer slots than trials, a poor trial may copy a checkpoint of an earlier epoch. When the trial is back at its
-    own epoch, Ray compares it and sets it back again: if values tie or grow worse, no trial ever trains all its epochs.
+    A trial that is compared also lets those train that have no slot yet. It may copy a checkpoint of an earlier epoch.
+    When the trial is back at its own epoch, Ray compares it and sets it back again: if values tie or grow worse, no
+    trial ever trains all its epochs. Here this happens at most once before the trial gets further.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, declared: dict[str, Any], **options: Any) -> None:
+        # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
+        # A function, in place of Ray's object for tune.sample_from, is replaced at each change.
+        mutations = {
+            name: domains.values_of(domain) if domains.kind(domain) in domains.LISTED else domain
+            for name, domain in declared.items()
+        }
+        mutations |= {name: domain.sample for name, domain in declared.items() if domains.kind(domain) == "sample_from"}
+        super().__init__(hyperparam_mutations=mutations, **options)
+        self._declared = declared
         self._set_back: dict[str, int] = {}  # trial -> the last epoch from which it was set back
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        action = str(super().on_trial_result(tune_controller, trial, result))
+        is_compared = self._trial_state[trial].last_perturbation_time == result[TRAINING_ITERATION]
+        if action == TrialScheduler.CONTINUE and is_compared and not tune_controller.search_alg.is_exhausted():
+            return str(TrialScheduler.PAUSE)
+        return action
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         epoch = self._trial_state[trial].last_train_time
@@ -152,19 +174,28 @@ class Population(PopulationBasedTraining):
             self._set_back[trial.trial_id] = epoch
         super()._exploit(tune_controller, trial, trial_to_clone)
 
+    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Changes a setting as Ray does; a range's values then lie in the range, on its steps, with its type."""
+        config = dict(trial_to_clone.config)
+        for name, domain in self._declared.items():
+            kind, value = domains.kind(domain), config[name]
+            if kind == "sample_from":
+                drawn = partial(domain.sample, config)
+                # Ray multiplies the value by 0.8 or 1.2, unless the domain is a list without it.
+                self._hyperparam_mutations[name] = drawn if domains.is_number(value) else [drawn()]
+            elif kind not in domains.LISTED and "randint" not in kind:
+                config[name] = float(value)  # a constant to start with, such as 1, would make Ray round all values
+        changed, operations = super()._get_new_config(trial, SimpleNamespace(config=config))
+        return {
+            n: domains.within(self._declared[n], v) if n in self._declared else v for n, v in changed.items()
+        }, operations
+
 
 def population_of(experiment: Experiment, space: Space) -> Population:
     """Returns Ray's scheduler for pbt, which changes the parameters that the space declares as mutable."""
-    mutations = dict(space.mutations)
-    for name, domain in space.mutations.items():
-        if (kind := domains.kind(domain)) == "sample_from":
-            mutations[name] = domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
-        elif kind in ("choice", "grid_search"):
-            # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
-            mutations[name] = domains.values_of(domain)
     population = Population(
+        space.mutations,
         perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
-        hyperparam_mutations=mutations,
         log_config=False,  # the journal has the changes; a replay would write them to Ray's own file again
         time_attr=TRAINING_ITERATION,
     )

@@ -39,6 +39,8 @@ LEARNING = ("forest", "hyperopt", "optuna", "nsga2", "bohb")  # searchers that l
 ALLOWED = "give an experiment's name or folder, a best/config.json, or a .csv file with one setting per row"
 # Beginnings of the columns' names in the tables of Ray Tune (`config/lr`), W&B (`config.lr`) and Optuna (`params_lr`).
 PREFIX = re.compile(r"^(config[/.]|params_)")
+# Columns that say how a trial ended, and what they say of one that failed (in tables of ours, Ray, W&B and Optuna).
+STATUS, FAILED = ("status", "state"), ("failed", "fail", "error", "crashed")
 WORST = Standing(2, 0, math.inf)
 Described = dict[str, dict[str, Any]]  # parameter -> its domain, as `parameters.describe` returns it
 
@@ -70,13 +72,15 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
             raise RequestError(f"--start-from {source}: cannot be read ({why}); {ALLOWED}") from None
         fitting, lost = _mapped(known, space, columns, declared)
         ranked = sorted((pair for pair in fitting if pair[1].rank), key=lambda pair: pair[1].rank or WORST)
-        lost += ["one without the metric"] * (len(fitting) - len(ranked) if ranked else 0)
+        good = [pair for pair in ranked if pair[1].rank and math.isfinite(pair[1].rank.loss)]
+        unranked = [pair for pair in fitting if not pair[1].rank]
+        lost += ["one without the metric"] * (len(unranked) if good else 0)
         left_out = f"; {len(lost)} of {len(known)} left out, such as {lost[0][:MOST_SHOWN]}" if lost else ""
         if not fitting:
             what = f"no setting of this space, whose parameters are {_listed(declared)}" if known else "has no setting"
             raise RequestError(f"--start-from {source}: {what}{left_out}; {ALLOWED}")
-        usable = (tuple(cells) for cells, each in ranked or fitting if not each.rank or math.isfinite(each.rank.loss))
-        new = [cells for cells in dict.fromkeys(usable) if cells not in first][: FIRST if ranked else MOST_KNOWN]
+        usable = dict.fromkeys(tuple(cells) for cells, _ in good or unranked)
+        new = [cells for cells in usable if cells not in first][: FIRST if good else MOST_KNOWN]
         first |= dict.fromkeys(new)
         told = [[*cells, each.epochs] for cells, each in _fewer(ranked)] if experiment.searcher in LEARNING else []
         note = f"{label}: {counted(len(new), 'setting')} first"
@@ -211,12 +215,15 @@ def _rows(text: str, experiment: Experiment, declared: Described) -> Iterator[Kn
         cells = {i: text for i, each in enumerate(row[: len(head)]) if (text := each.strip().removeprefix("'"))}
         others = {head[i]: text for i, text in cells.items() if i not in params}
         value = _cell(others, f"{METRIC}best_{metric}", f"best_{metric}", metric, "value")
+        last = _cell(others, f"{METRIC}last_{metric}", f"last_{metric}")
+        failed = any(others[name].lower() in FAILED for name in others if name.lower() in STATUS)
+        failed |= last is not None and finite(last) is None  # the training diverged
         breaks = aim.violation({n: _cell(others, f"last_{n}", n) for n, *_ in aim.constraints}) > 0
-        number = None if breaks else finite(value)
+        number = None if breaks or failed else finite(value)
         rank = WORST if number is None else Standing(0, 0, experiment.wanted.sign * number)
         epochs = finite(_cell(others, "epochs", "training_iteration")) or 1
         setting = {params[i]: _spelled(declared[params[i]], text) for i, text in cells.items() if i in params}
-        yield Known(setting, None if value is None else rank, int(min(MOST_EPOCHS, max(1, epochs))))
+        yield Known(setting, rank if failed or value is not None else None, int(min(MOST_EPOCHS, max(1, epochs))))
 
 
 def _cell(cells: dict[str, str], *names: str) -> Any:

@@ -25,7 +25,6 @@ from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
-from tuner.spec.option_values import option
 from tuner.spec.resources import Resources, resources_of
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
@@ -92,7 +91,6 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     if experiment.address:
         check_head(experiment.address)
     check_searcher(experiment, space)
-    _check_first(experiment, loaded_space)
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     past = first_start(history).get("past", {}) if history else past_of(experiment, space)
@@ -221,19 +219,6 @@ def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
         if name not in {*reported, *USAGE, EPOCH}:
             hint = nearest(name, sorted(reported))
             raise RequestError(f"--stop {name}={limit:g}: the space reports {known}{hint}")
-
-
-def _check_first(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Raises a RequestError if the searcher cannot be told which settings run first."""
-    given = [option(name) for name in ("point", "start_from", "prior") if getattr(experiment, name)]
-    if experiment.searcher != "hyperopt" or not given:
-        return
-    # Ray's adapter looks up a value that is not nested: only among constants, and endlessly in a dictionary.
-    own = (leaf for leaf in domains.leaves(loaded_space.space.encoded) if "/" not in leaf[0])
-    for name, domain in own:
-        if domains.is_choice(domain) and not all(map(domains.is_constant, domains.values_of(domain))):
-            why = f"hyperopt cannot be told a value of parameter {name!r}, a choice of lists, dictionaries or objects"
-            raise RequestError(f"{given[0]}: {why}; use another --searcher, or make it a choice of texts or numbers")
 
 
 def _check_comes(experiment: Experiment) -> None:

@@ -14,10 +14,12 @@ from ray.tune.search import Searcher
 from tuner.errors import RequestError
 from tuner.record.events import Event, first_start
 from tuner.record.texts import with_extra
+from tuner.rules.hyperband import rungs_of
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.spec.space import Space
+from tuner.tuning.searchers.coded import Coded
 from tuner.tuning.searchers.forest import ForestSearcher
 from tuner.tuning.searchers.past import Past, PastModel
 from tuner.tuning.searchers.sampling import (
@@ -35,23 +37,28 @@ class LibrarySearcher(SeededSearcher):
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         super().__init__(experiment, space, first_num_samples, past)
+        self._budgets: list[int] = []  # of BOHB: the epochs at which it compares trials
+        self._epochs: dict[str, tuple[int, int]] = {}  # trial -> its last epoch, and the last one that BOHB learned
         # By default, HyperOpt tries 20 random settings and Optuna 10 before they use their models. In a search with 10
         # samples, all settings would then be random.
         num_random = max(3, min(10, first_num_samples // 3))
-        first, self._points = self._points + self._from_past(past, num_random), []
+        self._first, self._points = self._points + self._from_past(past, num_random), []
+        leaves = dict(domains.leaves(space.encoded))
+        self._coded = {name: Coded(domain) for name, domain in leaves.items()}
+        # Ray's adapters treat "/" and names that are numbers as nesting.
+        self._keys = {name: f"{number}:{name.replace('/', '.')}" for number, name in enumerate(leaves)}
+        first = [{self._keys[n]: self._coded[n].code(value) for n, value in flat.items()} for flat in self._first]
         if experiment.searcher == "hyperopt":
             from ray.tune.search.hyperopt import HyperOptSearch
 
-            # In a point, HyperOpt needs a nested choice's index; for other choices, Ray's adapter looks up the index.
-            leaves = domains.leaves(space.encoded)
-            nested = {name: domains.values_of(each) for name, each in leaves if "/" in name and domains.is_choice(each)}
-            first = [{n: nested[n].index(value) if n in nested else value for n, value in p.items()} for p in first]
             options = {"random_state_seed": self._seed, "n_initial_points": num_random}
             self.library: Searcher = HyperOptSearch(**options, points_to_evaluate=first or None)
         elif experiment.searcher == "bohb":
             from ray.tune.search.bohb import TuneBOHB
 
             self.library = TuneBOHB(seed=self._seed, points_to_evaluate=first or None)
+            rungs = rungs_of(experiment.max_epochs, float(experiment.reduction_factor))
+            self._budgets = sorted({rung for bracket in rungs for rung in bracket})
         else:
             import optuna
             from ray.tune.search.optuna import OptunaSearch
@@ -71,7 +78,9 @@ class LibrarySearcher(SeededSearcher):
         metric, mode = (
             list(each) if isinstance(each, tuple) else each for each in (experiment.metric, experiment.mode)
         )
-        self.library.set_search_properties(metric, mode, space.encoded)
+        self.library.set_search_properties(
+            metric, mode, {self._keys[n]: each.domain for n, each in self._coded.items()}
+        )
 
     def _from_past(self, past: Past | None, number: int) -> list[dict[str, Any]]:
         """Returns the settings that a model of past searches proposes in place of the library's random first ones."""
@@ -88,17 +97,34 @@ class LibrarySearcher(SeededSearcher):
         self.exhausted = setting == Searcher.FINISHED
         if setting is None or self.exhausted:
             return None
-        return parameters.decode(self._space.searched, setting)
+        if self.num_proposed < len(self._first):  # a known value may lie between two steps
+            return self._use(trial_id, self._first[self.num_proposed])
+        return self._use(trial_id, {name: each.value(setting[self._keys[name]]) for name, each in self._coded.items()})
 
     def _learn(self, trial_id: str, result: dict[str, Any]) -> None:
-        with seeded(self._seed, 2, int(trial_id), result["training_iteration"]):
+        epoch, info = result["training_iteration"], result.get("hyperband_info", {})
+        self._epochs[trial_id] = epoch, epoch if "budget" in info else self._epochs.get(trial_id, (0, 0))[1]
+        with seeded(self._seed, 2, int(trial_id), epoch):
             self.library.on_trial_result(trial_id, result)
 
     def _end(self, trial_id: str, result: dict[str, Any] | None) -> None:
+        if self._budgets and result is not None:
+            self._tell_bohb(trial_id, result)
         excesses = self._excesses.get(trial_id, [1.0] * len(self._aim.constraints))
         self._broken = [1.0 if each is None else each for each in excesses]  # Optuna asks for it in the call below
         with seeded(self._seed, 3, int(trial_id)):
             self.library.on_trial_complete(trial_id, result)
+
+    def _tell_bohb(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Tells BOHB a trial's last value, at the next rung: Ray's adapter learns only from trials that are paused.
+
+        So a failed trial is the worst at the rung that it trained to, and the trial that ends a bracket counts.
+        """
+        last, learned = self._epochs.pop(trial_id, (0, 0))
+        epoch = result["training_iteration"] or last + 1  # a failure has no epoch
+        if epoch > learned:
+            budget = next((rung for rung in self._budgets if rung >= epoch), self._budgets[-1])
+            self._learn(trial_id, {**result, "training_iteration": epoch, "hyperband_info": {"budget": budget}})
 
 
 def build_searcher(
@@ -129,6 +155,12 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             f"--scheduler pbt changes parameters while a trial trains, but space {experiment.space!r} has no mutable "
             f'parameters; add for example mutable=("lr",) to it, or use another scheduler'
         )
+    for name in (name for name, domain in space.mutations.items() if parameters.branches(domain)):
+        if experiment.scheduler == "pbt":
+            raise RequestError(
+                f"--scheduler pbt cannot change parameter {name!r}, a choice of dictionaries with domains; "
+                f"leave it out of mutable, or use another scheduler"
+            )
     if experiment.confirm and experiment.scheduler == "pbt":
         raise RequestError(
             f"--confirm {experiment.confirm}: --scheduler pbt changes settings while trials train, so none of them can "
@@ -139,13 +171,13 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             raise RequestError(f"--searcher {experiment.searcher} needs the package {package}: {with_extra(extra)}")
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.encoded):
-        described = domains.describe(domain)
-        kind = f"quantised {described['kind']}" if "q" in described else described["kind"]
-        if described["kind"] in refused or kind in refused:
-            steps = " without steps" if any(each.startswith("quantised") for each in refused) else ""
+        kind, is_inside = domains.kind(domain), bool(parameters.chosen_by(name))
+        if kind in refused or (kind == "grid_search" and is_inside and experiment.searcher == "random"):
+            other = "grid" if experiment.searcher == "random" else "random"
             raise RequestError(
-                f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
-                f"use --searcher random, or declare it as tune.choice or a range{steps}, such as tune.uniform"
+                f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}"
+                f"{' inside a choice' * is_inside}; use --searcher {other}, or declare it as tune.choice or a range, "
+                f"such as tune.uniform"
             )
 
 
@@ -165,7 +197,7 @@ OWN: dict[str, type[SeededSearcher]] = {
     "refine": RefineSearcher,
     "forest": ForestSearcher,
 }
-STEPPED = ("uniform", "loguniform", "randint", "lograndint")
+UNBOUNDED = ("sample_from", "grid_search", "normal")
 # Searcher -> the kinds of domains that it cannot propose.
 REFUSED: dict[str, tuple[str, ...]] = {
     "random": (),
@@ -173,10 +205,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "refine": ("sample_from", "grid_search"),
     "forest": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    # With the quantised domains below, Ray's adapters silently ignore the steps or raise an error during the search.
-    "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
-    "nsga2": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
-    "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
+    "optuna": UNBOUNDED,
+    "nsga2": UNBOUNDED,
+    "bohb": UNBOUNDED,
 }
 NEEDS = {
     "optuna": (("optuna", "optuna"),),

@@ -119,7 +119,7 @@ def cells_of(columns: Mapping[str, Any], setting: Setting) -> Cells:
     for name, domain in columns.items():
         value = setting.get(name)
         is_listed = name in setting and domains.kind(domain) in domains.LISTED
-        cells.append(domains.values_of(domain).index(value) if is_listed else value)
+        cells.append(domains.index_of(domains.values_of(domain), value) if is_listed else value)
     return cells
 
 

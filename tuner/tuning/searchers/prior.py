@@ -53,7 +53,8 @@ class Prior:
         if kind in domains.LISTED:
             return guess if stream.random() < MOST_SHARE else drawn
         if kind == "normal":
-            return float(guess + WIDTH * domain.sampler.sd * stream.standard_normal())
+            spread = getattr(domain.sampler, "sampler", domain.sampler).sd  # with a step, Ray wraps the sampler
+            return domains.within(domain, guess + WIDTH * spread * stream.standard_normal())
         span = domains.Range(domain)
         while not 0 <= (at := span.position(guess) + WIDTH * stream.standard_normal()) <= 1:
             pass

@@ -8,10 +8,10 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
+from ray import tune
 from ray.tune.search.variant_generator import generate_variants
 
 from tuner.errors import RequestError
@@ -23,7 +23,7 @@ from tuner.spec.domains import nested
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import keeps_last
 from tuner.spec.space import Space
-from tuner.tuning.searchers.past import Past
+from tuner.tuning.searchers.past import Past, columns_of
 from tuner.tuning.searchers.prior import Prior
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 def first_settings(experiment: Experiment, space: Space, past: Past | None = None) -> list[Setting]:
-    """Returns the known settings of --start-from, then those of --point; parameters that one lacks are random."""
+    """Returns the known settings of --start-from, then those of --point, then the prior; they may lack parameters."""
     settings = list(past.first) if past else []
     guess = prior_of(experiment, space).guess
     for point in experiment.points:
@@ -56,9 +56,7 @@ def first_settings(experiment: Experiment, space: Space, past: Past | None = Non
             settings.append(parameters.place(space.declared, point))
         except ValueError as error:
             raise RequestError(f"--point {error}") from None
-    settings += [guess] if guess else []
-    drawn = (variants(space.encoded, experiment.seed, number, 6)[0] for number in itertools.count())
-    return [domains.flattened(space.encoded, each) | setting for setting, each in zip(settings, drawn, strict=False)]
+    return settings + ([guess] if guess else [])
 
 
 def prior_of(experiment: Experiment, space: Space) -> Prior:
@@ -85,6 +83,32 @@ def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
 
+def drawn(space: Space, *key: int) -> list[Setting]:
+    """Draws flattened, encoded settings as `variants` does; `tune.sample_from` is left for `RandomSearcher` to compute.
+
+    Ray's rounding to a step may exceed a bound by the last digit of a float (0.30000000000000004 in 0 to 0.3).
+    """
+    columns = columns_of(space)
+    computed = {name: of_config(domain) for name, domain in domains.leaves(space.encoded) if name not in columns}
+    flat = (domains.flattened(nested(columns), each) for each in variants(nested(columns), *key))
+    return [{n: domains.within(columns[n], value) for n, value in each.items()} | computed for each in flat]
+
+
+def of_config(computed: Any) -> Any:
+    """Makes a `tune.sample_from` call its function with the config, as Ray documents it, or else with a spec of it.
+
+    Ray 2.60 itself calls it with the spec alone (`spec.config.width`).
+    """
+
+    def value(spec: Any) -> Any:
+        try:
+            return computed.func(spec.config)
+        except (AttributeError, KeyError):
+            return computed.func(spec)
+
+    return tune.sample_from(value) if computed.pass_config else computed
+
+
 class SeededSearcher:
     """Proposes the settings of --start-from and --point, then its own; all draws depend on seed, past and calls alone.
 
@@ -97,13 +121,17 @@ class SeededSearcher:
         self._seed, self._metric, self._sign = experiment.seed, experiment.wanted.metric, experiment.wanted.sign
         self._compared, self._aim = experiment.compared, experiment.aim
         self._space = space
-        self._points = first_settings(experiment, space, past)
+        self._points = self._filled(first_settings(experiment, space, past), first_num_samples)
         self._prior = prior_of(experiment, space)
         # The last report of each unfinished trial that has the metric, or its last one if none has it.
         self._last: dict[str, Setting] = {}
         self._completed: set[str] = set()  # trials whose end the searcher knows
         # Trial -> the last known excess of each constraint; None for a metric that it has not reported.
         self._excesses: dict[str, list[float | None]] = {}
+
+    def _filled(self, settings: list[Setting], first_num_samples: int) -> list[Setting]:
+        """Draws the parameters that known settings lack."""
+        return [drawn(self._space, self._seed, number, 6)[0] | each for number, each in enumerate(settings)]
 
     def suggest(self, trial_id: str) -> Setting | None:
         """Returns the next setting; None if the searcher has none now, or none any more."""
@@ -202,21 +230,46 @@ class RandomSearcher(SeededSearcher):
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
+        grids = {name: domains.values_of(d) for name, d in domains.leaves(space.encoded) if domains.is_grid(d)}
+        indices = nested({name: {"grid_search": list(range(len(values)))} for name, values in grids.items()})
+        self._cells = [dict(domains.leaves(each)) for each in variants(indices, 0)]  # the grid's points, by index
+        self._grids, self._taken = grids, set[int]()  # the numbers of the random settings that known ones replace
         super().__init__(experiment, space, first_num_samples, past)
-        grids = [domains.values_of(d) for _, d in domains.leaves(space.searched) if domains.is_grid(d)]
-        self._per_sample = math.prod(len(values) for values in grids)
-        self.num_settings *= self._per_sample
+        self.num_settings *= len(self._cells)
+        if grids:
+            self.num_settings += sum(number >= self.num_settings for number in self._taken)
+        self._number = 0  # of the next random setting
+
+    def _filled(self, settings: list[Setting], first_num_samples: int) -> list[Setting]:
+        """Lets each known setting replace the next random one with its values of `tune.grid_search`.
+
+        If the samples have none left, the setting runs in addition, so each value of a grid runs in each sample.
+        """
+        size, filled = len(self._cells), list[Setting]()
+        for setting in settings[: first_num_samples * size] if self._grids else settings:
+            given = {n: domains.index_of(self._grids[n], value) for n, value in setting.items() if n in self._grids}
+            fitting = [place for place, cell in enumerate(self._cells) if given.items() <= cell.items()]
+            places = (size * sample + place for sample in itertools.count() for place in fitting)
+            self._taken.add(number := next(number for number in places if number not in self._taken))
+            filled.append(drawn(self._space, self._seed, len(filled), 6)[number % size] | setting)
+        return filled
 
     def _next(self, trial_id: str) -> Setting:
-        sample, point = divmod(self.num_proposed, self._per_sample)
+        while self._number in self._taken:
+            self._number += 1
+        sample, point = divmod(self._number, len(self._cells))
+        self._number += 1
+        flat = drawn(self._space, self._seed, sample)[point]
         if self._prior:
-            drawn = variants(self._space.encoded, self._seed, sample)[point]
-            flat = domains.flattened(self._space.encoded, drawn)
-            stream = np.random.default_rng([self._seed, sample, 10])
-            return self._use(trial_id, self._prior.moved(trial_id, flat, stream))
-        # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
-        drawn = variants(self._space.declared, self._seed, sample)[point]
-        return parameters.searched_in(self._space.declared, drawn)
+            flat = self._prior.moved(trial_id, flat, np.random.default_rng([self._seed, sample, 10]))
+        return self._use(trial_id, flat)
+
+    def _use(self, trial_id: str, flat: Setting) -> Setting:
+        """Computes `tune.sample_from` from the values, known ones and constants included, that the trial gets."""
+        config = parameters.decode(self._space.declared, nested(flat))
+        if any(domains.kind(domain) == "sample_from" for _, domain in domains.leaves(self._space.encoded)):
+            (config,) = variants(config, self._seed, self.num_proposed, 7)
+        return parameters.searched_in(self._space.declared, config)
 
 
 class GridSearcher(SeededSearcher):
@@ -225,9 +278,11 @@ class GridSearcher(SeededSearcher):
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int, past: Past | None = None) -> None:
         super().__init__(experiment, space, first_num_samples, past)
         self.size = grid_size(space.searched)
-        self.num_settings = min(experiment.most_samples, len(self._points) + self.size)
+        known = {grid_index(space.searched, self._use("", flat)) for flat in self._points} - {None}
+        self.num_settings = min(experiment.most_samples, len(self._points) + self.size - len(known))
         num_drawn = max(0, self.num_settings - len(self._points))
-        self._order = list(itertools.islice(shuffled(self.size, experiment.seed), num_drawn))
+        left = (index for index in shuffled(self.size, experiment.seed) if index not in known)
+        self._order = list(itertools.islice(left, num_drawn))
 
     def _next(self, trial_id: str) -> Setting | None:
         if self.num_proposed >= self.num_settings:
@@ -261,8 +316,7 @@ class RefineSearcher(SeededSearcher):
     def _next(self, trial_id: str) -> Setting:
         flat = next(self._neighbours, None) if self._neighbours else None  # None: all neighbours have been tried
         if flat is None:
-            drawn = variants(self._space.encoded, self._seed, self.num_proposed)[0]
-            flat = domains.flattened(self._space.encoded, drawn)
+            flat = drawn(self._space, self._seed, self.num_proposed)[0]
         return self._use(trial_id, flat)
 
     def _use(self, trial_id: str, flat: Setting) -> Setting:
@@ -275,10 +329,8 @@ class RefineSearcher(SeededSearcher):
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
         centre = self._tried[min(self._best, key=self._best.__getitem__)]
-        # A setting has values for all branches of nested choices, but a config only for the chosen branches. Two
-        # settings with the same config give the same training, so configs are compared.
-        config_of = partial(parameters.decode, self._space.searched)
-        seen = [config_of(nested(flat)) for flat in self._tried.values()]
+        # A setting has values for all branches of nested choices, but only those of the chosen branches count.
+        seen = [parameters.in_use(flat) for flat in self._tried.values()]
         order = random.Random(self._seed)
         leaves = dict(domains.leaves(self._space.encoded))
         for radius in range(1, 11):
@@ -291,9 +343,8 @@ class RefineSearcher(SeededSearcher):
                 ]
                 order.shuffle(ring)
                 for flat in ring:
-                    config = config_of(nested(flat))
-                    if config not in seen:
-                        seen.append(config)
+                    if (used := parameters.in_use(flat)) not in seen:
+                        seen.append(used)
                         yield flat
 
     def _learn(self, trial_id: str, result: Setting) -> None:
@@ -350,3 +401,30 @@ def _grid_value(value: Any, at: int) -> Any:
     if parameters.is_nested(value):
         return grid_point(value, at)
     return value if domains.is_constant(value) else domains.grid_values(value)[at]
+
+
+def grid_index(params: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    """Returns the index of a setting in the grid: the inverse of `grid_point`; None if it is not there."""
+    index = 0
+    for name, value in params.items():
+        if (at := _grid_place(value, config[name])) is None:
+            return None
+        index = index * _num_values(value) + at
+    return index
+
+
+def _grid_place(value: Any, chosen: Any) -> int | None:
+    if branches := parameters.branches(value):
+        start = 0
+        for branch in branches:
+            if (at := _grid_place(branch, chosen)) is not None:
+                return start + at
+            start += _num_values(branch)
+        return None
+    if parameters.is_nested(value):
+        fits = parameters.is_nested(chosen) and value.keys() == chosen.keys()
+        return grid_index(value, chosen) if fits else None
+    try:
+        return domains.index_of([value] if domains.is_constant(value) else domains.grid_values(value), chosen)
+    except ValueError:
+        return None

@@ -102,7 +102,7 @@ def promising(leaves: dict[str, Any], forest: Forest, risk: Risk, stream: np.ran
 
 def row_of(leaves: dict[str, Any], columns: Columns, number: int) -> dict[str, Any]:
     """Returns the setting with this number."""
-    return {name: leaves[name].cast(values[number]) for name, values in columns.items()}
+    return {name: domains.within(leaves[name], values[number]) for name, values in columns.items()}
 
 
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
@@ -114,11 +114,9 @@ def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
     parts = []
     for name, domain in leaves.items():
         part = _numbers(domain, columns[name])
-        *outer, _ = name.split("/")
-        for depth, branch in enumerate(outer):
-            chosen = columns.get("/".join([*outer[:depth], parameters.CHOSEN]))
-            if chosen is not None:
-                part[np.array([value != branch for value in chosen])] = ABSENT
+        for chooser, branch in parameters.chosen_by(name):
+            if chooser in columns:
+                part[np.array([value != branch for value in columns[chooser]])] = ABSENT
         parts.append(part)
     return np.concatenate(parts, axis=1, dtype=np.float32)
 
