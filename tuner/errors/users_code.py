@@ -21,7 +21,9 @@ NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep, SCRIPTS)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a traceback
 # A trial's own folder: `<temporary folder>/tuner-trial-1a2b3c4d/tree` + an absolute path shows what is at that path.
 TRIAL_PREFIX, TRIAL_TREE = "tuner-trial-", "tree"
-IN_TRIAL = re.compile(rf"(?:(?<![\w/.-])|(?<=:/)|(?<=://)|(?<=:///))(?:/[^/\s'\"]+)*/{TRIAL_PREFIX}[0-9a-f]+/{TRIAL_TREE}(?=/|\b)")
+IN_TRIAL = re.compile(
+    rf"(?:(?<![\w/.-])|(?<=:/)|(?<=://)|(?<=:///))(?:/[^/\s'\"]+)*/{TRIAL_PREFIX}[0-9a-f]+/{TRIAL_TREE}(?=/|\b)"
+)
 working_folder: Path | None = None  # where the search was started; set while this process is in a trial's own folder
 _tree = ""  # the folder of the trial in this process
 MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback

@@ -390,9 +390,11 @@ def test_files_of_the_best_trial_that_are_gone_are_said(searched, wrote_files, c
 def test_files_that_a_trial_did_not_write_are_not_said_to_be_gone(searched, wrote_files, caplog):
     """It wrote a file before it was killed, and none when it began anew."""
     trial_files.begin(wrote_files.parent, is_new=True)
-    trial_files.end(wrote_files.parent, {}, [], {})
+    trial_files.end(wrote_files.parent, {}, {}, {})
     assert searched.conclude().files is None and not caplog.text
-    with pytest.raises(RequestError, match="or its best trial saved no checkpoint and wrote no file by a relative path$"):
+    with pytest.raises(
+        RequestError, match="or its best trial saved no checkpoint and wrote no file by a relative path$"
+    ):
         load_best(searched.folder)
 
 

@@ -106,9 +106,7 @@ def test_a_trial_that_pbt_changed_has_the_configuration_and_all_steps_that_it_ha
     """It copies the state of epoch 2 after epoch 3: W&B would drop the epochs 3 and 4 that come then."""
     copied = "trial_started", ["00000"], {"config": {"lr": 0.2}, "resources": {}, "node": ""}
     epochs, values = (1, 2, 3, 3, 4), (0.5, 0.4, 0.3, 0.2, 0.1)
-    reports = [
-        ("report", ["00000"], {"epoch": e, "metrics": {"loss": v}}) for e, v in zip(epochs, values, strict=True)
-    ]
+    reports = [("report", ["00000"], {"epoch": e, "metrics": {"loss": v}}) for e, v in zip(epochs, values, strict=True)]
     written(tmp_path, BEGUN, *list(trained())[:1], *reports[:3], copied, *reports[3:], FINISHED)
     assert main([str(tmp_path), "--mode", "offline"]) == 0
     (run,) = wandb.runs
