@@ -3,7 +3,7 @@
 The last two fields of a line are its number and a CRC-32, which continues from that of the line before. A mismatch
 shows that lines were altered, removed, repeated, moved or are of another journal, except lines missing at the end.
 Non-finite floats are the strings "nan", "inf" and "-inf", because JSON has no such numbers and browsers refuse Python's
-`NaN` and `Infinity`.
+`NaN` and `Infinity`. A parameter may also be such a text: `non_finite` beside a `config` says where a float was.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
-from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, is_inside, parsed
+from tuner.errors.gate import plain
+from tuner.record.storage.files import MOST_BYTES, is_inside, parsed
 from tuner.spec.metrics import MOST_INTEGER
 from tuner.spec.option_values import MOST_EPOCHS, MOST_RUNGS
 
@@ -38,7 +41,8 @@ def first_start(history: Sequence[Event]) -> Event:
 
 def text_of(event: Event) -> bytes:
     """Returns an event as JSON; `Chain.line_of` makes a line of it."""
-    return json.dumps(strict(plain(event)), allow_nan=False).encode()
+    config = with_words({name: plain(value) for name, value in event["config"].items()}) if "config" in event else {}
+    return json.dumps(strict({**event, **config}), allow_nan=False, default=plain).encode()
 
 
 class Chain:
@@ -71,28 +75,10 @@ class Chain:
             _replace_words(event, ("value", "cutoff", "compared"))
             if event["event"] == "report" and isinstance(event["metrics"], dict):
                 _replace_words(event["metrics"], tuple(event["metrics"]))
+            from_words(event)
         _check(event)
         self.number, self.crc = number, crc
         return event
-
-
-def plain(value: Any) -> Any:
-    """Converts a value to JSON types: a one-element array to a number, a huge integer to +-inf, other types to text."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) <= MOST_NUMBER else math.inf if value > 0 else -math.inf
-    if isinstance(value, str):
-        return str(value)  # numpy.str_ is a subclass of str
-    if isinstance(value, float):
-        return float(value)  # numpy.float64 is a subclass of float
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if (shape := getattr(value, "shape", None)) is None:
-        return repr(value)
-    return plain(value.item()) if math.prod(shape) == 1 else f"{type(value).__name__} of shape {tuple(shape)}"
 
 
 def strict(value: Any) -> Any:
@@ -104,6 +90,31 @@ def strict(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [strict(item) for item in value]
     return value
+
+
+def with_words(config: Event) -> Event:
+    """Returns a `config` as JSON that `from_words` reads, with the places of its non-finite floats, if it has any."""
+    places = list(_non_finite_in(config))
+    return {"config": strict(config)} | ({"non_finite": places} if places else {})
+
+
+def from_words(document: Event) -> None:
+    """Restores the non-finite floats of `document["config"]`; ValueError or TypeError if `non_finite` is wrong."""
+    for *above, last in document.pop("non_finite", ()):
+        try:
+            inside: Any = reduce(getitem, above, document["config"])
+            inside[last] = _NON_FINITE[inside[last]]
+        except LookupError:
+            raise ValueError("`non_finite` names no such float of `config`") from None
+
+
+def _non_finite_in(value: Any) -> Iterator[list[Any]]:
+    """Yields where a plain value has a non-finite float: the names and indices that lead to it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield []
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inside:
+        yield from ([name, *place] for place in _non_finite_in(each))
 
 
 def is_trial_id(value: Any) -> bool:
@@ -172,6 +183,6 @@ _FITS: dict[str, Callable[[Any], bool]] = _MAY_BE_NULL | {
     "recorded": _whole_number(0, MOST_INTEGER - 1), "action": _is_text, "reason": _is_text, "error": _is_text,
     "status": _is_text, "epochs": _is_length, "rungs": _are_rungs, "refused": _is_flag, "out_of_time": _is_flag,
     "confirms": is_trial_id, "seed": _whole_number(0, 2**32 - 1),
-    "budget": _is_flag, "past": _is_dict,
+    "budget": _is_flag, "past": _is_dict, "left_out": _is_dict,
     "state": lambda value: isinstance(value, str) and value in STATES,
 }  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.errors.gate import fingerprint, plain, text_of
 from tuner.errors.users_code import place_of
 
 LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; all others are ranges
@@ -130,11 +130,17 @@ def describe(domain: Any) -> dict[str, Any]:
     """Returns a domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes `upper`."""
     name = kind(domain)
     if name in LISTED:
-        return {"kind": name, "values": [v if is_constant(v) else repr(v) for v in values_of(domain)]}
+        return {"kind": name, "values": [described(value) for value in values_of(domain)]}
     if name == "sample_from":
         return {"kind": name}
     bounds = {"lower": domain.lower, "upper": domain.upper, "q": _step(domain)}
     return {"kind": name, **{key: v for key, v in bounds.items() if v is not None and math.isfinite(v)}}
+
+
+def described(value: Any) -> Any:
+    """Returns a value of a choice as JSON: one that is no constant, or not finite, as the text of its plain value."""
+    value = plain(value)
+    return value if is_constant(value) and not (isinstance(value, float) and not math.isfinite(value)) else str(value)
 
 
 def checked_value(domain: Any, value: Any, name: str) -> Any:
@@ -145,15 +151,16 @@ def checked_value(domain: Any, value: Any, name: str) -> Any:
     """
     if (known := kind(domain)) in LISTED:
         values = values_of(domain)
-        for each in values:
-            if (each == value and type(each) is type(value)) or str(each) == value:
-                return each
-        if value in values:
-            return values[values.index(value)]
-        for each in values:
-            if str(each) == str(value) or _as_json(each) in (_as_json(value), value):
-                return each
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, values))}")
+        tests: tuple[Callable[[Any], bool], ...] = (
+            lambda each: type(each) is type(value) and equal(each, value),
+            lambda each: equal(each, value),
+            lambda each: text_of(value) in (text_of(each), described(each), _as_json(each)),
+            lambda each: _as_json(each) == _as_json(value),
+        )
+        if found := [each for fits in tests for each in values if fits(each)][:1]:
+            return found[0]
+        known_ones = (repr(each) if is_constant(each) else described(each) for each in values)
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(known_ones)}")
     if not is_number(value):
         raise ValueError(f"{name}={value!r}: must be a number")
     if not abs(value) <= sys.float_info.max:
@@ -181,14 +188,22 @@ def within(domain: Any, value: Any) -> Any:
 def index_of(values: Sequence[Any], value: Any) -> int:
     """Returns the index of a value: True, 1 and 1.0 are different values; ValueError if it is not there."""
     same = (number for number, each in enumerate(values) if each is value)
-    equal = (number for number, each in enumerate(values) if type(each) is type(value) and each == value)
-    if (found := next(same, None)) is None and (found := next(equal, None)) is None:
+    same_value = (number for number, each in enumerate(values) if type(each) is type(value) and equal(each, value))
+    if (found := next(same, None)) is None and (found := next(same_value, None)) is None:
         raise ValueError(f"{value!r} is none of the values")
     return found
 
 
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values of a choice are equal; arrays are, if they are one object or have equal plain values."""
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # arrays and tables compare each of their values
+        return type(one) is type(other) and _as_json(one) == _as_json(other)
+
+
 def _as_json(value: Any) -> str:
-    return json.dumps(value, default=repr, skipkeys=True)
+    return fingerprint(plain(value))
 
 
 def values_of(domain: Any) -> list[Any]:
@@ -220,7 +235,7 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     if (name := kind(domain)) in LISTED:
         values = values_of(domain)
         if not all(map(is_number, values)):
-            return [v for v in values if v != value]
+            return [v for v in values if not equal(v, value)]
         ordered = sorted(set(values))
         at = ordered.index(value)
         return [ordered[at + step] for step in steps if 0 <= at + step < len(ordered)]

@@ -11,6 +11,7 @@ config.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -69,9 +70,9 @@ def constants(params: Params) -> Setting:
 
 
 def merged(constants: Params, config: Params) -> Setting:
-    """A trial's whole config: its searched parameters and the constants."""
+    """A trial's whole config: its searched parameters and a copy of the constants, which the trial may change."""
     both = {name: merged(constants[name], config[name]) for name in constants if is_nested(config.get(name))}
-    return {**constants, **config, **both}
+    return {**copy.deepcopy(dict(constants)), **config, **both}
 
 
 def searched_in(params: Params, config: Params) -> Setting:

@@ -13,7 +13,7 @@ from ray.tune.search import SearchAlgorithm
 
 from tuner.engine.controller.trials import SearchTrial, new_trial
 from tuner.errors import RequestError
-from tuner.record.events import plain
+from tuner.errors.gate import fingerprint, plain
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
 from tuner.training.task import trial_seed
@@ -139,7 +139,7 @@ class Proposals(SearchAlgorithm):
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
         """Recreates a trial from the searcher's next setting; RequestError if this setting is not the recorded one."""
         setting = as_recorded(self.searcher.suggest(trial_id), recorded)
-        if plain(setting) != recorded:
+        if fingerprint(plain(setting)) != fingerprint(recorded):
             raise RequestError(
                 f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, but now seed "
                 f"{self._experiment.seed} gives {setting}: the searcher has another version; install the recorded one "

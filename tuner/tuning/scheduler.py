@@ -13,10 +13,10 @@ from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.controller.trials import ReplayController
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED, plain
+from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
 from tuner.record.records import finite
-from tuner.record.report_keys import EPOCH, FINAL, RAY_KEYS, USAGE
+from tuner.record.report_keys import EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_grace, of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
@@ -31,7 +31,7 @@ RAY_ACTIONS: dict[Action, str] = {
     "pause": TrialScheduler.PAUSE,
     "stop": TrialScheduler.STOP,
 }
-NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.tuning.trial` adds `improved` and FINAL to reports
+NOT_METRICS = RAY_KEYS | OWN_KEYS
 STOPS = (
     "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
     "trials instead of pausing them"
@@ -202,8 +202,7 @@ class SearchScheduler(TrialScheduler):
             if value is None and epochs:  # the last report has only the wanted metric
                 _, value = self._last.get(trial.trial_id, (0, None))
             if not confirms(trial):
-                value = finite_all(tuple(map(plain, value)) if isinstance(value, tuple) else plain(value))
-                value = None if trial.trial_id in self._broken else value
+                value = None if trial.trial_id in self._broken else finite_all(value)
                 self._apply(tune_controller, self._rule.ended(int(trial.trial_id), epochs, value))
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
@@ -221,14 +220,15 @@ class SearchScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result[EPOCH]
         named = result.keys() - NOT_METRICS
-        metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
+        metrics = {name: v for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
         value, answers = self.value_of(metrics), self._aim.losses(metrics) is not None
         if is_last := keeps_last(self._compared, self._wanted, metrics):  # such as the last report of a function
             saved = saved or self._saved.get(trial_id)
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
-        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
+        left_out = {"left_out": dict(result[LEFT_OUT])} if LEFT_OUT in result else {}
+        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final, **left_out)
         decided, before = self._last.get(trial_id, (0, None))
         # A restarted trial may repeat an epoch on which the rule has already decided. Only pbt decides again, since it
         # sets trials back to earlier epochs.

@@ -58,6 +58,7 @@ class Tracker:
         self._first: list[str] = []  # the first FIRST trials that had reported and ended without failing
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._names: set[str] = set()  # the metrics of all reports
+        self._left_out: set[str] = set()  # the metrics of which a notice has said that they cannot be kept
         self._begin()
         for event in history:
             self.hear(event)
@@ -87,6 +88,10 @@ class Tracker:
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
             self._report(trial_id, trial, event["metrics"], bool(event.get("checkpoint")))
+            for name, reason in event.get("left_out", {}).items():
+                if name not in self._left_out:
+                    self._left_out.add(name)
+                    self.on_notice(f"trial {trial_id}: its metric {name!r} is left out: {reason}")
         elif kind == "decision":
             trial.stopped = event["action"] == "stop"
             trial.status = "paused" if event["action"] == "pause" else trial.status

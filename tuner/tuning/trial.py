@@ -30,7 +30,7 @@ from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
-from tuner.record.report_keys import EPOCH, FINAL, WAITS
+from tuner.record.report_keys import EPOCH, FINAL, IMPROVED, WAITS
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
@@ -117,7 +117,7 @@ def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
         if training.epoch < most and reached(setup.experiment.limits, (*aim.goals, compared), report):
             report |= training.final_metrics()
         improved, best = aim.improved(best, report)
-        report["improved"] = training.epoch if improved else 0
+        report[IMPROVED] = training.epoch if improved else 0
         if all(finite(goal.value(report)) is not None for goal in (aim.goals if aim.several else (compared,))):
             patiently(report_with, report, training.state(best))
         else:
@@ -137,7 +137,8 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     start_clean(spec.num_threads, spec.gpus)
     experiment = setup.experiment
     names = [goal.metric for goal in experiment.aim.goals]
-    reporter = begin_reports(names[0])
+    limited = [constraint.metric for constraint in experiment.aim.constraints]
+    reporter = begin_reports(names[0], {*names, experiment.compared.metric, *limited})
     seed_streams(spec.seed, function)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:

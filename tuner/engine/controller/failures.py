@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tuner.errors.gate import clean, text_of
 from tuner.errors.users_code import TRIAL_PREFIX, outside_trial, place_in
 from tuner.record.events import Event
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
@@ -77,7 +78,7 @@ def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
     if is_out_of_memory(cause):
         return "oom", text
     # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code.
-    usual = usual_cause(str(cause)) if isinstance(cause, RuntimeError) else None
+    usual = usual_cause(text_of(cause)) if isinstance(cause, RuntimeError) else None
     return ("user", text) if usual is None else ("cuda", f"{text}; usually {usual}" if usual else text)
 
 
@@ -118,7 +119,7 @@ def oom_kills() -> int | None:
 
 def first_line(error: Any) -> str:
     """Returns the error's first line that is not blank, or its type's name."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next((line.strip() for line in text_of(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def as_a_worker_or_task_error(error: Exception) -> Exception:
@@ -132,6 +133,6 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     elif not isinstance(error, (RayActorError, RayTaskError)):
         # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
         known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
-    if isinstance(known, RayTaskError) and (text := outside_trial(str(known))) != str(known):
+    if isinstance(known, RayTaskError) and (text := clean(outside_trial(str(known)))) != str(known):
         known = RayTaskError("train", text, known.cause)  # Ray writes the text to error.txt
     return known

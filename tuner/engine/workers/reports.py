@@ -10,7 +10,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -18,23 +18,26 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
+from ray import cloudpickle
 from ray.train._internal.session import get_session
 from ray.tune import Checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
 from tuner.engine.workers.own_folder import reported
+from tuner.errors.gate import metrics_of, text_of
 from tuner.errors.output import Bounded, if_there_is_room
-from tuner.errors.users_code import place_of, place_raised
-from tuner.record.report_keys import WAITS
+from tuner.errors.users_code import place_of, place_of_frame, place_raised
+from tuner.record.report_keys import LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
+from tuner.spec.metrics import is_number
 from tuner.training.devices.usage import Usage
 
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
 CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
 IMPORTS = "a process that a trial starts must import its function: put it into a module beside the space's file"
 RETRY_S = 1.0  # seconds until a checkpoint that could not be saved is saved again
+MOST_PRINTED = 1_000_000  # maximum bytes of an error and its traceback as Ray sends and writes them
 ELSEWHERE = "tune.report was called in another process than the trial's"
 
 
@@ -43,13 +46,15 @@ class EscapedError(Exception):
 
 
 class Reporter:
-    """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
+    """Replaces the session's `report`: lets metrics through the gate and adds CPU, GPU and memory usage.
 
-    Ray's `report` refuses tensors. A number without a name, such as a function's return value, gets the metric's name.
+    A number without a name, such as a function's return value, gets the metric's name. A metric that the gate does not
+    keep is left out, and the report says so once; a ValueError is raised instead if the metric is `needed`.
     """
 
-    def __init__(self, report: Callable[..., None], metric: str) -> None:
-        self._report, self._usage, self._metric = report, Usage(), metric
+    def __init__(self, report: Callable[..., None], metric: str, needed: Collection[str] = ()) -> None:
+        self._report, self._usage, self._metric, self._needed = report, Usage(), metric, needed
+        self._left_out: set[str] = set()
         self.stopped_by_ray = False
         self.num_reports = 0
         self._pid = os.getpid()
@@ -59,20 +64,39 @@ class Reporter:
             raise RuntimeError(f"{ELSEWHERE}; {CHILD}")
         if in_sanity_check():
             return
+        if not isinstance(metrics, Mapping):
+            raise ValueError(f"tune.report got a {type(metrics).__name__}: give a dictionary, as {{'loss': loss}}")
         self.num_reports += 1
         reported()
-        # Two kinds of report end no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
-        # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
-        if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
+        # Two kinds of report end no epoch and get no usage: RESULT_DUPLICATE, which Ray sends when the trial's function
+        # returns, without a checkpoint as `tune.report` gives it, and WAITS: a checkpoint cannot be saved.
+        if args or kwargs or metrics != {RESULT_DUPLICATE: True}:
+            own = {str(name): metrics[name] for name in metrics if isinstance(name, Own)}
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
-            named = {self._metric if name == DEFAULT_METRIC else name: value for name, value in metrics.items()}
-            metrics = self._usage.read() | {name: as_number(name, value) for name, value in named.items()}
+            metrics = own if WAITS in own else self._usage.read() | self._kept(metrics) | own
         try:
             patiently(partial(self._report, metrics, *args, **kwargs), self._report)
         except SystemExit:
             self.stopped_by_ray = True
             raise
 
+    def _kept(self, metrics: Mapping[Any, Any]) -> dict[str, Any]:
+        """Returns the user's metrics that can be kept, and says what else there was."""
+        theirs = {name: value for name, value in metrics.items() if not isinstance(name, Own)}
+        if DEFAULT_METRIC in theirs:
+            theirs[self._metric] = theirs.pop(DEFAULT_METRIC)
+        kept, lost = metrics_of(theirs, REFUSED, self._needed)
+        for name in self._needed:
+            if name in lost:
+                raise ValueError(f"{name!r} cannot be the metric of a search: {lost[name]}")
+            if name in kept and (shape := getattr(theirs.get(name), "shape", ())) and not is_number(kept[name]):
+                what = f"{'a tensor' if hasattr(theirs[name], 'detach') else 'an array'} of shape {tuple(shape)}"
+                raise ValueError(f"{name!r} is reported as {what}: report a number, such as its .mean()")
+        if new := lost.keys() - self._left_out:
+            self._left_out |= new
+            place = place_of_frame(inspect.currentframe())
+            kept[str(LEFT_OUT)] = [[name, f"{reason}{place}"] for name, reason in lost.items() if name in new]
+        return kept
 
 def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
     """Repeats a report each second while its checkpoint cannot be saved for a reason that may pass.
@@ -92,17 +116,17 @@ def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
             with suppress(OSError):  # stderr may be a file on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
             why = getattr(error, "strerror", None) or "its experiment's folder is gone"
-            tell({WAITS: f"a checkpoint cannot be saved ({why})"})
+            tell({str(WAITS): f"a checkpoint cannot be saved ({why})"})
             time.sleep(RETRY_S)
 
 
-def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
+def begin_reports(metric: str = DEFAULT_METRIC, needed: Collection[str] = ()) -> Reporter:
     """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
     logging.getLogger("ray.train").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
     session = get_session()
     storage, original = session.storage, type(session.storage).persist_current_checkpoint
     storage.persist_current_checkpoint = partial(persisted, original.__get__(storage))
-    session.report = reporter = Reporter(type(session).report.__get__(session), metric)
+    session.report = reporter = Reporter(type(session).report.__get__(session), metric, needed)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), partial(if_there_is_room, stream.flush)
@@ -124,14 +148,21 @@ def in_sanity_check() -> bool:
     return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
 
-def as_number(name: str, value: Any) -> Any:
-    """Converts a one-element tensor or numpy scalar to a number; ValueError for other tensors; keeps other values."""
-    torch = sys.modules.get("torch")
-    is_tensor = torch is not None and isinstance(value, torch.Tensor)
-    if is_tensor and value.numel() != 1:
-        shape = tuple(value.shape)
-        raise ValueError(f"{name!r} is reported as a tensor of shape {shape}: report a number, such as its .mean()")
-    return value.item() if is_tensor or isinstance(value, np.generic) else value
+@contextmanager
+def errors_sent() -> Iterator[None]:
+    """Replaces an error that Ray can neither send nor print, by one with the same text and traceback."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            is_sent = len("".join(traceback.format_exception(error)).encode()) < MOST_PRINTED
+            str(error), cloudpickle.loads(cloudpickle.dumps(error))
+        except (Exception, SystemExit):
+            is_sent = False
+        if is_sent:
+            raise
+        text = f"{type(error).__name__}: {text_of(error)}"
+        raise RuntimeError(text).with_traceback(error.__traceback__) from None
 
 
 def caused(error: BaseException) -> str:
@@ -164,7 +195,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
         try:
             original(process)
         except (pickle.PicklingError, AttributeError) as error:
-            if "pickle" not in str(error).lower():
+            if "pickle" not in text_of(error).lower():
                 raise
             raise ValueError(f"{name} cannot run in another process: {IMPORTS}; {CHILD}") from error
 
@@ -182,7 +213,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
         advice = "next(iterator, None) returns None at an iterator's end"
         raise EscapedError(f"StopIteration{place_raised(error)}{caused(error)}: {advice}") from error
     except Exception as error:
-        if ELSEWHERE in str(error) and started:  # the child's error, which multiprocessing has wrapped
+        if ELSEWHERE in text_of(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt, asyncio.CancelledError

@@ -15,6 +15,7 @@ from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
 from tuner.engine.workers.own_folder import await_left
+from tuner.engine.workers.reports import errors_sent
 from tuner.record.checkpoints import STATE, load_state
 from tuner.record.report_keys import RAY_KEYS
 from tuner.record.storage.made import temporary_folder
@@ -33,6 +34,10 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     base: Any = wrap_function(function)
 
     class TrialFunction(base):
+        def _trainable_func(self, config: dict[str, Any]) -> Any:
+            with errors_sent():
+                return super()._trainable_func(config)
+
         def cleanup(self) -> None:
             try:
                 super().cleanup()

@@ -15,13 +15,13 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
+from tuner.errors.gate import MOST_NUMBER
 from tuner.record.storage.made import RECORD, MadeFolder, replacing_file
 
 MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (usual: 200), and of a file that is read whole (usual: 5,000)
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays other threads by 40 ms
 SWELL = 8  # maximum bytes of memory for values, per byte of a file's limit; journals take 4 to 6, a text of `[],` 43
 MOST_DEPTH = 320  # maximum nesting levels in JSON: recursive code reaches Python's limit of 1,000 frames at 450 levels
-MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: opening a pipe waits for no writer
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # errors of a sync on a file system that has none
@@ -147,7 +147,7 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
 def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None) -> None:
     """Replaces a file's content atomically, by `replacing`: a reader sees the old or the new content, never a part."""
     with replacing(path, dir_fd) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager

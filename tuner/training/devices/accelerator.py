@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import OUT_OF_MEMORY
+from tuner.errors.gate import text_of
 
 if TYPE_CHECKING:
     import torch
@@ -128,7 +129,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is a failed allocation, after which process and device still work."""
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in text_of(error) for text in OUT_OF_MEMORY)
 
 
 def usual_cause(text: str) -> str | None:

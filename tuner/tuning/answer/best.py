@@ -14,8 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import RequestError, blamed, say
+from tuner.errors.gate import fingerprint
 from tuner.record.checkpoints import load_state
-from tuner.record.events import strict
+from tuner.record.events import from_words, strict
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -219,6 +220,7 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         whole = path.resolve()  # the file may be a link, because the user has named it
         config = dict(json_in(whole.parent, whole.name))
+        from_words(config)
     except (OSError, ValueError, TypeError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
     check_format(config.get(FIELD), path)
@@ -247,13 +249,16 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
     expected = {"validation": json.loads(json.dumps(strict(dict(report.metrics)))), "test": None}
     with contextlib.suppress(OSError, ValueError, TypeError):
         config, metrics = dict(json_in(best, CONFIG)), expected
+        from_words(config)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found = dict(json_in(best, METRICS))
             if isinstance(found["test"], (dict, type(None))):
                 metrics = {name: found[name] for name in expected}
         # The metrics are compared too, because a download from an object store may have files of two answers.
         is_same = metrics["validation"] == expected["validation"]
-        return metrics if is_same and all(config.get(name) == value for name, value in fields.items()) else None
+        return (
+            metrics if is_same and all(fingerprint(config.get(n)) == fingerprint(fields[n]) for n in fields) else None
+        )
     return None
 
 

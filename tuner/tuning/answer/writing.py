@@ -20,7 +20,7 @@ from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import blamed
 from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, load_state, within
-from tuner.record.events import strict
+from tuner.record.events import strict, with_words
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import ENDED, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -156,7 +156,7 @@ def _write(
         metrics["confirmed"] = {"done": record.confirmation.done, "settings": [asdict(each) for each in settings]}
     (new / README).write_text(readme(folder, loaded_space.name, new, point), "utf-8")
     config[WRITTEN] = _written(new, config.get(CHECKSUMS) or {})
-    (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (new / CONFIG).write_text(json.dumps(config | with_words(config["config"]), indent=2) + "\n")
     (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
 
 

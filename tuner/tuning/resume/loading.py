@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import RequestError, say
+from tuner.errors.gate import fingerprint
 from tuner.record.events import Chain, Event, first_start
 from tuner.record.reading import Scan, scan
 from tuner.record.saved_experiment import (
@@ -150,7 +151,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
         old, new = recorded["params"] | recorded.get("constants", {}), facts["params"] | facts["constants"]
     except (KeyError, TypeError, ValueError) as error:
         raise damaged_experiment(after.folder, error) from None
-    if names := sorted(name for name in {*old, *new} if old.get(name) != new.get(name)):
+    if names := sorted(name for name in {*old, *new} if fingerprint(old.get(name)) != fingerprint(new.get(name))):
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise _other_search(before, f"the space has changed: {listed};")
     words = [str(word).partition("=")[0] for word in resumed.facts.get("command", ())]

@@ -15,8 +15,8 @@ from ray import tune
 from ray.tune.search.variant_generator import generate_variants
 
 from tuner.errors import RequestError
+from tuner.errors.gate import plain
 from tuner.errors.output import bounded_output
-from tuner.record.events import plain
 from tuner.record.records import finite
 from tuner.spec import domains, parameters
 from tuner.spec.domains import nested
@@ -343,7 +343,8 @@ class RefineSearcher(SeededSearcher):
                 ]
                 order.shuffle(ring)
                 for flat in ring:
-                    if (used := parameters.in_use(flat)) not in seen:
+                    used = parameters.in_use(flat)
+                    if not any(domains.equal(used, each) for each in seen):
                         seen.append(used)
                         yield flat
 

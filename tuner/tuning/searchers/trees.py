@@ -129,7 +129,7 @@ def _numbers(domain: Any, values: Sequence[Any]) -> npt.NDArray[np.float64]:
             order = sorted(set(every))
             ranks = {value: rank / max(1, len(order) - 1) for rank, value in enumerate(order)}
             return np.array([[ranks[value]] for value in values])
-        return np.array([[float(value == each) for each in every] for value in values])
+        return np.array([[float(domains.equal(value, each)) for each in every] for value in values])
     column = np.array(values, dtype=np.float64)[:, None]
     if kind == "normal":
         return column.clip(-LARGEST, LARGEST)
