@@ -30,7 +30,13 @@ from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.session import SearchCall, run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
-METAVARS = {"metric": "NAME", "mode": "{min,max}", "constraint": "'NAME <= VALUE'", "start_from": "SOURCE"}
+METAVARS = {
+    "metric": "NAME",
+    "mode": "{min,max}",
+    "constraint": "'NAME <= VALUE'",
+    "start_from": "SOURCE",
+    "unchecked": "NAME",
+}
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 
 

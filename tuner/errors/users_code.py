@@ -86,7 +86,7 @@ def place_of_frame(frame: FrameType | None) -> str:
 
 
 def _last_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] | None = None) -> str:
-    theirs = [(file, line) for file, line in ((outside_trial(f), n) for f, n in frames) if not _is_foreign(file)]
+    theirs = [(file, line) for file, line in ((outside_trial(f), n) for f, n in frames) if not is_foreign(file)]
     return f" ({(shown or shown_path)(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
 
 
@@ -102,7 +102,7 @@ def shown_path(file: str | Path | None) -> str:
 def is_importing(frame: FrameType | None) -> bool:
     """Whether a frame, running or of a traceback, runs because a module that is not the user's is being imported."""
     files = [each.f_code.co_filename for each, _ in traceback.walk_stack(frame)] if frame else []
-    return any(file.startswith("<frozen importlib") for file in itertools.takewhile(_is_foreign, files))
+    return any(file.startswith("<frozen importlib") for file in itertools.takewhile(is_foreign, files))
 
 
 def innermost_frame(error: BaseException) -> FrameType | None:
@@ -117,7 +117,7 @@ def is_tuners(error: BaseException) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(TUNER)
 
 
-def _is_foreign(file: str) -> bool:
+def is_foreign(file: str) -> bool:
     """Whether a file belongs to tuner, to Python or to an installed package, and so is not the user's."""
     return file.startswith(NOT_THE_USERS) or "-packages/" in file
 

@@ -18,8 +18,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.spec import domains
+from tuner.spec import domains, script_text
 from tuner.spec.script import Ended, check_declared, running
+from tuner.spec.space_objects import names_in, used
 
 Config = dict[str, Any]
 
@@ -35,11 +36,15 @@ def __getattr__(name: str) -> Any:
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
-    The numbers that the objective reports and returns are values of the search's metric, whatever the metric's name.
-    With `prune_by`, the reported numbers are values of that, and only the returned number is the metric. With several
-    metrics, the objective returns one number for each, in their order.
+    As in Optuna, the number that the objective returns is the value of the trial, whatever the metric's name. If the
+    objective calls `trial.report`, the scheduler compares these numbers, as the metric `prune_by` of the space, by
+    default `intermediate_value`. With several metrics, the objective returns one number for each, in their order.
     """
-    return functools.partial(_train, objective)
+    train: Any = functools.partial(_train, objective)
+    names = {name for each in used([objective]) for name in names_in(each.__code__)}
+    reports = any(name == "report" or name.endswith("PruningCallback") for name in names)
+    train.prune_by = script_text.INTERMEDIATE if reports else ""
+    return train  # type: ignore[no-any-return]
 
 
 def _train(objective: Callable[[Any], Any], config: Config) -> Any:
@@ -52,6 +57,12 @@ def _train(objective: Callable[[Any], Any], config: Config) -> Any:
 def create_study(**options: Any) -> Any:
     """Creates a study; in a trial, the study has only this trial, and all options but `study_name` are ignored."""
     if trial := running():
+        direction = str(options.get("direction") or next(iter(options.get("directions") or ()), None) or "minimize")
+        if (mode := direction.lower().rpartition(".")[2][:3]) != trial.mode and mode in ("min", "max"):
+            raise ValueError(
+                f"the study's direction is {direction}, but the search has mode {trial.mode}; give the same to both, "
+                f"as script({{...}}, mode={mode!r})"
+            )
         return _study(trial.config, options.get("study_name"))
     check_declared("optuna.create_study")
     return optuna.create_study(**options)
@@ -118,7 +129,7 @@ class ReportingTrial(optuna.trial.FixedTrial):
 
     study: StudyOfTrial
     _waiting: float | None = None
-    _sent: float | None = None
+    _sent: tuple[float, ...] = ()
 
     @property
     def number(self) -> int:
@@ -136,7 +147,10 @@ class ReportingTrial(optuna.trial.FixedTrial):
                 f"{name}={config[name]!r} is none of the objective's choices {distribution.choices}; give the same "
                 f"ones in params"
             )
-        return super()._suggest(name, distribution)
+        value = super()._suggest(name, distribution)
+        if trial := running():
+            trial.held.setdefault("trial.params", {})[name] = value
+        return value
 
     def report(self, value: float, step: int) -> None:
         """Sends the previously reported number, if it waits, and keeps `value` for the next `send`."""
@@ -151,17 +165,27 @@ class ReportingTrial(optuna.trial.FixedTrial):
     def send(self) -> None:
         """Reports to the search the number that `report` has kept, if it is not sent yet."""
         if self._waiting is not None:
-            self._sent, self._waiting = self._waiting, None
+            self._sent, self._waiting = (*self._sent, self._waiting), None
             trial = running()
-            tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent})
+            tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent[-1]})
 
     def left_of(self, value: Any) -> Any:
-        """Returns the number still to be reported after the objective returned `value`, or None; sends an older one."""
+        """Returns what is still to be reported after the objective returned `value`, or None; sends an older report.
+
+        Without a metric for the pruner, ValueError if `value` is none of the reported numbers: only one can count.
+        """
         trial = running()
         if trial and trial.compared != trial.metric:
             self.send()
-            return value
+            if self._sent or isinstance(value, (dict, tuple, list)) or value is None:
+                return value
+            return {trial.metric: value, trial.compared: value}
         if self._waiting is not None and (value is None or value == self._waiting):
             return self._waiting
         self.send()
-        return None if value == self._sent else value
+        if value is not None and self._sent and value not in self._sent:
+            raise ValueError(
+                f"the objective returns {value}, which it has not reported: it reports another metric than it returns; "
+                f"give that one a name in the space, as prune_by={script_text.INTERMEDIATE!r}"
+            )
+        return None if value in self._sent else value

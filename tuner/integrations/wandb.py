@@ -71,7 +71,7 @@ def init(*arguments: Any, **options: Any) -> Any:
     trial.stack.callback(made.remove)
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
-    run.log = log
+    run.log, trial.held["wandb.config"] = log, run.config
     trial.at_end = partial(_report_rest, trial, run)
     return run
 

@@ -183,6 +183,6 @@ _FITS: dict[str, Callable[[Any], bool]] = _MAY_BE_NULL | {
     "recorded": _whole_number(0, MOST_INTEGER - 1), "action": _is_text, "reason": _is_text, "error": _is_text,
     "status": _is_text, "epochs": _is_length, "rungs": _are_rungs, "refused": _is_flag, "out_of_time": _is_flag,
     "confirms": is_trial_id, "seed": _whole_number(0, 2**32 - 1),
-    "budget": _is_flag, "past": _is_dict, "left_out": _is_dict,
+    "budget": _is_flag, "past": _is_dict, "left_out": _is_dict, "unchecked": _is_dict,
     "state": lambda value: isinstance(value, str) and value in STATES,
 }  # fmt: skip

@@ -258,6 +258,7 @@ class Folding:
             refused = event.get("refused", False)
             self.search |= {"state": "failed" if refused else event["state"], "reason": event.get("reason", "")}
             self.search |= {"refused": refused, "out_of_time": event.get("out_of_time", False)}
+            self.search["unchecked"] = event.get("unchecked", {})
         if kind in (*BEGINNINGS, "experiment_finished"):  # at these events, no trial has a worker
             self._changed |= {trial: each for trial, each in self._building.items() if each.fields.pop("pid", None)}
 

@@ -21,13 +21,15 @@ USAGE = frozenset({"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes"
 SPEED = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
 # True in a report made from what a function returned, its last. The trial has ended, so the rules do not judge it.
 FINAL = Own("final_report")
+# In a trial's first report: what it saw of its parameters (`tuner.spec.arrived`). It is no metric.
+ARRIVED = Own("arrived")
 # While the disk has no room for a checkpoint, the trial sends only this key, with the reason. That is no report.
 WAITS = Own("waits_for_disk")
 # In each report of a Task: its epoch if its metric is the trial's best so far, else 0.
 IMPROVED = Own("improved")
 # The metrics that a report lacks because they cannot be kept: pairs of a name and the reason.
 LEFT_OUT = Own("left_out")
-OWN_KEYS = frozenset({FINAL, WAITS, IMPROVED, LEFT_OUT})
+OWN_KEYS = frozenset({FINAL, ARRIVED, WAITS, IMPROVED, LEFT_OUT})
 # Keys that Ray would obey, as the end of the trial or the number of its epoch, or that it overwrites.
 _RAYS = "Ray sets it itself; report it under another name"
 REFUSED = {name: _RAYS for name in (*RAY_KEYS, "timesteps_this_iter", "episodes_this_iter", "__duplicate__")}

@@ -45,6 +45,7 @@ class ExperimentRecord:
         state: running, finished, interrupted or failed; `reason` says why the search ended before all trials did.
         refused: whether the search ended because its request was wrong.
         out_of_time: whether a budget ended it; `state` is then finished.
+        unchecked: the parameters of which no trial could tell that they reach the training, with what it saw instead.
         changed: why the search used the rule of asha although asha-promotion was chosen; empty if it did not.
         length: epochs of the longest trial that ended by itself, if the rungs were moved to this length; else 0.
         grace: the grace period that the search has learned from early epochs; 0 if it learned none.
@@ -60,6 +61,7 @@ class ExperimentRecord:
     reason: str = ""
     refused: bool = False
     out_of_time: bool = False
+    unchecked: dict[str, str] = field(default_factory=dict)
     changed: str = ""
     length: int = 0
     grace: int = 0

@@ -55,7 +55,7 @@ BUDGETS = ("time_budget", "gpu_hours", "cpu_hours", "epoch_budget")  # what may 
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "max_concurrent_trials", "results", "address", "data_dir", *BUDGETS}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
-    | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds"}
+    | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds", "unchecked"}
 )
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
@@ -130,6 +130,9 @@ class Options:
     prior: tuple[str, ...] = ()
     """Guess of good values, name=value ... It runs after the points; random and forest draw up to half of their random
     settings around it, as long as these win."""
+    unchecked: tuple[str, ...] = ()
+    """Parameters that need not reach the training under their own names. For the others, the search ends if two trials
+    with different values train with the same."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric is at or above a value (with mode or prune mode min: at or below): metric=value."""
     time_budget: str = ""
@@ -168,7 +171,7 @@ class Options:
     """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
-        for name in ("metric", "mode", "constraint", "point", "start_from", "prior", "stop"):
+        for name in ("metric", "mode", "constraint", "point", "start_from", "prior", "stop", "unchecked"):
             object.__setattr__(self, name, tuples(getattr(self, name)))  # JSON has lists, but no tuples
         for name in ("metric", "mode"):
             if type(value := getattr(self, name)) is tuple and len(value) == 1:

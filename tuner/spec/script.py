@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,12 +26,15 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.errors.users_code import in_trial as in_trial_folder
 from tuner.spec import script_text
-from tuner.spec.script_text import REPORTING, Constants, imported_by, imports, options_of, python_files
+from tuner.spec.arrived import Seen, by_path, key_of, look
+from tuner.spec.script_text import COMMAND, REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
 
 # Package with a Trainer -> name of the module that reports its epochs; importing the module here would be a cycle.
 LIGHTNING = "tuner.integrations.lightning"
 TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
+# How the errors of a script's command line begin, and what to do about them.
+COMMAND_LINE, AS_CONSTANTS = "the script's command line:", "give such options as constants in params"
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 _modules: list[str] = []  # the names by which they are imported; empty for a file that is given by its path
 _trial: list[Trial] = []  # the trial that this process runs, if it runs one
@@ -68,6 +71,18 @@ class Trial:
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
     at_end: Callable[[], None] | None = None  # called at the script's end, unless an error ended it
+    held: dict[str, Any] = field(default_factory=dict)  # name -> what has the parameters, such as `wandb.config`
+    parsed: list[Any] = field(default_factory=list)  # what the command line's parsers have returned
+    seen: dict[str, Seen] | None = None  # what `look` has returned
+
+    def __post_init__(self) -> None:
+        self.own = dict(by_path(self.config))  # the code may change the dictionaries in `config`
+
+    def look(self) -> dict[str, Seen]:
+        """Returns what is alive of the parameters; looks once, at the first report or when the script ends."""
+        if self.seen is None:
+            self.seen = look(self.own, self.held, self.parsed)
+        return self.seen
 
 
 def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
@@ -101,7 +116,8 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
             f"`python -m {name}` runs it"
         )
     script_text.check_reports(text, path)
-    fields = {"max_epochs": script_text.MOST_REPORTS, **script_text.of_study(text, path), **options}
+    study = script_text.of_study(text, path, train.texts()[1:], options.get("mode"))
+    fields = {"max_epochs": script_text.MOST_REPORTS, **study, **options}
     space = Space(params=params, train=train, **fields)
     script_text.check_options(text, path, params)
     script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
@@ -165,33 +181,95 @@ def _into_argparse(trial: Trial) -> None:
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
         given = sys.argv[1:] if args is None else list(args)
-        for action in parser._actions:
-            flags = (flag.lstrip("-").replace("-", "_") for flag in action.option_strings)
-            name = next((name for name in (action.dest, *flags) if name in config), None)
-            if name is None:
-                continue
-            trial.read = True
-            if isinstance(action, argparse._SubParsersAction):
-                given = given or [str(config[name])]  # a subcommand has no default: its name must be an argument
-            else:
-                action.default, action.required = config[name], False
-                action.nargs = action.nargs if action.option_strings else "?"
-        return original(parser, given, namespace)
+        with contextlib.ExitStack() as stack:
+            values = _values_by_dest(parser, config)
+            trial.read = trial.read or bool(values)
+            for action in (action for action in parser._actions if action.dest in values):
+                value = values[action.dest]
+                if isinstance(action, argparse._SubParsersAction):
+                    given = given or [str(value)]  # a subcommand has no default: its name must be an argument
+                    continue
+                nargs = action.nargs if action.option_strings else "?"
+                _replace(stack, action, default=value, required=False, nargs=nargs)
+                if hasattr(namespace, action.dest):  # argparse would leave it as it is
+                    value = parser._get_value(action, value) if isinstance(value, str) else value
+                    setattr(namespace, action.dest, value)
+            for group in parser._mutually_exclusive_groups:
+                if any(action.dest in values for action in group._group_actions):
+                    _replace(stack, group, required=False)
+            parsed, rest = original(parser, given, namespace)
+        trial.parsed.append(parsed)
+        return parsed, rest
 
     def error(parser: argparse.ArgumentParser, message: str) -> Any:
-        raise ValueError(f"the script's command line: {message}; give such options as constants in params")
+        raise ValueError(f"{COMMAND_LINE} {message}; {AS_CONSTANTS}")
 
     _replace(trial.stack, argparse.ArgumentParser, error=error, parse_known_args=parse)
 
 
-def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any]) -> None:
-    command: Any = importlib.import_module("click").Command
+def _values_by_dest(parser: argparse.ArgumentParser, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns dest -> value for the parameters that name a dest, or else a flag: then as if the flag were given."""
+    values: dict[str, Any] = {}
+    for action in parser._actions:
+        constant = action.const if action.nargs == 0 else None
+        if isinstance(action, argparse._AppendConstAction):
+            constant = [*(action.default or ()), constant]
+        for flag in action.option_strings:
+            if (name := key_of(flag)) in config:
+                inverts = isinstance(action, argparse.BooleanOptionalAction) and flag.startswith("--no-")
+                values |= _given({name: config[name]}, constant, action.dest, inverts=inverts)
+    return values | {action.dest: config[action.dest] for action in parser._actions if action.dest in config}
+
+
+def _given(parameter: dict[str, Any], constant: Any, dest: str, *, inverts: bool) -> dict[str, Any]:
+    """Returns the value of `dest` if a parameter has the name of a flag: the flag's constant, if the parameter is True.
+
+    A flag with a constant takes no value. If the parameter is False, the flag is not given. `inverts` marks a flag such
+    as `--no-cache`.
+    """
+    ((name, value),) = parameter.items()
+    if inverts or constant is None or (value == constant and not isinstance(value, bool)):
+        return {dest: not value if inverts else value}
+    if not isinstance(value, bool):
+        raise ValueError(f"{COMMAND_LINE} {name}={value!r}: the option takes no value; search True and False")
+    return {dest: constant} if value else {}
+
+
+def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], package: str) -> None:
+    """Makes each parameter the default of click's options of its name; a parameter `command` names the subcommand."""
+    command: Any = importlib.import_module(f"{package}.core").Command
     original = command.make_context
 
     def make_context(self: Any, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return original(self, info_name, args, parent, **{**extra, "default_map": dict(config)})
+        defaults = extra.get("default_map", self.context_settings.get("default_map")) or {}
+        values = {name: value for each in self.params for name, value in _values_of_click(each, config).items()}
+        if not args and getattr(self, "commands", None) and not self.invoke_without_command:
+            if COMMAND not in config:
+                names = ", ".join(self.commands)
+                why = f"it has the subcommands {names}, and none is given"
+                raise ValueError(
+                    f"{COMMAND_LINE} {why}; name one in params, such as {{{COMMAND!r}: {names.split(', ')[0]!r}}}"
+                )
+            args = [str(config[COMMAND])]
+        try:
+            return original(self, info_name, args, parent, **{**extra, "default_map": {**defaults, **values}})
+        except Exception as error:
+            if hasattr(error, "format_message"):  # click's own, which it would print before it calls sys.exit
+                raise ValueError(f"{COMMAND_LINE} {error.format_message()}; {AS_CONSTANTS}") from error
+            raise
 
     _replace(stack, command, make_context=make_context)
+
+
+def _values_of_click(param: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the value that the parameters give to one of click's options or arguments, by its name."""
+    if param.name in config:
+        return {param.name: config[param.name]}
+    constant = param.flag_value if getattr(param, "is_flag", False) else None
+    for flags, inverts in ((param.opts, False), (param.secondary_opts, True)):
+        for name in filter(config.__contains__, map(key_of, flags)):
+            return _given({name: config[name]}, constant, param.name, inverts=inverts)
+    return {}
 
 
 @dataclass(frozen=True)
@@ -260,15 +338,30 @@ class Script:
             _replace(stack, sys, argv=[str(path)], path=[str(folder), *sys.path])
             sys.meta_path.insert(0, changed)
             sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
-            if imports(self.source, "click"):
-                _into_click(stack, config)
+            for package in self._command_lines():
+                _into_click(stack, config, package)
             for trainer in self._trainers():
                 stack.enter_context(importlib.import_module(trainer).automatic())
             own.run(config, module.__dict__)
+            if trial := running():
+                trial.look()  # while the script's variables are alive
+
+    def texts(self) -> list[str]:
+        """Returns the text of the script and those of the modules beside it that it imports."""
+        return [self.source, *imported_by(self.source, self._beside()).values()]
+
+    def _command_lines(self) -> list[str]:
+        """Returns the packages, click or typer's copy of it, that parse the script's command line."""
+        texts = self.texts()
+        packages = ["click"] if any(imports(text, "click") for text in texts) else []
+        if any(imports(text, "typer") for text in texts):
+            own = find_spec("typer") and find_spec("typer._click")
+            packages += ["typer._click"] if own else ["click"]
+        return [package for package in dict.fromkeys(packages) if find_spec(package)]
 
     def _trainers(self) -> set[str]:
         """Imports the script's Trainers; returns the modules that report for them, or none if its own code reports."""
-        texts = [self.source, *imported_by(self.source, self._beside()).values()]
+        texts = self.texts()
         if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
             return set()
         packages = [each for each in TRAINERS if imports(self.source, each) and "Trainer(" in self.source]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError, nearest
 from tuner.spec import domains, parameters
+from tuner.spec.arrived import text_of
 
 CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
+INTERMEDIATE = "intermediate_value"  # the metric that an Optuna objective reports for the pruner
+DIRECTIONS = {"minimize": "min", "maximize": "max", "none": "min"}
+COMMAND = "command"  # the parameter that names the subcommand of a script with click or typer
+CONFIG_FILES = ("yaml", "yml", "json", "toml", "ini", "cfg", "conf", "txt")  # kinds that a script may read
 MOST_FILES = 200  # maximum number of a folder's files that are searched for parameters and reports
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # arguments of `report` functions, not metrics
 REPORTING = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")  # in code that reports
@@ -74,6 +79,8 @@ def options_of(source: str) -> dict[str, str]:
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
     dests = re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
+    if re.search(r"(click\.group|Typer)\(", source):
+        words[COMMAND] = "the command of its command line"
     return words | {name: f"{name} of its command line" for name in [*dests, *(name for _, name in options if name)]}
 
 
@@ -175,7 +182,7 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
                 )
             allowed: Any = given.get("choices")
             for value in values if isinstance(allowed, (list, tuple, set)) else ():
-                if value not in allowed:
+                if value not in allowed and value != given.get("default"):
                     listed = ", ".join(map(repr, allowed))
                     raise RequestError(f"parameter {name!r} has the value {value!r}, but {place} takes {listed}")
 
@@ -191,10 +198,14 @@ def check_names(source: str, path: Path, unread: Set[str]) -> None:
         )
 
 
-def of_study(source: str, path: object) -> dict[str, Any]:
-    """Returns the fields of a Space that a script's Optuna study declares; RequestError if tuner cannot search it."""
+def of_study(source: str, path: object, beside: Iterable[str] = (), mode: Any = None) -> dict[str, Any]:
+    """Returns the fields of a Space that a script's Optuna study declares; RequestError if tuner cannot search it.
+
+    `beside` has the texts of modules that the script imports; `mode` is the mode that `script` was given, if any.
+    """
     tree = ast.parse(source)
     created, optimized = list(_calls(tree, "create_study")), list(_calls(tree, "optimize"))
+    created = created or list(_calls(tree, "load_study"))
     if not created:
         return {}
     given = {each.arg: _literal(each.value) for node in (*created, *optimized) for each in node.keywords}
@@ -217,9 +228,82 @@ def of_study(source: str, path: object) -> dict[str, Any]:
             f"runs one: search one of them, as Space(params=..., train=with_trial({list(objectives)[-1]}), "
             f"metric='value')"
         )
-    num_trials, mode = given.get("n_trials"), "max" if "max" in str(given.get("direction")).lower() else "min"
+    num_trials, mode = given.get("n_trials"), mode or _mode_of(created, [tree, *map(_parsed, beside)], path)
     trials = {"num_samples": num_trials} if isinstance(num_trials, int) and num_trials > 0 else {}
-    return {"metric": "value", "mode": mode, **trials}
+    reports = any(map(reports_to_pruner, (source, *beside)))
+    # What the objective reports is for the pruner; as in Optuna, only what it returns is its value.
+    pruning = {"prune_by": INTERMEDIATE, "prune_mode": mode} if reports else {}
+    return {"metric": "value", "mode": mode, **pruning, **trials}
+
+
+def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None:
+    """Returns the file and line that give a name this value, a text of `text_of`; None if none is found.
+
+    Looks in the script, and in the Python and configuration files of its folder and subfolders.
+    """
+    texts = {path: path.read_text(encoding="utf-8", errors="replace")} | python_files(path.parent)
+    found: list[tuple[Path, int]] = []
+    for file, text in (texts | python_files(path.parent, "*/*.py")).items():
+        for node in ast.walk(_parsed(text)):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            named = [_name(each.slice if isinstance(each, ast.Subscript) else each) for each in targets]
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in named and node.value:
+                if text_of(_literal(node.value)) == value:
+                    found.append((file, node.lineno))
+    line = re.compile(rf"""\s*(?:- +)?["']?-*{re.escape(name)}["']?\s*[:= ]\s*["']?([^"'#,]*)""")
+    folders = [f"{folder}*.{kind}" for folder in ("", "*/") for kind in CONFIG_FILES]
+    for file, text in {k: v for each in folders for k, v in python_files(path.parent, each).items()}.items():
+        lines = [(n, line.match(each)) for n, each in enumerate(text.splitlines(), 1)]
+        found += [(file, n) for n, match in lines if match and text_of(match[1]) == value]
+    return next(iter([each for each in found if each[0] == path][-1:] or found[-1:]), None)
+
+
+def reports_to_pruner(source: str) -> bool:
+    """Whether a text calls Optuna's `trial.report(value, step)`, or makes a callback that does."""
+    tree = _parsed(source)
+    makes_callback = re.search(r"PruningCallback\(", source) is not None
+    return makes_callback or any(
+        len(c.args) == 2 or "step" in [k.arg for k in c.keywords] for c in _calls(tree, "report")
+    )
+
+
+def _mode_of(created: Iterable[ast.Call], trees: Iterable[ast.Module], path: object) -> str:
+    """Returns the mode of a study's direction, which may be a constant of the script or of a module beside it."""
+    constants: dict[str, dict[str, ast.expr]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
+            for name in filter(None, map(_name, targets)):
+                constants.setdefault(name, {})[ast.unparse(node.value)] = node.value
+    found: dict[str, str] = {}
+    for call in created:
+        given = {each.arg: each.value for each in call.keywords}
+        unknown = None in given or _name(call.func) == "load_study"  # create_study(**options)
+        value: ast.expr = given.get("direction", given.get("directions", ast.Constant(None)))
+        for _ in range(3):  # a name, of a list, of a name
+            if isinstance(value, (ast.List, ast.Tuple)) and len(value.elts) == 1:
+                value = value.elts[0]
+            elif isinstance(value, (ast.Name, ast.Attribute)):
+                values = list(constants.get(str(_name(value)), {}).values())
+                value = values[0] if len(values) == 1 else value
+        written = str(_literal(value)).lower().rpartition(".")[2]
+        if written not in DIRECTIONS or (unknown and not given.keys() & {"direction", "directions"}):
+            raise RequestError(
+                f"the study's direction is known only when the script runs ({path}, line {call.lineno}: "
+                f'{ast.unparse(call)[:100]}); say it to the search, too: script({{...}}, mode="max")'
+            )
+        found[DIRECTIONS[written]] = str(call.lineno)
+    if len(found) > 1:
+        lines = ", ".join(found.values())
+        raise RequestError(f"the script has studies of both directions ({path}, lines {lines}); search one of them")
+    return next(iter(found))
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError:  # of a file beside the script, which need not be for this version of Python
+        return ast.Module([], [])
 
 
 def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, nearest
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
@@ -26,6 +26,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
     "mutable": ((Sequence, Mapping), 'a list of parameters, such as ["lr"], or a dict, name -> domain'),
     "callbacks": ((Sequence,), "a list of tune.Callback objects"),
+    "unchecked": ((Sequence,), 'a list of parameters, such as ["num_workers"]'),
     "seeded": ((bool,), "True or False"),
 }
 
@@ -59,6 +60,8 @@ class Space:
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
             the domains of their changed values. With a dict, `params` may have their first values as constants.
+        unchecked: parameters that need not reach the training under their own names, such as ["num_workers"]. For the
+            others, the search ends if two trials with different values train with the same.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
         seeded: whether `train` gets the trial's own seed as `config["seed"]`, for all that it draws at random. So
             `--confirm` can train a setting again with other seeds. A `task` is always seeded.
@@ -86,6 +89,7 @@ class Space:
     prior: Mapping[str, Any] = field(default_factory=dict)
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
+    unchecked: Sequence[str] = ()
     seeded: bool = False
 
     @in_one_line()
@@ -93,6 +97,9 @@ class Space:
         if (self.task is None) == (self.train is None):
             given = "neither" if self.task is None else "both"
             raise ValueError(f"Space has {given}; give exactly one of task= and train=")
+        if not self.prune_by and isinstance(self.metric, str) and (own := getattr(self.train, "prune_by", "")):
+            object.__setattr__(self, "prune_by", own)  # what an Optuna objective reports for the pruner
+            object.__setattr__(self, "prune_mode", self.mode)
         for name, (kinds, allowed) in KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, str) and name not in ("metric", "prune_by")):
@@ -122,6 +129,7 @@ class Space:
                 known = ", ".join(name for name, value in self.params.items() if not parameters.is_nested(value))
                 raise ValueError(f"mutable has {name!r}, which is nested or not in params; give one of {known}")
         parameters.check(self.mutations, of="mutable")
+        check_unchecked(self.unchecked, self.searched)
         if not self.searched:
             raise ValueError("params has only constants: nothing to search; give one a domain such as tune.uniform")
         for name, point in (*(("points", point) for point in self.points), ("prior", self.prior)):
@@ -143,6 +151,7 @@ class Space:
             prior=domains.words(self.prior),
             stop=domains.metric_words(self.stop),
             constraint=written(self.constraints),
+            unchecked=tuple(self.unchecked),
         )
 
     @cached_property
@@ -175,6 +184,16 @@ class Space:
     def reported(self) -> set[str] | None:
         """The metrics of every report of a task; None for `train`, whose metrics are known only when a trial runs."""
         return {"loss", "train_loss", *self.task.metrics, *self.task.model_metrics} if self.task else None
+
+
+def check_unchecked(names: Sequence[str], searched: Mapping[str, Any], of: str = "unchecked") -> None:
+    """Raises ValueError for a name that is no searched parameter; nested ones have a `/` in their names."""
+    known = [name for name, _ in domains.leaves(searched)]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{of} {name!r}: is no searched parameter{nearest(name, known)}; they are {', '.join(known)}"
+            )
 
 
 def defines(train: type, method: str) -> bool:

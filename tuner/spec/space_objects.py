@@ -114,9 +114,13 @@ def _functions(space: Space) -> list[Any]:
 
 def _sources(space: Space) -> set[str]:
     """The source texts of the space's functions, and of the functions that these use from their own module."""
+    return {inspect.getsource(each.__code__) for each in used(_functions(space))}
+
+
+def used(functions: list[Any]) -> Iterator[Any]:
+    """Yields the functions, and those that they use from their own module."""
     seen: set[int] = set()
-    sources: set[str] = set()
-    todo = _functions(space)
+    todo = list(functions)
     for value in todo:
         while isinstance(value, functools.partial):
             todo += filter(callable, (*value.args, *value.keywords.values()))
@@ -129,15 +133,14 @@ def _sources(space: Space) -> set[str]:
         if isinstance(value, type):
             todo += filter(inspect.isfunction, vars(value).values())
             continue
-        sources.add(inspect.getsource(value.__code__))
-        used = (value.__globals__.get(name) for name in _names(value.__code__))
-        todo += [each for each in used if callable(each) and getattr(each, "__module__", "") == value.__module__]
-    return sources
+        yield value
+        others = (value.__globals__.get(name) for name in names_in(value.__code__))
+        todo += [each for each in others if callable(each) and getattr(each, "__module__", "") == value.__module__]
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
     """The names of globals and attributes that a function, and the functions inside it, use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)

@@ -32,6 +32,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, compared_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
+from tuner.tuning.arrivals import Arrivals
 from tuner.tuning.budget import Budget
 from tuner.tuning.checks.request import Request
 from tuner.tuning.output.progress import ProgressTable, table_metrics
@@ -53,6 +54,7 @@ class Assembly(NamedTuple):
     controller: AbstractContextManager[None]
     stopper: SearchStopper
     journal: Journal
+    arrivals: Arrivals
 
     def run(self) -> None:
         """Runs the search to its end and journals how it ended; raises the RequestError that stopped it, if any."""
@@ -68,7 +70,10 @@ class Assembly(NamedTuple):
             state = "interrupted"
         refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
         reason = stopper.reason
-        journal.write("experiment_finished", state=state, reason=reason, refused=refused, out_of_time=out_of_time)
+        ended: dict[str, Any] = {"state": state, "reason": reason, "refused": refused, "out_of_time": out_of_time}
+        if unchecked := self.arrivals.unchecked():
+            ended["unchecked"] = unchecked
+        journal.write("experiment_finished", **ended)
         journal.sync()  # the answer is written for a search that has ended
         if stopper.error:
             raise stopper.error
@@ -146,8 +151,10 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         ),
     )
     timeout_s, shown = experiment.trial_timeout_s, table_metrics(experiment)
-    watch = Watch(nodes, here, retries, timeout_s, stopper.waiting, scheduler.on_failure, journal.sync, shown)
-    return Assembly(tuner, installed(watch), stopper, journal)
+    arrivals = Arrivals(experiment, loaded_space, stopper.refuse)
+    heard = stopper.waiting, scheduler.on_failure, arrivals.hear
+    watch = Watch(nodes, here, retries, timeout_s, *heard, journal.sync, shown)
+    return Assembly(tuner, installed(watch), stopper, journal, arrivals)
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:

@@ -50,7 +50,7 @@ class SearchCall:
         A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
         settings (refine) or the population (pbt) needs one.
         """
-        added = () if isinstance(default, Experiment) else ("point", "prior", "stop", "constraint")
+        added = () if isinstance(default, Experiment) else ("point", "prior", "stop", "constraint", "unchecked")
         needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
         if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
             self.given.setdefault("num_samples", 0)

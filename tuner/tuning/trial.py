@@ -25,12 +25,13 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, begin_reports, explained
+from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, explained
 from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
 from tuner.record.report_keys import EPOCH, FINAL, IMPROVED, WAITS
+from tuner.spec.arrived import by_path, look
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
@@ -68,9 +69,12 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialS
     from tuner.training.loop import Training
 
     spec = setup.spec_of(config)
-    state = begin_task(spec.num_threads, spec.gpus)
+    state, reporter = begin_task(spec.num_threads, spec.gpus)
     with setup.own_folder():
+        own = dict(by_path(config))  # of functions that may change the dictionaries of the config
         training = Training(task, splits, spec)
+        held = {"config": training.config, "optimizer": training.optimizer}
+        reporter.look = lambda: look(own, held)
         best = math.inf if state is None else training.restore(state)
         # When Ray stops a trial, `tune.report` raises SystemExit. The processes that load examples must then end, too.
         with contextlib.closing(training):
@@ -82,7 +86,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
-    state = begin_task(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
+    state, _ = begin_task(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
     with setup.own_folder():
         group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
         try:
@@ -97,15 +101,15 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
         keep(group)
 
 
-def begin_task(num_threads: int, gpus: float) -> bytes | None:
-    """Prepares a worker for a trial of a Task; returns the state to resume from, or None if there is no checkpoint."""
+def begin_task(num_threads: int, gpus: float) -> tuple[bytes | None, Reporter]:
+    """Prepares a worker for a trial of a Task; returns the state to resume from, None without a checkpoint."""
     start_clean(num_threads, gpus)
-    begin_reports()
+    reporter = begin_reports()
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
-        return None
+        return None, reporter
     with checkpoint.as_directory() as folder:
-        return (Path(folder) / STATE).read_bytes()
+        return (Path(folder) / STATE).read_bytes(), reporter
 
 
 def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
@@ -142,13 +146,15 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
     seed_streams(spec.seed, function)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:
+        reporter.look = trial.look
         trial.stack.enter_context(setup.own_folder(function))
         if experiment.wandb == "disabled":
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
         try:
-            output = function(dict(spec.config)) if takes_config(function) else function()
+            trial.held["config"] = given = dict(spec.config)
+            output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value
         except SystemExit as error:  # many scripts end with `sys.exit(main())`

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.records import ENDED, finite
+from tuner.record.records import ENDED, TrialRecord, finite
+from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import KILLED, ExperimentRecord
-from tuner.record.texts import counted
+from tuner.record.texts import counted, flat, formatted
 from tuner.rules.asha import percentile
 from tuner.rules.own_length import at_length, of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
@@ -22,6 +24,7 @@ from tuner.views.progress import budget_of, progress_of
 from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
+LONG_NUMBER = 6  # two equal numbers of at most so many characters may be equal by chance
 MOST_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
@@ -93,6 +96,8 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("failed trials", _failed(record), "failed"),
         Point("warning", warning, "notice"),
         Point("values", _values(record), "notice"),
+        Point("not checked", _not_checked(record), "notice"),
+        Point("equal reports", _equal_reports(record), "notice"),
         Point("rule", _rule(record), "notice"),
         Point("constraints", _broken(record), "notice"),
         Point("waiting", _waiting(record, outcome)),
@@ -212,6 +217,37 @@ def _values(record: ExperimentRecord) -> str:
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
 
 
+def _not_checked(record: ExperimentRecord) -> str:
+    """Names the parameters of which no trial could tell that its value reaches the training."""
+    named = ", ".join(f"{name} ({why})" if why else name for name, why in record.unchecked.items())
+    return f"not checked: {named}; nothing showed that the trials train with its value." if named else ""
+
+
+def _equal_reports(record: ExperimentRecord) -> str:
+    """Names two trials with different settings whose reports are equal to the last bit, if they have long numbers."""
+    metric, by_last = record.experiment.wanted.metric, dict[Any, list[TrialRecord]]()
+    if record.state == "running" or record.refused or record.experiment.scheduler == "pbt":
+        return ""
+    for trial in record.searched:
+        if trial.reports and len(repr(value := trial.reports[-1].metrics.get(metric)).strip("-0.")) > LONG_NUMBER:
+            by_last.setdefault((trial.last_epoch, repr(value)), []).append(trial)
+    for (first, *others), epochs in ((trials, epochs) for (epochs, _), trials in by_last.items()):
+        for other in others:
+            changed = {n: (v, flat(other.config).get(n)) for n, v in flat(first.config).items()}
+            changed = {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
+            if changed and _curve(first) == _curve(other):
+                values = ", ".join(f"{n} {formatted(one)} and {formatted(two)}" for n, (one, two) in changed.items())
+                same = f"trials {first.id} and {other.id} reported the same numbers, to the last digit, in "
+                return f"{same}{counted(epochs, 'epoch')}, with {values}."
+    return ""
+
+
+def _curve(trial: TrialRecord) -> list[Any]:
+    """Returns a trial's metrics without those of its speed and usage, as text: two NaN are equal there."""
+    rest = {*USAGE, *SPEED, "improved"}
+    return [sorted((n, repr(v)) for n, v in report.metrics.items() if n not in rest) for report in trial.reports]
+
+
 def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
     """Returns the close calls, the closest first, and a sentence about them."""
     calls, spreads = [], {}
@@ -304,7 +340,7 @@ def ending_lines(record: ExperimentRecord) -> list[str]:
     verdict = verdict_of(record)
     starts = {} if record.confirmation.winner else {"how sure?": "how sure    "}  # else `confirmed_lines` say it
     starts |= {"pruned": "pruned      ", "saved": "saved       ", "prediction": "prediction  "}
-    starts |= {"warning": "NOTE: ", "values": "NOTE: "}
+    starts |= dict.fromkeys(("warning", "values", "not checked", "equal reports"), "NOTE: ")
     lines = [f"{start}{verdict.about(term)}" for term, start in starts.items() if verdict.about(term)]
     next_steps = {"audit": commands.audit_command(record), "confirm": commands.confirm_command(record)}
     return lines + [f"{name:12}{command}" for name, command in next_steps.items() if command]

@@ -33,7 +33,7 @@ from ray.util import placement_group_table
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.controller.failures import Failure, Retries, as_a_worker_or_task_error
 from tuner.engine.controller.trials import SearchTrial, compact
-from tuner.record.report_keys import WAITS
+from tuner.record.report_keys import ARRIVED, WAITS
 from tuner.record.storage.made import below, remove_folder
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
@@ -139,6 +139,8 @@ class Controller(TuneController):
 
     def _process_trial_result(self, trial: SearchTrial, result: dict[str, Any]) -> str | None:
         """Hides repeated epochs, and WAITS (a checkpoint cannot be saved), from scheduler, searcher and journal."""
+        if seen := result.pop(ARRIVED, None):
+            self.watch.arrived(trial.trial_id, seen)
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.watch.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
@@ -193,6 +195,7 @@ class Watch(Callback):
     timeout_s: float | None  # seconds that a running trial may go without a report; None = no limit
     waiting: Callable[[str], None]  # called with the reason when a trial cannot save a checkpoint
     failed: Callable[[Controller, SearchTrial, Failure], None]  # called before the trial ends or is retried
+    arrived: Callable[[str, dict[str, Any]], None]  # called with a trial and what it saw of its parameters
     sync: Callable[[], bool]  # waits until the journal is on the disk; False if it cannot be written
     read: Container[str] = ()  # the metrics that are read of the last report of a trial without a worker
     # Started trial -> the time of its last start, report or save, and why it could not save its checkpoint since then.

@@ -28,7 +28,7 @@ from tuner.engine.workers.own_folder import reported
 from tuner.errors.gate import metrics_of, text_of
 from tuner.errors.output import Bounded, if_there_is_room
 from tuner.errors.users_code import place_of, place_of_frame, place_raised
-from tuner.record.report_keys import LEFT_OUT, REFUSED, WAITS, Own
+from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
 from tuner.spec.metrics import is_number
 from tuner.training.devices.usage import Usage
@@ -55,6 +55,7 @@ class Reporter:
     def __init__(self, report: Callable[..., None], metric: str, needed: Collection[str] = ()) -> None:
         self._report, self._usage, self._metric, self._needed = report, Usage(), metric, needed
         self._left_out: set[str] = set()
+        self.look: Callable[[], dict[str, Any]] | None = None  # called at the first report
         self.stopped_by_ray = False
         self.num_reports = 0
         self._pid = os.getpid()
@@ -74,6 +75,8 @@ class Reporter:
             own = {str(name): metrics[name] for name in metrics if isinstance(name, Own)}
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
             metrics = own if WAITS in own else self._usage.read() | self._kept(metrics) | own
+            if self.look and WAITS not in own:
+                metrics, self.look = {**metrics, str(ARRIVED): self.look()}, None
         try:
             patiently(partial(self._report, metrics, *args, **kwargs), self._report)
         except SystemExit:

@@ -26,6 +26,7 @@ from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
 from tuner.spec.resources import Resources, resources_of
+from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
 from tuner.training.data import DataError
@@ -83,6 +84,10 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
         given = f"--confirm-seeds {experiment.confirm_seeds}"
         raise RequestError(f"{given}: does nothing without --confirm; add --confirm 3, or leave it out")
     _check_names(experiment, loaded_space)
+    try:
+        check_unchecked(experiment.unchecked, space.searched, of="--unchecked")
+    except ValueError as error:
+        raise RequestError(str(error)) from None
     if space.task is None and experiment.strategy != "single":
         what = f"needs a Space(task=...), but {loaded_space.name} is a Space(train=...); leave it out"
         raise RequestError(f"--strategy {experiment.strategy}: {what}")
