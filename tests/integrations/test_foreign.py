@@ -19,6 +19,7 @@ from tuner.engine.workers.reports import Reporter
 from tuner.integrations import optuna as integration
 from tuner.integrations.optuna import with_trial
 from tuner.record.reading import read
+from tuner.spec.script import in_trial
 from tuner.spec.space_objects import code_digest
 from tuner.tuning.trial import metrics_of
 
@@ -99,12 +100,42 @@ def test_a_changed_objective_changes_the_spaces_digest():
     assert code_digest(one) and code_digest(one) != code_digest(other)
 
 
-def test_an_objective_is_searched(here):
+def test_an_objective_is_searched_by_what_it_returns(here):
     space = Space(params=PARAMS, train=with_trial(objective), metric="value", max_epochs=3)
     result = search(space, **QUICK)
     assert result.state == "finished" and result.best.metrics["value"] == pytest.approx(
-        result.best.config["x"] ** 2 + result.best.config["kind"]["depth"]
+        result.best.config["x"] ** 2 + result.best.config["kind"]["depth"] + (2 if int(result.best.trial) else 3)
     )
+    assert result.best.trial == result.trials.sort_values("best_value").trial.iloc[0]
+
+
+def test_only_an_objective_that_reports_has_another_metric_for_the_pruner():
+    def helper(trial):
+        trial.report(1.0, 0)
+
+    assert with_trial(lambda trial: helper(trial)).prune_by == ""  # not seen in a helper that is no global
+    assert with_trial(objective).prune_by == with_trial(helper).prune_by == "intermediate_value"
+    assert Space(params=PARAMS, train=with_trial(objective), mode="max").prune_mode == "max"
+    assert Space(params=PARAMS, train=with_trial(objective), prune_by="own").prune_by == "own"
+
+
+@pytest.mark.parametrize(("returned", "left"), [(1.0, None), (2.0, None), (3.0, ValueError), (None, None)])
+def test_without_a_metric_for_the_pruner_an_objective_returns_what_it_has_reported(monkeypatch, returned, left):
+    monkeypatch.setattr(integration.tune, "report", lambda metrics: None)
+    trial = integration.ReportingTrial({})
+    for step, value in enumerate((1.0, 2.0)):
+        trial.report(value, step)
+        trial.should_prune()
+    if left:
+        with pytest.raises(left, match="returns 3.0, which it has not reported: .* as prune_by='intermediate_value'"):
+            trial.left_of(returned)
+    else:
+        assert trial.left_of(returned) is None
+
+
+def test_an_objective_that_has_reported_nothing_returns_both_metrics(monkeypatch):
+    with in_trial({"x": 0.5}, "value", compared="intermediate_value"):
+        assert integration.ReportingTrial({"x": 0.5}).left_of(0.5) == {"value": 0.5, "intermediate_value": 0.5}
 
 
 def test_an_objective_reports_the_compared_metric_and_returns_the_searched_one(here):

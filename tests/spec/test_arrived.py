@@ -101,15 +101,15 @@ def test_another_value_under_its_name_tells_against_a_parameter(seen, text, plac
 @pytest.mark.parametrize(
     "text",
     [
-        "lr = None",  # a placeholder
-        "lr = 0.1 - 0.1",  # a schedule's start
+        "lr = {}.get('none')",  # a placeholder
+        "lr = float('0')",  # a schedule's start
         "lr = print",
-        "lr = [0.1 * 2]",
-        "checkpoint = {'lr': 0.1 * 2, 'weights': __import__('torch').ones(2)}",
-        "class Layer:\n    def __init__(self):\n        self.lr, self.run = 0.1 * 2, print\nlayer = Layer()",
-        "class Odd:\n    __dict__ = property(lambda self: 1 / 0)\nodd, lr = Odd(), 0.1 * 2",  # it cannot be looked at
+        "lr = [float('0.2')]",
+        "checkpoint = {'lr': float('0.2'), 'weights': __import__('torch').ones(2)}",
+        "class Layer:\n    def __init__(self):\n        self.lr, self.run = float('0.2'), print\nlayer = Layer()",
+        "class Odd:\n    __dict__ = property(lambda self: 1 / 0)\nodd, lr = Odd(), float('0.2')",  # what cannot be read
         "lr = __import__('torch').ones(1, requires_grad=True)",
-        DATACLASS + "    lr: float = 0.1 * 2",  # a default
+        DATACLASS + "    lr: float = float('0.2')",  # a default
     ],
 )
 def test_what_is_no_setting_tells_nothing(seen, text):

@@ -139,6 +139,110 @@ def test_an_option_is_found_by_its_flag_and_its_dest_and_a_subcommand_by_its_des
             ran(space, config)
 
 
+FLAGS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--no-bias", dest="bias", action="store_false")
+parser.add_argument("--half", dest="precision", action="store_const", const=16, default=32)
+parser.add_argument("--adam", dest="kind", action="store_const", const="adam", default="sgd")
+parser.add_argument("--lion", dest="kind", action="store_const", const="lion")
+parser.add_argument("--flip", dest="augment", action="append_const", const="flip", default=["crop"])
+parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
+group = parser.add_mutually_exclusive_group(required=True)
+group.add_argument("--lr", type=float)
+group.add_argument("--lr-per-sample", type=float)
+for _ in range(2):  # what one call changes, the next one does not find
+    args = parser.parse_args()
+seen.append(vars(args))
+"""
+NOT_GIVEN = {"bias": True, "precision": 32, "kind": "sgd", "augment": ["crop"], "cache": True, "lr_per_sample": None}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"no_bias": True, "half": True, "adam": True, "flip": True},
+         {"bias": False, "precision": 16, "kind": "adam", "augment": ["crop", "flip"]}),
+        ({"no_bias": False, "half": False, "adam": False, "flip": False}, {}),
+        ({"adam": False, "lion": True}, {"kind": "lion"}),
+        ({"bias": False, "no_bias": False, "precision": 8, "half": 32, "kind": "x"},  # a dest takes precedence
+         {"bias": False, "precision": 8, "kind": "x"}),
+        ({"half": 16, "cache": False}, {"precision": 16, "cache": False}),
+        ({"no_cache": True}, {"cache": False}),
+    ],
+)  # fmt: skip
+def test_a_flag_is_given_if_its_parameter_is_true(moved, seen, config, expected):
+    ran(moved(DECLARED + "width = 1\n" + FLAGS), {"lr": 0.5, **config})
+    assert seen == [NOT_GIVEN | {"lr": 0.5} | expected]
+
+
+def test_a_flag_takes_no_other_value(moved):
+    with pytest.raises(ValueError, match="command line: half=8: the option takes no value; search True and False"):
+        ran(moved(DECLARED + "width = 1\n" + FLAGS), {"lr": 0.5, "half": 8})
+
+
+def test_parameters_take_the_place_of_what_a_given_namespace_has(moved, seen):
+    text = """
+import argparse
+class Defaults:
+    lr, width = 9.0, 1
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--width", type=int, choices=[8, 16], default=None)
+seen += [vars(parser.parse_args(namespace=argparse.Namespace(lr=9.0, width=1, other=2)))]
+args = parser.parse_args(namespace=Defaults())
+seen += [args.lr, args.width]
+"""
+    ran(moved(DECLARED.replace("[8, 16]", "[None, 8]") + text), {"lr": "0.5", "width": None})
+    assert seen == [{"lr": 0.5, "width": None, "other": 2}, 0.5, None]
+
+
+CLICK = """
+import click
+@click.group()
+def cli():
+    pass
+@cli.command(context_settings={"default_map": {"other": 7}})
+@click.option("--lr", "rate", type=float, default=0.1)
+@click.option("--width/--narrow", " /-n", default=True)
+@click.option("--upper", "case", flag_value="upper", default="lower")
+@click.option("--other", default=1)
+@click.option("--norm", default="batch")
+def train(**options):
+    seen.append(options)
+cli(standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"lr": 0.5, "width": False, "upper": True, "norm": None},
+         {"rate": 0.5, "width": False, "case": "upper", "norm": None}),
+        ({"rate": 0.5, "narrow": True, "case": "x"}, {"rate": 0.5, "width": False, "case": "x"}),
+        ({"lr": 0.5, "upper": False}, {"rate": 0.5, "case": "lower"}),
+    ],
+)  # fmt: skip
+def test_an_option_of_click_is_found_by_its_flags_and_its_name_and_a_subcommand_by_command(
+    moved, seen, config, expected
+):
+    space = moved(DECLARED.replace("script({", 'script({"command": "train", ') + CLICK)
+    ran(space, config | {"command": "train"})
+    assert seen == [{"width": True, "other": 7, "norm": "batch"} | expected]
+    with pytest.raises(ValueError, match="it has the subcommands train, and none is given; name one in params"):
+        ran(space, config)
+
+
+def test_a_mistake_in_clicks_command_line_is_named(moved):
+    text = (
+        "import click\n@click.command()\n@click.option('--lr', type=int, default=1)\ndef main(lr):\n    pass\nmain()\n"
+    )
+    with pytest.raises(
+        ValueError, match="command line: Invalid value for '--lr': 'x' is not a valid integer; give such"
+    ):
+        ran(moved(DECLARED + "width = 1\n" + text), {"lr": "x"})
+
+
 def test_parameters_are_the_defaults_of_clicks_options(moved, seen):
     text = """
 import click
@@ -286,6 +390,60 @@ for _ in range(3):
     with pytest.raises(Ended) as ended:
         ran(moved(text), {"x": 0.5})
     assert ended.value.value == 0.5 and seen == [{"seen": [0.5, {}, "MINIMIZE"]}]
+
+
+MINIMIZED = STUDY.replace('direction="maximize", ', "")
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ("", "min"), ("direction=None", "min"), ('directions=["maximize"]', "max"), ("direction=WAY", "max"),
+        ("directions=[WAY]", "max"), ("directions=WAYS", "max"), ("direction=settings.WAY_THERE", "max"),
+        ("direction=optuna.study.StudyDirection.MAXIMIZE", "max"),
+        *((given, "") for given in ("direction=args.way", "direction=BOTH", "**OPTIONS", 'directions=BOTH.split()')),
+    ],
+)  # fmt: skip
+def test_the_direction_of_a_study_is_known_or_asked_for(moved, given, mode):
+    constants = 'WAY = "maximize"\nWAYS = [WAY]\nBOTH = "minimize"\nBOTH = "maximize"\nimport settings\n'
+    text = MINIMIZED.replace("create_study(", f"create_study({given}{', ' * bool(given)}") + constants
+    files = {"settings__py": 'WAY_THERE: str = "maximize"\n'}
+    if mode:
+        assert moved(text, **files).mode == mode
+        return
+    with pytest.raises(RequestError, match=r'known only when the script runs \(.*line 10: .*say it .*mode="max"\)'):
+        moved(text, **files)
+    assert moved(text.replace("script({", 'script(mode="max", params={'), **files).mode == "max"
+
+
+def test_a_study_that_is_loaded_or_has_two_directions_is_asked_for(moved):
+    loaded = STUDY.replace('create_study(direction="maximize"', "load_study(").replace("(, ", "(")
+    with pytest.raises(RequestError, match="known only when the script runs"):
+        moved(loaded)
+    assert moved(loaded.replace("script({", 'script(mode="max", params={')).metric == "value"
+    with pytest.raises(RequestError, match=r"studies of both directions \(.*lines 10, 14\); search one"):
+        moved(STUDY.replace("if __name__", "optuna.create_study()\nif __name__"))
+
+
+def test_a_study_whose_direction_is_not_the_searchs_is_told(moved):
+    space = moved(STUDY)
+    with (
+        in_trial({"x": 0.5}, "value", "min"),
+        pytest.raises(ValueError, match="direction is maximize, but .* mode min"),
+    ):
+        space.train({"x": 0.5})
+
+
+def test_what_an_objective_reports_is_for_the_pruner_and_what_it_returns_is_its_value(moved):
+    assert moved(STUDY).prune_by == ""
+    for reports in ("trial.report(1.0, 0)", "t.report(step=1, value=2)", "XGBoostPruningCallback(trial, 'auc')"):
+        space = moved(STUDY.replace("    trial.set_user_attr", f"    {reports}\n    trial.set_user_attr"))
+        assert (space.metric, space.mode, space.prune_by, space.prune_mode) == (
+            "value",
+            "max",
+            "intermediate_value",
+            "max",
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import argparse
 import dataclasses
 import decimal
 import enum
+import functools
 import numbers
+import os
 import sys
 import time
 from collections import deque
@@ -151,7 +153,17 @@ def scopes() -> Iterator[Mapping[str, Any]]:
 
 
 def is_users(file: Any) -> bool:
-    return isinstance(file, str) and (not is_foreign(file) or file.startswith(("<stdin", "<string", "<ipython")))
+    """Whether a file is the user's: not Python's, not tuner's, and not in a folder into which pip installs packages."""
+    if not isinstance(file, str) or file.startswith(("<stdin", "<string", "<ipython")):
+        return isinstance(file, str)
+    return not (is_foreign(file) or file.startswith(_installed(tuple(sys.path))))
+
+
+@functools.cache
+def _installed(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the folders of `sys.path` with installed packages, without those whose name says so."""
+    folders = [each for each in path if "-packages" not in each and os.path.isdir(each)]
+    return tuple(each for each in folders if any(name.endswith(".dist-info") for name in os.listdir(each)))
 
 
 def entries_of(thing: Any, names: Iterable[str]) -> tuple[list[tuple[Any, Any]], bool]:

@@ -215,7 +215,7 @@ def _values_by_dest(parser: argparse.ArgumentParser, config: Mapping[str, Any]) 
         if isinstance(action, argparse._AppendConstAction):
             constant = [*(action.default or ()), constant]
         for flag in action.option_strings:
-            if (name := key_of(flag)) in config:
+            if (name := key_of(flag)) in config and action.dest not in config:
                 inverts = isinstance(action, argparse.BooleanOptionalAction) and flag.startswith("--no-")
                 values |= _given({name: config[name]}, constant, action.dest, inverts=inverts)
     return values | {action.dest: config[action.dest] for action in parser._actions if action.dest in config}
@@ -255,7 +255,7 @@ def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], package:
             return original(self, info_name, args, parent, **{**extra, "default_map": {**defaults, **values}})
         except Exception as error:
             if hasattr(error, "format_message"):  # click's own, which it would print before it calls sys.exit
-                raise ValueError(f"{COMMAND_LINE} {error.format_message()}; {AS_CONSTANTS}") from error
+                raise ValueError(f"{COMMAND_LINE} {error.format_message().rstrip('.')}; {AS_CONSTANTS}") from error
             raise
 
     _replace(stack, command, make_context=make_context)

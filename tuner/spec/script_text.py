@@ -294,7 +294,7 @@ def _mode_of(created: Iterable[ast.Call], trees: Iterable[ast.Module], path: obj
             )
         found[DIRECTIONS[written]] = str(call.lineno)
     if len(found) > 1:
-        lines = ", ".join(found.values())
+        lines = ", ".join(sorted(found.values(), key=int))
         raise RequestError(f"the script has studies of both directions ({path}, lines {lines}); search one of them")
     return next(iter(found))
 

@@ -153,7 +153,9 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
         try:
-            trial.held["config"] = given = dict(spec.config)
+            given = dict(spec.config)
+            if takes_config(function) and not isinstance(function, Script):
+                trial.held["config"] = given
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value
