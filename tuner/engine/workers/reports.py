@@ -101,6 +101,7 @@ class Reporter:
             kept[str(LEFT_OUT)] = [[name, f"{reason}{place}"] for name, reason in lost.items() if name in new]
         return kept
 
+
 def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
     """Repeats a report each second while its checkpoint cannot be saved for a reason that may pass.
 
