@@ -159,8 +159,11 @@ class Space:
         """The params, in which each constant that pbt may change is replaced by a choice with that one value."""
         from ray import tune
 
-        starts = [name for name in self.mutable if domains.is_constant(self.params[name])]
-        return {**self.params, **{name: tune.choice([self.params[name]]) for name in starts}}
+        starts = {name: self.params[name] for name in self.mutable if domains.is_constant(self.params[name])}
+        for name, value in starts.items():
+            if domains.is_number(value) and domains.kind(self.mutations[name]) in ("uniform", "loguniform", "normal"):
+                starts[name] = float(value)  # Ray would round all values that come from an integer
+        return {**self.params, **{name: tune.choice([value]) for name, value in starts.items()}}
 
     @cached_property
     def searched(self) -> dict[str, Any]:

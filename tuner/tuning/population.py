@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import PurePath
+from types import SimpleNamespace
 from typing import Any, cast
 
 from ray.tune.experiment import Trial
@@ -39,7 +40,9 @@ class PopulationScheduler(SearchScheduler):
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch, before = trial.trial_id, result[EPOCH], dict(trial.config)
         with seeded(self._experiment.seed, 5, int(trial_id), epoch):
-            action = str(self._population.on_trial_result(tune_controller, trial, result))
+            others_wait = not tune_controller.search_alg.is_exhausted()
+            controller = OthersWait(tune_controller) if others_wait else tune_controller
+            action = str(self._population.on_trial_result(controller, trial, result))
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         if changed:
             steps = ", ".join(f"{name} {_short(old)} -> {_short(new)}" for name, (old, new) in changed.items())
@@ -62,6 +65,23 @@ class PopulationScheduler(SearchScheduler):
         trial = cast("Trial | None", self._population.choose_trial_to_run(tune_controller))
         is_paused = trial is not None and trial.status == Trial.PAUSED
         return None if is_paused and self.num_busy() >= self._slots() else trial
+
+
+class OthersWait:
+    """A controller with one more pending trial, for which Ray pauses a trial that it compares.
+
+    The trials that wait for a slot are not in Ray's own controller yet. Without this, each one would train to its end
+    before the next one starts, and there would be no population.
+    """
+
+    def __init__(self, controller: Any) -> None:
+        self._controller = controller
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def get_trials(self) -> list[Any]:
+        return [*self._controller.get_trials(), SimpleNamespace(status=Trial.PENDING)]
 
 
 def _short(value: Any) -> str:

@@ -198,6 +198,17 @@ def test_two_at_a_time_lose_and_repeat_nothing(whole, monkeypatch, searcher, sch
         assert Counter(e["event"] for e in read(target / "journal.jsonl"))["trial_suggested"] == CHOICES["num_samples"]
 
 
+@pytest.mark.parametrize("concurrent", [1, 2])
+def test_pbt_trains_no_more_trials_at_a_time_than_asked_and_all_in_turn(whole, monkeypatch, concurrent):
+    monkeypatch.setattr(Workerless, "num_cpus", 3)
+    folder = whole(scheduler="pbt", concurrent=concurrent)
+    assert most_at_a_time(folder) == concurrent
+    reported = [event["trial"] for event in read(folder / "journal.jsonl") if event["event"] == "report"]
+    assert sorted(reported[: CHOICES["num_samples"]]) == [f"{n:05d}" for n in range(CHOICES["num_samples"])]
+    target = resumed(folder, 40, scheduler="pbt", concurrent=concurrent)
+    assert most_at_a_time(target) == concurrent
+
+
 def most_at_a_time(folder):
     """Trials that had a worker at once, at most."""
     running, most = set(), 0

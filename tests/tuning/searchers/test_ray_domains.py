@@ -140,13 +140,29 @@ def test_pbt_stays_in_the_declared_range_with_its_steps_and_its_type(kind):
     allowed = RAY[kind]
     space = Space(params={"x": 3, "y": tune.uniform(0, 1), "three": 3}, train=print, mutable={"x": allowed.domain})
     population = population_of(Experiment(scheduler="pbt"), space)
-    config = {"x": 3, "y": 0.5, "three": 3}
+    config = {"x": space.declared["x"].categories[0], "y": 0.5, "three": 3}
     with seeded(1):
         for _ in range(60):
+            population.prepare(config)
             config, _ = population._get_new_config(None, SimpleNamespace(config=config))
-            if kind not in ("choice", "choice-one", "grid", "sample-from"):
+            if kind != "sample-from":  # a number that Ray multiplies
                 assert_allowed(config["x"], allowed)
     assert config["y"] == 0.5 and config["three"] == 3
+
+
+def test_pbt_draws_what_is_no_number_again():
+    drawn = tune.sample_from(lambda config: config["y"] * 2)
+    space = Space(params={"x": "a", "y": "b", "z": tune.uniform(0, 1)}, train=print, mutable={"x": drawn})
+    population, config = population_of(Experiment(scheduler="pbt"), space), {"x": "a", "y": "b"}
+    population.prepare(config)
+    assert population._get_new_config(None, SimpleNamespace(config=config))[0] == {"x": "bb", "y": "b"}
+
+
+def test_pbt_cannot_change_a_choice_of_dictionaries_with_domains():
+    nested = tune.choice([{"lr": tune.uniform(0, 1)}, {"name": "adam"}])
+    space = Space(params={"optimizer": nested}, train=print, mutable=["optimizer"])
+    with pytest.raises(RequestError, match="--scheduler pbt cannot change parameter 'optimizer', a choice of dict"):
+        build_searcher(Experiment(scheduler="pbt"), space)
 
 
 # grid_search, sample_from and points

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from functools import partial
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
@@ -15,7 +14,7 @@ from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import PopulationBasedTraining
 
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -140,31 +139,33 @@ class ReplayController:
 
 
 class Population(PopulationBasedTraining):
-    """Ray's population-based training within the declared ranges, and with fewer slots than trials.
+    """Population-based training that stays in the declared ranges, and sets a trial back to an earlier epoch only once.
 
-    A trial that is compared also lets those train that have no slot yet. It may copy a checkpoint of an earlier epoch.
-    When the trial is back at its own epoch, Ray compares it and sets it back again: if values tie or grow worse, no
-    trial ever trains all its epochs. Here this happens at most once before the trial gets further.
+    With fewer slots than trials, a poor trial may copy a checkpoint of an earlier epoch. When the trial is back at its
+    own epoch, Ray compares it and sets it back again: if values tie or grow worse, no trial ever trains all its epochs.
+    Here this happens at most once before the trial gets further.
     """
 
-    def __init__(self, declared: dict[str, Any], **options: Any) -> None:
+    def __init__(self, declared: Mapping[str, Any], **options: Any) -> None:
         # From a list, PBT takes a random or adjacent value; it might multiply a tune.choice's value by 0.8 or 1.2.
-        # A function, in place of Ray's object for tune.sample_from, is replaced at each change.
-        mutations = {
-            name: domains.values_of(domain) if domains.kind(domain) in domains.LISTED else domain
-            for name, domain in declared.items()
+        mutations: dict[str, Any] = {
+            n: domains.values_of(d) if domains.kind(d) in domains.LISTED else d for n, d in declared.items()
         }
-        mutations |= {name: domain.sample for name, domain in declared.items() if domains.kind(domain) == "sample_from"}
-        super().__init__(hyperparam_mutations=mutations, **options)
+        self._computed = {n: mutations.pop(n) for n, d in declared.items() if domains.kind(d) == "sample_from"}
+        functions = {name: domain.sample for name, domain in self._computed.items()}  # replaced by `prepare`
+        super().__init__(hyperparam_mutations=mutations | functions, custom_explore_fn=self._kept, **options)
         self._declared = declared
         self._set_back: dict[str, int] = {}  # trial -> the last epoch from which it was set back
 
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        action = str(super().on_trial_result(tune_controller, trial, result))
-        is_compared = self._trial_state[trial].last_perturbation_time == result[TRAINING_ITERATION]
-        if action == TrialScheduler.CONTINUE and is_compared and not tune_controller.search_alg.is_exhausted():
-            return str(TrialScheduler.PAUSE)
-        return action
+    def prepare(self, config: dict[str, Any]) -> None:
+        """Makes `tune.sample_from` compute from a setting. Ray multiplies its number, and takes one value of a list."""
+        for name, domain in self._computed.items():
+            drawn = partial(domain.sample, config)
+            self._hyperparam_mutations[name] = drawn if domains.is_number(config[name]) else [drawn()]
+
+    def _kept(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Returns a changed setting whose values lie in their ranges and on their steps."""
+        return config | {name: domains.within(domain, config[name]) for name, domain in self._declared.items()}
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         epoch = self._trial_state[trial].last_train_time
@@ -172,23 +173,8 @@ class Population(PopulationBasedTraining):
             if epoch <= self._set_back.get(trial.trial_id, 0):
                 return
             self._set_back[trial.trial_id] = epoch
+        self.prepare(trial_to_clone.config)
         super()._exploit(tune_controller, trial, trial_to_clone)
-
-    def _get_new_config(self, trial: Trial, trial_to_clone: Trial) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Changes a setting as Ray does; a range's values then lie in the range, on its steps, with its type."""
-        config = dict(trial_to_clone.config)
-        for name, domain in self._declared.items():
-            kind, value = domains.kind(domain), config[name]
-            if kind == "sample_from":
-                drawn = partial(domain.sample, config)
-                # Ray multiplies the value by 0.8 or 1.2, unless the domain is a list without it.
-                self._hyperparam_mutations[name] = drawn if domains.is_number(value) else [drawn()]
-            elif kind not in domains.LISTED and "randint" not in kind:
-                config[name] = float(value)  # a constant to start with, such as 1, would make Ray round all values
-        changed, operations = super()._get_new_config(trial, SimpleNamespace(config=config))
-        return {
-            n: domains.within(self._declared[n], v) if n in self._declared else v for n, v in changed.items()
-        }, operations
 
 
 def population_of(experiment: Experiment, space: Space) -> Population:

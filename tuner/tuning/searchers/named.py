@@ -102,8 +102,12 @@ class LibrarySearcher(SeededSearcher):
         return self._use(trial_id, {name: each.value(setting[self._keys[name]]) for name, each in self._coded.items()})
 
     def _learn(self, trial_id: str, result: dict[str, Any]) -> None:
-        epoch, info = result["training_iteration"], result.get("hyperband_info", {})
-        self._epochs[trial_id] = epoch, epoch if "budget" in info else self._epochs.get(trial_id, (0, 0))[1]
+        epoch = result["training_iteration"]
+        if self._budgets:
+            learns = "budget" in result.get("hyperband_info", {})
+            self._epochs[trial_id] = epoch, epoch if learns else self._epochs.get(trial_id, (0, 0))[1]
+            if not learns:
+                return
         with seeded(self._seed, 2, int(trial_id), epoch):
             self.library.on_trial_result(trial_id, result)
 
