@@ -5,7 +5,9 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -118,6 +120,41 @@ def test_times_go_on_from_the_last_event_whatever_the_time_is_set_to(tmp_path, m
         book.write("report", "0", epoch=1, metrics={})
     times = [event["time"] for event in read(tmp_path / "j")]
     assert times == sorted(times) and times[-1] - times[0] < 60
+
+
+STANDS_STILL = """
+import time
+from tuner.record import clock
+clock.BEAT_S, clock.STILL_S = 0.05, 1.0
+with clock.standstills() as stood_still:
+    print("begun", stood_still(), flush=True)
+    input()
+    print(stood_still(), stood_still())
+"""
+
+
+def test_a_process_knows_that_it_was_stopped_or_suspended():
+    process = subprocess.Popen(
+        [sys.executable, "-c", STANDS_STILL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "begun 0.0\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    first, again = map(float, process.communicate("\n")[0].split())
+    assert 1.2 < first < 10 and again == 0
+
+
+def test_a_standstill_is_journaled_before_the_event_that_comes_after_it(tmp_path):
+    journal, stood = Journal(tmp_path / "journal.jsonl"), [0.0, 7.25, 0.0]
+    journal.stood_still = lambda: stood.pop(0)
+    journal.write("experiment_started")
+    for epoch in (1, 2):
+        journal.write("report", "00000", epoch=epoch, metrics={})
+    journal.close()
+    events = read(tmp_path / "journal.jsonl")
+    assert [event["event"] for event in events] == ["experiment_started", "search_stood_still", "report", "report"]
+    assert events[1]["seconds"] == 7.25
 
 
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):

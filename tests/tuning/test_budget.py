@@ -8,6 +8,7 @@ from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 from tuner.record import clock
 from tuner.record.events import RETURNED
 from tuner.record.reading import read
+from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
@@ -163,6 +164,30 @@ def test_a_cut_confirm_ends_though_its_budget_lets_a_promoted_trial_wait(search,
     assert outcome_of(tmp_path / "cut") == outcome_of(folder)
 
 
+def test_a_pause_of_the_whole_search_is_no_epochs_length(monkeypatch):
+    """A laptop is suspended for ten hours in an epoch of trial a, and in the start of trial b."""
+    clock = Clock(monkeypatch, time_budget="20h", max_epochs=8)
+    clock.event("trial_started", "a")
+    clock.report("a", 1, 0.5, 12.0)
+    clock.report("a", 2, 0.4)
+    clock.event("trial_started", "b")
+    clock.now += 36_000
+    clock.stood_still(36_000)
+    clock.report("a", 3, 0.3)
+    assert clock.budget.epoch_s == 10 and clock.budget.rest("a").seconds == 50
+    clock.report("b", 1, 0.3, after=2.0)
+    assert clock.budget.epoch_s == 10 and clock.budget.cost("", 1).seconds == 12
+    clock.now += 3600
+    clock.stood_still(3600)
+    assert clock.budget.rest("a").seconds == 48 and "an epoch takes 10 s" in clock.budget.line()
+    assert clock.budget.used("time_budget") == pytest.approx(39_634)  # the time of the clock, as it was asked for
+    events = [dict(event) for event in clock.events]
+    again = Budget(Experiment(**CHOICES | {"epoch_budget": 0, "time_budget": "20h"}), Resources(2, 0.5, 2), events)
+    assert again.epoch_s == 10
+    records = {trial.id: trial for trial in Folding(events).records()}
+    assert records["a"].epoch_seconds == 10 and records["a"].cpu_hours == pytest.approx(2 * 36_032 / 3600, rel=1e-5)
+
+
 def test_confirm_leaves_half_of_each_budget_for_the_search(monkeypatch):
     clock = Clock(monkeypatch, time_budget="600s", max_epochs=8, confirm=3)
     clock.paused("a", [0.5, 0.4])
@@ -184,11 +209,19 @@ class Clock:
         monkeypatch.setattr("tuner.record.clock.now", lambda: self.now)
         rules = CHOICES | {"epoch_budget": 0} | options
         self.budget = Budget(Experiment(**rules), Resources(2, 0.5, 2))
+        self.events = []
 
     def event(self, kind, trial, after=0.0, **fields):
         self.now += after
-        resources = {"resources": {"CPU": 2.0, "GPU": 0.5}} if kind == "trial_started" else {}
-        self.budget.hear({"event": kind, "trial": trial, "time": self.now, **resources, **fields})
+        started = {"resources": {"CPU": 2.0, "GPU": 0.5}, "node": ""} if kind == "trial_started" else {}
+        self.hear({"event": kind, "trial": trial, "time": self.now, **started, **fields})
+
+    def stood_still(self, seconds):
+        self.hear({"event": "search_stood_still", "time": self.now, "seconds": seconds})
+
+    def hear(self, event):
+        self.events.append(event)
+        self.budget.hear(event)
 
     def report(self, trial, epoch, loss, after=10.0):
         self.event("report", trial, after, epoch=epoch, metrics={"loss": loss})

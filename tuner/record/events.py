@@ -26,6 +26,7 @@ Event = dict[str, Any]
 MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
+STOOD_STILL = "search_stood_still"  # the event before which a search stood still, such as on a suspended laptop
 RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "line": %d, "crc": "%08x"}'
@@ -172,6 +173,7 @@ _REQUIRED = {  # kind of event -> the fields that it must have
     "length_learned": ("trial", "epochs", "rungs"),
     "grace_learned": ("trial", "grace_period", "rungs"),
     "experiment_finished": ("state",),
+    STOOD_STILL: ("seconds",),
 }
 _MAY_BE_NULL: dict[str, Callable[[Any], bool]] = {  # field of any event -> the check of its value, if it is not null
     "trial": is_trial_id, "copied": is_trial_id, "checkpoint": is_inside, "rung": _is_finite, "bracket": _is_finite,
@@ -184,5 +186,6 @@ _FITS: dict[str, Callable[[Any], bool]] = _MAY_BE_NULL | {
     "status": _is_text, "epochs": _is_length, "rungs": _are_rungs, "refused": _is_flag, "out_of_time": _is_flag,
     "confirms": is_trial_id, "seed": _whole_number(0, 2**32 - 1),
     "budget": _is_flag, "past": _is_dict, "left_out": _is_dict, "unchecked": _is_dict,
+    "seconds": lambda value: _is_finite(value) and value >= 0,
     "state": lambda value: isinstance(value, str) and value in STATES,
 }  # fmt: skip

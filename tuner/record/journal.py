@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record import clock
-from tuner.record.events import MOST_SEAL, MOST_TIME, Event, text_of
+from tuner.record.events import MOST_SEAL, MOST_TIME, STOOD_STILL, Event, text_of
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
@@ -39,6 +39,7 @@ class Journal:
         blocked: called when a write or sync fails (full disk); waits, then returns whether to retry. None = raise it.
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
         listeners: called with each event that `write` does not skip, before the write, also when the journal is lost.
+        stood_still: returns how many seconds the search stood still since its last call; `write` journals them first.
         repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
     """
 
@@ -47,6 +48,7 @@ class Journal:
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
         self.listeners: list[Callable[[Event], None]] = []
+        self.stood_still: Callable[[], float] = float
         self.repeated: Counter[tuple[str, str | None, Any]] | None = Counter()
         # These flags create a missing file, and wait for no pipe and follow no link.
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
@@ -81,6 +83,8 @@ class Journal:
         if self.repeated[key]:
             self.repeated[key] -= 1
             return
+        if event != STOOD_STILL and (seconds := self.stood_still()):
+            self.write(STOOD_STILL, seconds=round(seconds, 3))
         line: Event = {"time": round(clock.now(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial

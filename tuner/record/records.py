@@ -9,7 +9,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.events import BEGINNINGS, Event
+from tuner.record.events import BEGINNINGS, STOOD_STILL, Event
 from tuner.spec.constraints import BREAKS, Aim
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
@@ -95,7 +95,8 @@ class TrialRecord:
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order, changed_at: the numbers of the trial's first and last events in the journal.
         cpu_hours, gpu_hours: its CPUs and GPUs times its hours on workers.
-        epoch_seconds: mean seconds from a report to the next of the same attempt, without pauses; None if unknown.
+        epoch_seconds: mean seconds from a report to the next of the same attempt, without pauses and what the search
+            stood still; None if unknown.
         spans: start and end of each time span on a worker, in unix seconds.
         failure: the kind of its last failure: oom, cuda, user or worker_lost; empty if it never failed.
         pid: the process id of its worker; None if it has no worker, or if the journal does not record the id.
@@ -227,6 +228,9 @@ class Folding:
         self.num_events += 1
         if event["event"] in _OF_THE_SEARCH:
             self._note(event)
+        elif event["event"] == STOOD_STILL:
+            for building in self._building.values():
+                building.still_s += event["seconds"]
         self.updated = event["time"]
         if not self.sessions:
             self.sessions.append(Session(event["time"], 0.0))
@@ -294,7 +298,7 @@ class _Building:
         self.repeated: list[Report] = []
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
-        self.since = math.nan
+        self.since, self.still_s = math.nan, 0.0  # the last start or report; for how long the search stood still since
         self.between, self.gaps, self.has_reported = 0.0, 0, False  # sum and number of the times between reports
         self.spans: list[tuple[float, float]] = []
         self.held: list[dict[str, Any]] = []  # the resources during each span
@@ -316,7 +320,7 @@ class _Building:
             elif event["action"] == "continue" and self.fields.get("status") == "paused":
                 self.fields["reason"] = f"waits for a worker: {event['reason']}"
         elif kind == "trial_started":
-            self.since, self.has_reported = time, False
+            self.since, self.still_s, self.has_reported = time, 0.0, False
             self.spans.append((time, time))
             self.held.append(event["resources"])
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
@@ -332,8 +336,9 @@ class _Building:
             self.fields.update(confirms=event["confirms"], seed=event.get("seed", 0))
         if kind in _TIMED and not math.isnan(self.since):
             if kind == "report" and self.has_reported:
-                self.between, self.gaps = self.between + time - self.since, self.gaps + 1
-            self.has_reported = True
+                length_s = max(0.0, time - self.since - self.still_s)
+                self.between, self.gaps = self.between + length_s, self.gaps + 1
+            self.has_reported, self.still_s = True, 0.0
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
 

@@ -22,6 +22,7 @@ from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.local.signals import signals_to
 from tuner.engine.workers.trainable import trainable_of
+from tuner.record import clock
 from tuner.record.confirm import to_repeat
 from tuner.record.journal import Journal
 from tuner.record.reading import scan
@@ -59,7 +60,7 @@ class Assembly(NamedTuple):
     def run(self) -> None:
         """Runs the search to its end and journals how it ended; raises the RequestError that stopped it, if any."""
         stopper, journal = self.stopper, self.journal
-        with signals_to(stopper.interrupt), self.controller:
+        with signals_to(stopper.interrupt), self.controller, clock.standstills() as journal.stood_still:
             try:
                 self.tuner.fit()
             except ValueError:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tuner.record import clock
-from tuner.record.events import BEGINNINGS, RETURNED, Event
+from tuner.record.events import BEGINNINGS, RETURNED, STOOD_STILL, Event
 from tuner.record.records import finite, seconds_of
 from tuner.record.texts import counted, duration
 from tuner.rules.order import best_first
@@ -53,6 +53,7 @@ class Spent:
     best: float = math.inf  # its best value of the reports that break no constraint, as a loss
     point: Point | None = None  # its last report, if there are several metrics
     since: float = math.nan  # unix time of its last start or report
+    still_s: float = 0.0  # seconds since then in which the search stood still, which are no epoch's
     resources: Sequence[float] = (0.0, 0.0)  # its CPUs and GPUs
     first_s: float = math.nan  # seconds from its last start to the first report after it; nan without that report
     between_s: float = 0.0  # sum of the seconds between two reports
@@ -97,6 +98,9 @@ class Budget:
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._running.clear()  # a killed session has not ended its trials
+        if kind == STOOD_STILL:
+            for running in self._running.values():
+                running.still_s += event["seconds"]
         if kind == "scheduler_changed":
             self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
         if kind == "grace_learned":
@@ -113,13 +117,14 @@ class Budget:
             self._repeats.add(trial_id)
         if kind == "trial_started":
             held = event["resources"]
-            trial.since, trial.first_s = event["time"], math.nan
+            trial.since, trial.still_s, trial.first_s = event["time"], 0.0, math.nan
             trial.resources = held.get("CPU", 0.0), held.get("GPU", 0.0)
             self._running[trial_id] = trial
         elif kind in ("report", "trial_failed", "trial_ended") and trial_id in self._running:
             took_s, trial.since = max(0.0, event["time"] - trial.since), event["time"]
             self._cpu_s += took_s * trial.resources[0]
             self._gpu_s += took_s * trial.resources[1]
+            took_s, trial.still_s = max(0.0, took_s - trial.still_s), 0.0
             if kind == "report" and math.isnan(trial.first_s):
                 trial.first_s = took_s
                 self._firsts_s, self._num_firsts = self._firsts_s + took_s, self._num_firsts + 1
@@ -325,7 +330,8 @@ class Budget:
     def rest(self, trial_id: str) -> Cost:
         """Returns the cost of a trial's epochs up to its last one, less the seconds since its last start or report."""
         rest = self.cost(trial_id, max(0, self.rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
-        spent_s = clock.now() - self._running[trial_id].since if trial_id in self._running else 0.0
+        running = self._running.get(trial_id)
+        spent_s = clock.now() - running.since - running.still_s if running else 0.0
         return rest._replace(seconds=max(0.0, rest.seconds - spent_s))
 
     def _leg(self, trial_id: str) -> Cost:
