@@ -1,12 +1,14 @@
 """Rules replayed: against real journals, and what is not known said so."""
 
+import json
 from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
+from workerless import KEPT, MANAGER, Workerless, run
 
 from tuner.record.records import Decision, Report, TrialRecord
-from tuner.record.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord, load
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.curves import draw_whatif
 from tuner.views.whatif import Range, what_if
@@ -32,6 +34,37 @@ def test_a_trial_that_failed_later_is_compared_at_its_last_rung():
     early = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
     assert early == {"00003": (3, 2.0), "00005": (3, 2.0), "00006": (3, 2.0)}
     assert (fates[7].outcome, fates[7].epochs) == ("ended", 3)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion", "median", "fifo"])
+def test_an_extended_search_is_replayed_as_it_was_and_says_which_trials_completed_before(
+    one_ray, tmp_path, monkeypatch, scheduler
+):
+    """Recomputed from the journal: which trials trained all 4 epochs of the first session, and where rules stopped."""
+    monkeypatch.setattr(MANAGER, Workerless)
+    monkeypatch.setattr(*KEPT)
+    choices = {"scheduler": scheduler, "num_samples": 16, "seed": 2, "searcher": "random", "concurrent": 2}
+    for most in (4, 9):
+        run(tmp_path / "e", max_epochs=most, **choices)
+    lines = [json.loads(line) for line in (tmp_path / "e/journal.jsonl").read_text().splitlines()]
+    completed = {line["trial"] for line in lines if line.get("reason") == "trained its 4 epochs"}
+    epochs = {line["trial"]: line["epoch"] for line in lines if line["event"] == "report"}
+    stops = [line for line in lines if line.get("action") == "stop" and line["rung"] is not None]
+    outcome = what_if(load(tmp_path / "e"), scheduler, 1, 2)
+    assert outcome.exact and {fate.trial: fate.epochs for fate in outcome.fates} == epochs
+    assert outcome.reproduced == outcome.stopped_recorded == len(stops) == outcome.stopped.least
+    assert f"{len(completed)} trials completed after epoch 4, the search's last epoch before a" in outcome.notes[0]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [("completed", "ended"), ("interrupted", "unknown")])
+def test_a_trial_that_completed_before_an_extension_is_not_stopped_there(status, outcome):
+    """It had no checkpoint to continue from, or the extended search was interrupted before its next report."""
+    one = record([[float(n)] * (4 if n == 3 else 8) for n in range(4)], scheduler="asha")
+    last = Decision(4, None, None, 3.0, None, 0, "stop", "trained its 4 epochs")
+    early = replace(one.trials[3], decisions=(last,), status=status, changed_at=450)
+    found = what_if(replace(one, trials=(*one.trials[:3], early)), "asha", 4, 2)
+    assert (found.fates[3].outcome, found.fates[3].epochs) == (outcome, 4)
+    assert found.notes[0].startswith("1 trial completed after epoch 4")
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median", "hyperband"])

@@ -28,6 +28,7 @@ MOST_ID = 200  # maximum length of a trial's id, in characters
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
 STOOD_STILL = "search_stood_still"  # the event before which a search stood still, such as on a suspended laptop
 RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
+TRAINED = "trained its"  # begins the reason of a trial's end, such as `trained its 9 epochs`, the maximum at that time
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "line": %d, "crc": "%08x"}'
 MOST_SEAL = len(SEAL % (10**12, 0))

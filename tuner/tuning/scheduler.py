@@ -13,7 +13,7 @@ from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.controller.trials import ReplayController
 from tuner.errors import RequestError, nearest
-from tuner.record.events import RETURNED
+from tuner.record.events import RETURNED, TRAINED
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
@@ -360,7 +360,7 @@ class SearchScheduler(TrialScheduler):
             return reason
         has_answer = trial_id in self._answered or keeps_last(self._compared, self._wanted, metrics)
         ends = self.trained(trial_id, epoch) >= self.max_epochs + (not has_answer)
-        return f"trained its {self.max_epochs} epochs" if ends else ""
+        return f"{TRAINED} {self.max_epochs} epochs" if ends else ""
 
     def trained(self, trial_id: str, epoch: int) -> int:
         """Returns how many epochs a trial had trained at a report: not each report ends one."""

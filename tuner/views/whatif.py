@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
-from tuner.record.events import RETURNED
+from tuner.record.events import RETURNED, TRAINED
 from tuner.record.records import ENDED, TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
@@ -152,6 +153,12 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
             f"These rules know from the start that trials end by themselves after {record.length} epochs at most; the "
             "search learned it when a trial ended."
         )
+    if early := {trial.id: epochs for trial in record.searched if (epochs := _completed_early(trial, record.rules))}:
+        lengths, number = sorted({epoch for epochs in early.values() for epoch in epochs}), len(early)
+        notes.append(
+            f"{counted(number, 'trial')} completed after epoch {' or '.join(map(str, lengths))}, the search's last epoch "
+            "before a resume with more epochs: no rules are asked about that report."
+        )
     if unknown:
         notes.append(
             f"{counted(unknown, 'trial')} would train beyond the end of the record, where the values are "
@@ -226,6 +233,15 @@ class Fate:
     cutoff: float | None = None
 
 
+def _completed_early(trial: TrialRecord, rules: Experiment) -> tuple[int, ...]:
+    """Returns the epochs, below the present maximum, after which a trial completed: it trained all epochs then.
+
+    A resume with more epochs continued it, unless it had no checkpoint.
+    """
+    ends = (d for d in trial.decisions if d.action == "stop" and d.rung is None and d.reason.startswith(TRAINED))
+    return tuple(d.epoch for d in ends if d.epoch < max(trial.last_epoch, rules.max_epochs))
+
+
 class _Arrival(NamedTuple):
     """A report or trial end, sorted by `order`; other trials may report between a trial's last report and its end."""
 
@@ -260,12 +276,18 @@ class _Simulation:
         self._paused: dict[int, list[_Arrival]] = {}  # paused trial -> its arrivals until it resumes
         self._ended: dict[int, RuleDecision | None] = {}  # ended trial -> the decision that stopped it, if one did
         self._finishing: set[int] = set()  # trials whose further reports the rule does not get
+        self._early = [_completed_early(trial, record.rules) for trial in self._trials]
+        self._resumed: set[int] = set()  # trials that completed early and that the next session continues
         self._leaving: set[int] = set()  # ended trials that the rule still counts, until their event `trial_ended`
 
     def fates(self) -> list[Fate]:
         indices = [index for index, trial in enumerate(self._trials) if not trial.confirms]
         added = deque(sorted((self._trials[index].order, index) for index in indices))
+        extensions = deque(sorted(set(self._extensions(indices))))
         for arrival in sorted(arrival for index in indices for arrival in self._arrivals(index)):
+            while extensions and extensions[0] <= arrival.order:
+                extensions.popleft()
+                self._extend()
             while added and added[0][0] <= arrival.order:
                 self._rule.added(added.popleft()[1])
             self._queue.append(arrival)
@@ -273,6 +295,23 @@ class _Simulation:
         if self._record.state == "finished" and self._rules.scheduler == "asha-promotion":
             self._close()
         return [self._fate(index) for index in indices]
+
+    def _extensions(self, indices: list[int]) -> Iterator[int]:
+        """Yields the line of the first report after each resume with more epochs."""
+        for length in {epoch for index in indices for epoch in self._early[index]}:
+            ended = [self._trials[index].reports for index in indices if length in self._early[index]]
+            if later := [report.order for reports in ended for report in reports if report.epoch > length]:
+                yield min(later)
+
+    def _extend(self) -> None:
+        """Ends a session of the search, and begins the next one, which continues the trials that completed early."""
+        last = {index: self._last[index].epoch for index in self._paused}
+        if self._is_own and all(self._trials[index].last_epoch <= epoch for index, epoch in last.items()):
+            while decided := self._rule.idle():  # else the session did not end, but was interrupted
+                self._settle(decided)
+        for index in self._resumed:
+            self._rule.added(index)
+        self._resumed.clear()
 
     def _take(self) -> None:
         """Passes the queued arrivals to the rule; an arrival of a paused trial is kept until the trial resumes."""
@@ -300,6 +339,11 @@ class _Simulation:
     def _judge(self, arrival: _Arrival) -> None:
         index, trial = arrival.trial, self._trials[arrival.trial]
         self._last[index] = arrival
+        is_whole = arrival.epoch == trial.last_epoch and trial.status == "completed"
+        if arrival.epoch in self._early[index] and not is_whole:  # a resume with more epochs continued it
+            self._resumed.add(index)
+            self._settle(self._rule.ended(index, arrival.epoch, arrival.value))
+            return
         last_action = trial.decisions[-1].action if trial.decisions else ""
         # A trial ends by itself at its last report if it completed, or if it failed while it was paused there. Another
         # failed trial had continued and failed in a later epoch, unless its last report was refused.
