@@ -1,5 +1,7 @@
 """Confirmed settings: what their estimates say, and which trials they come from."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -122,6 +124,51 @@ def test_the_best_of_equal_settings_is_not_called_sure():
     claimed = [max(each.best for each in estimates(values, "min")) for _, values in searches(100)]
     right = [truth.argmin() == np.argmin([np.mean(own) for own in values]) for truth, values in searches(2000)]
     assert abs(np.mean(claimed) - np.mean(right)) < 0.12
+
+
+def chances_by_hand(values, number=200_000):
+    """How often each setting has the least true mean: draws of the model's parameters, weighted by their likelihood.
+
+    The model: a value is its setting's mean plus noise; a mean is normal around a common centre, which is flat; the
+    noise's variance has the prior 1 / variance, and the spread over the noise is half-Cauchy.
+    """
+    stream = np.random.default_rng(3)
+    values = [np.array(own) for own in values]
+    means, sizes = np.array([own.mean() for own in values]), np.array([len(own) for own in values])
+    squares = sum(((own - own.mean()) ** 2).sum() for own in values)
+    noise = np.sqrt(squares / stream.chisquare((sizes - 1).sum(), number))[:, None]
+    spread = noise * np.abs(stream.standard_cauchy((number, 1)))
+    total = noise**2 / sizes + spread**2
+    centre = (means / total).sum(1, keepdims=True) / (1 / total).sum(1, keepdims=True)
+    density = np.exp(-((means - centre) ** 2 / total).sum(1) / 2) / np.sqrt(total.prod(1) * (1 / total).sum(1))
+    chosen = stream.choice(number, number, p=density / density.sum())
+    noise, spread, total, centre = noise[chosen], spread[chosen], total[chosen], centre[chosen]
+    centre = centre + stream.normal(size=(number, 1)) / np.sqrt((1 / total).sum(1, keepdims=True))
+    share = spread**2 / total  # of a setting's own mean in what is known of its true mean
+    true = share * means + (1 - share) * centre
+    true = true + np.sqrt(share * noise**2 / sizes) * stream.normal(size=true.shape)
+    return np.bincount(true.argmin(1), minlength=len(means)) / number
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ((1.0, 2.0, 3.0), (3.0, 1.0, 2.0), (2.0, 3.0, 1.0)),
+        ((0.3, 0.4, 0.35), (0.5, 0.6, 0.4), (0.31, 0.36, 0.5)),
+        ((0.1, 0.2), (0.5, 0.6, 0.55), (0.9, 0.7), (0.15, 0.3)),
+    ],
+)
+def test_the_probability_of_being_the_best_is_that_of_its_model_in_any_order(values):
+    found = [each.best for each in estimates(values, "min")]
+    assert found == pytest.approx(chances_by_hand(values), abs=0.04) and sum(found) == pytest.approx(1)
+    for order in itertools.permutations(range(len(values))):
+        again = estimates(tuple(values[at] for at in order), "min")
+        assert [each.best for each in again] == [found[at] for at in order]
+
+
+def test_settings_with_equal_means_have_equal_chances_and_intervals():
+    one, *others = estimates(((1.0, 2.0, 3.0), (3.0, 1.0, 2.0), (2.0, 3.0, 1.0)), "max")
+    assert others == [one, one] and one.best == pytest.approx(1 / 3)
 
 
 def test_a_curves_wobble_is_its_noise_around_the_trend():

@@ -3,6 +3,8 @@
 Each search has its own random curves: with ties, infinities, NaN, zeros and huge values, failures and killed drivers.
 """
 
+import csv
+import io
 import json
 import math
 import random
@@ -23,6 +25,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.record.search_stats import STATUSES
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
+from tuner.tuning.answer.writing import trials_csv
 from tuner.views.report import page
 
 # --- an independent reader -------------------------------------------------------------------------------------------
@@ -225,6 +228,8 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
     check_rungs(truth, answer["rungs"], experiment)
     check_decisions(truth, answer["decisions"])
     check_what_if(truth, ask, experiment)
+    check_close_calls(truth, ask("/changes")["verdict"])
+    check_table(truth, trials_csv(load(folder)))
     check_figures(truth, ask("/figures"), experiment)
     other = ask("/changes?figures=curves&figures=slices&axis=time:accuracy&values=last:accuracy")["figures"]
     check_curves(truth, other["curves"], "accuracy", is_timed=True)
@@ -312,6 +317,34 @@ def check_decisions(truth, rows):
         assert row["margin"] == (margin if math.isfinite(margin) else None)
         order.append(math.inf if margin == 0 and row["action"] != "stop" else margin)  # it is its own cutoff
     assert order == sorted(order)
+
+
+def check_close_calls(truth, verdict):
+    """Pruned trials within 5 % of the interquartile range of the finite values at their rung, if it has eight."""
+    close = []
+    for decisions in truth.rungs().values():
+        last = {decision["trial"]: decision for decision in decisions}
+        values = [v for d in last.values() if usable(v := d.get("compared", d["value"]))]
+        spread = np.subtract(*np.percentile(values, [75, 25])) if len(values) >= 8 else 0.0
+        for d in decisions:
+            value, is_pruned = d.get("compared", d["value"]), truth.trials[d["trial"]].status == "pruned"
+            if d["action"] == "stop" and is_pruned and usable(value) and usable(d["cutoff"]):
+                close += [(d["trial"], d["epoch"])] if abs(value - d["cutoff"]) < 0.05 * spread else []
+    assert {(call["trial"], call["epoch"]) for call in verdict["close_calls"]} <= set(close)
+    assert len(verdict["close_calls"]) == min(10, len(close))
+
+
+def check_table(truth, text):
+    """trials.csv: each column has its own name, and the trial's value of that name."""
+    head, *rows = csv.reader(io.StringIO(text, newline=""))
+    assert len(set(head)) == len(head)
+    for cells, (name, trial) in zip(rows, truth.trials.items(), strict=True):
+        row, best = dict(zip(head, cells, strict=True)), trial.best(truth.sign)
+        found = {"trial": name, "status": trial.status, "epochs": trial.last, "best_epoch": best, **trial.config}
+        found |= {"best_loss": trial.values.get(best), "last_loss": trial.values.get(trial.last)}
+        assert {each: row[each].removeprefix("'") for each in found} == {
+            each: "" if value is None else str(value) for each, value in found.items()
+        }
 
 
 def check_what_if(truth, ask, experiment):
