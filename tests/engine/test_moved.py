@@ -132,3 +132,10 @@ def test_the_callers_options_take_precedence(of):
     of(scheduler=CHANGING, options={"scheduler": "asha"})
     limited = of(run={"stop": STOPPER}, options={"max_epochs": 5})
     assert limited.notes == ("stop=MaximumIterationStopper is not used",)
+
+
+def test_a_metric_that_ends_trials_may_have_a_slash_in_its_name(of):
+    stop = {"val/acc": 0.85, "val": {"loss": 0.1}}
+    options = of(run={"stop": {**stop, "training_iteration": 10}}, metric="val/loss").space.options
+    assert options.stop == ("val/acc=0.85", "val/loss=0.1") and options.max_epochs == 10
+    assert Experiment(space="x", metric="loss", stop=options.stop).limits == {"val/acc": 0.85, "val/loss": 0.1}

@@ -30,7 +30,10 @@ ADVICE = {  # words of an import's error -> what to do
     "recursion depth": "; a function, or a dictionary in params, contains itself",
     "requires a lower bound": FINITE,
     "requires a upper bound": FINITE,
-    "relative import": "; a file that is given by its path is in no package: give --space package.module",
+    "relative import": (
+        "; a file that is given by its path is in no package: give --space package.module, or import without the "
+        "leading dot"
+    ),
     "EOF when reading": '; the file asks for input when it is imported: put that under if __name__ == "__main__":',
 }
 CAUSE = (  # the usual cause of an import that takes long

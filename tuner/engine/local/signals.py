@@ -220,13 +220,14 @@ def give_up(reason: str) -> None:
     ignored = sys.unraisablehook
 
     def end(unraisable: Any) -> None:
-        if hosts or not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             ignored(unraisable)
             return
         say("", "interrupted; if a search had started, --resume and its name continue it", to=sys.stderr)
         end_now(signal.SIGTERM, None)
 
-    sys.unraisablehook = end
+    if not hosts:
+        sys.unraisablehook = end
     raise KeyboardInterrupt(reason)
 
 
