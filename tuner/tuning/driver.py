@@ -59,7 +59,7 @@ def ray_here(
             here, stage = alone.local_cluster(), "starting Ray"
             num_processes = resources_of(experiment, [here]).num_processes()
             with patience(lambda: stage), alone.importing(imports):
-                with start_watched():
+                with start_watched(address_space() or "start the search again"):
                     stack.enter_context(started(here, num_processes, imports))
                 stack.enter_context(watched(lambda: how_to_continue(begun())))
                 alone.start_ahead(num_processes)
@@ -112,10 +112,17 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 def remedy(reason: str) -> str:
     """Returns what to do about a start of Ray that failed for this reason; empty if the cause is unknown."""
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and re.search(NO_MEMORY, reason):
-        return f"Ray reserves more address space than the {most >> 20:,} MiB of `ulimit -v`; run: ulimit -v unlimited"
+    if re.search(NO_MEMORY, reason) and (advice := address_space()):
+        return advice
     return next((advice for cause, advice in REMEDIES.items() if re.search(cause, reason)), "")
+
+
+def address_space() -> str:
+    """Returns what to do about this process's limit of the address space; empty if it has none."""
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return ""
+    return f"Ray reserves more address space than the {most >> 20:,} MiB of `ulimit -v`; run: ulimit -v unlimited"
 
 
 @contextmanager

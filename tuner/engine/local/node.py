@@ -131,10 +131,11 @@ def local_node() -> Iterator[None]:
 
 
 @contextmanager
-def start_watched() -> Iterator[None]:
+def start_watched(advice: str = "start the search again") -> Iterator[None]:
     """Ends a start of Ray, in the `with` block, that hangs: Ray's C++ code waits 300 s for a process that has ended.
 
     It waits for a GCS or raylet that ends after `LocalNode` has seen it alive, or else ends this process by SIGABRT.
+    The line that is then printed ends with `advice`.
     """
     first: dict[int, float] = {}  # the number of a process -> when it was first seen to have ended
 
@@ -144,7 +145,7 @@ def start_watched() -> Iterator[None]:
         late = since and time.monotonic() > min(since) + STUCK_S
         return [(Path(each.args[0]).name, each) for each in ended] if late else []  # type: ignore[index, arg-type]
 
-    with ray_starts(), watched(lambda: "no trial had started; start the search again", dead):
+    with ray_starts(), watched(lambda: f"no trial had started; {advice}", dead):
         yield
 
 
