@@ -208,7 +208,7 @@ def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):
     [
         (np.float32(0.5), 0.5), (np.int64(3), 3), (np.bool_(True), True), (np.str_("relu"), "relu"),
         (np.array([2.5]), 2.5), (None, None), ((1, np.int32(2)), [1, 2]), ({1: {"a": np.float32(1)}}, {"1": {"a": 1}}),
-        (torch.tensor([1.5]), 1.5), (torch.tensor(3), 3), (torch.tensor([1.0, 2.0]), "Tensor of shape (2,)"),
+        (torch.tensor([1.5]), 1.5), (torch.tensor(3), 3), (torch.tensor([1.0, 2.0]), [1.0, 2.0]),
     ],
 )  # fmt: skip
 def test_plain_gives_pythons_own_types(value, expected):

@@ -98,7 +98,7 @@ def test_a_domain_without_bounds_has_no_grid(domain):
 
 def test_a_domain_is_described_in_json_with_ends_as_declared():
     assert domains.describe(tune.qrandint(0, 12, 4)) == {"kind": "randint", "lower": 0, "upper": 12, "q": 4}
-    described = {"kind": "choice", "values": [1, "a", None, "(1, 2)"]}
+    described = {"kind": "choice", "values": [1, "a", None, "[1, 2]"]}
     assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == described
     assert domains.describe(tune.randn()) == {"kind": "normal"}
     assert domains.describe(tune.sample_from(lambda spec: 1)) == {"kind": "sample_from"}

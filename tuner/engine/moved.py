@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from datetime import timedelta
@@ -12,7 +13,7 @@ from ray.tune.search.sample import Domain
 
 from tuner.errors import RequestError
 from tuner.record.report_keys import EPOCH
-from tuner.spec.domains import is_constant
+from tuner.spec.domains import is_constant, is_grid
 from tuner.spec.experiment import SchedulerName, SearcherName
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
@@ -66,7 +67,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     stop, stopper = run.stop or {}, ""
     if not isinstance(stop, Mapping):
         stop, stopper = {}, getattr(stop, "__name__", type(stop).__name__)
-    stop = {name: value for name, value in stop.items() if name != "done"}  # a reported `done` ends a trial anyway
+    stop = {name: value for name, value in stop.items() if name != "done"}  # a class's `done` ends a trial anyway
     notes = [f"stop={stopper} is not used"] if stopper else []
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
@@ -77,12 +78,9 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
     points = getattr(searcher, "_points_to_evaluate", None)
-    # A Space cannot hold values such as lists; `_passing` adds them to each config.
-    params = {name: v for name, v in parts.param_space.items() if is_constant(v) or isinstance(v, (Mapping, Domain))}
-    passed = {name: value for name, value in parts.param_space.items() if name not in params}
     space = Space(
-        params=params,
-        train=_passing(parts.trainable, passed),
+        params=_declared(parts.param_space),
+        train=_passing(parts.trainable, parts.param_space),
         metric=config.metric or options["metric"],
         mode=config.mode or options.get("mode", "min"),
         num_samples=max(1, config.num_samples),
@@ -150,15 +148,56 @@ def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"gpus_per_trial": total.get("GPU", 0)} | ({"cpus_per_trial": total["CPU"]} if total.get("CPU") else {})
 
 
-def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
-    """Returns a trainable that runs the given one, with the values `passed` added to each config."""
-    if not passed:
+def _declared(params: Any) -> Any:
+    """Returns what a Space can hold of a param_space: a list with domains as a dictionary with the keys "0", "1", ...
+
+    Leaves out other lists and objects: `_passing` adds them to each config.
+    """
+    if is_constant(params) or isinstance(params, Domain) or is_grid(params):
+        return params
+    inside = params.items() if isinstance(params, Mapping) else enumerate(params) if _has_domain(params) else ()
+    declared = {name if isinstance(params, Mapping) else str(name): _declared(value) for name, value in inside}
+    return {name: value for name, value in declared.items() if value != {}}
+
+
+def _has_domain(value: Any) -> bool:
+    if isinstance(value, Domain) or is_grid(value):
+        return True
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return any(map(_has_domain, inside))
+
+
+def _passing(trainable: Any, params: Mapping[str, Any]) -> Any:
+    """Returns a trainable that runs the given one with each config in the form of `params`, and with all its values."""
+    if _declared(params) == dict(params):
         return trainable
     if not inspect.isclass(trainable):
-        return lambda config: trainable({**passed, **config})
+        return lambda config: trainable(_in_form(params, config))
 
     class Passing(trainable):
         def __init__(self, config: dict[str, Any], **others: Any) -> None:
-            super().__init__({**passed, **config}, **others)
+            super().__init__(_in_form(params, config), **others)
 
     return Passing
+
+
+def _in_form(params: Any, config: Any) -> Any:
+    """Returns a config with lists and tuples where `params` has them, and copies of the values that it lacks."""
+    if isinstance(params, Mapping) and not is_grid(params):
+        whole = {
+            name: _in_form(value, config[name]) if name in config else own(value) for name, value in params.items()
+        }
+        return {**config, **whole}
+    if isinstance(params, (list, tuple)) and _has_domain(params):
+        named = ((str(place), value) for place, value in enumerate(params))
+        whole_list = [_in_form(value, config[place]) if place in config else own(value) for place, value in named]
+        return tuple(whole_list) if isinstance(params, tuple) else whole_list
+    return config
+
+
+def own(value: Any) -> Any:
+    """Returns a copy of a value, which a trial may change; the value itself if it cannot be copied."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # a lock, or an object's own __deepcopy__
+        return value

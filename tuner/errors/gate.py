@@ -8,20 +8,23 @@ process: a resumed search compares it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import linecache
 import math
+import pickle
 import re
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
+from functools import partial
 from numbers import Real
 from types import CodeType, NoneType
 from typing import Any
 
 MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
 MOST_LEVELS = 100  # maximum nesting of a value
-MOST_NODES = 100_000  # maximum number of values in a value
+MOST_NODES = 20_000  # maximum number of values in a value
 MOST_ITEMS = 1_000  # maximum number of values of an array that is kept as lists
 MOST_NAME = 1_000  # maximum characters of a metric's name
 MOST_CHARS = 100_000  # maximum characters of a metric as JSON; Python's csv reads cells of 131,072
@@ -71,6 +74,7 @@ def metrics_of(
     with the reason. The size of the report is no reason to leave out a metric that is `needed`.
     """
     room, lost = MOST_REPORT, dict[str, str]()
+    too_large = f"its report has more than {MOST_REPORT:,} characters"
 
     def kept(report: Mapping[Any, Any], above: str, levels: int) -> dict[str, Any]:
         nonlocal room
@@ -82,18 +86,21 @@ def metrics_of(
                 reason = "another metric has this name" if name in found else refused.get(path, "")
                 if len(path) > MOST_NAME:
                     reason = f"its name has more than {MOST_NAME:,} characters"
-                elif isinstance(value, Mapping) and levels and not reason and (room := room - len(path)) > 0:
-                    found[name] = kept(value, f"{path}/", levels - 1)
-                    continue
+                elif isinstance(value, Mapping) and not reason:
+                    if levels and (room := room - len(path)) > 0:
+                        found[name] = kept(value, f"{path}/", levels - 1)
+                        continue
+                    reason = too_large if levels else "it is nested more than 100 levels deep, or contains itself"
                 elif not reason:
                     value = _Pass().kept(value, MOST_LEVELS)
                     size = 24 if type(value) is float else len(value if type(value) is str else json.dumps(value))
                     if size > MOST_CHARS:
                         reason = f"it has more than {MOST_CHARS:,} characters"
                     elif (room := room - size - len(name)) < 0 and path not in needed:
-                        reason = f"its report has more than {MOST_REPORT:,} characters"
+                        reason = too_large
             except (Exception, SystemExit) as error:
-                reason = f"its {_class_of(value)} cannot be read ({_class_of(error)}: {text_of(error, 100)})"
+                kind = "" if isinstance(error, TooLargeError) else f"{_class_of(error)}: "
+                reason = f"its {_class_of(value)} cannot be read ({kind}{text_of(error, 100)})"
             if reason:
                 lost.setdefault(path[:MOST_SHOWN], reason)
             else:
@@ -116,6 +123,8 @@ class _Pass:
         except TooLargeError:
             if levels < MOST_LEVELS:
                 raise
+            with contextlib.suppress(Exception, SystemExit):
+                return f"<{_class_of(value)}> sha256 {hashlib.sha256(pickle.dumps(value)).hexdigest()[:8]}"
         except (Exception, SystemExit):
             pass
         return f"<{_class_of(value)}>"
@@ -168,6 +177,11 @@ def _function(gate: _Pass, value: Any, levels: int) -> Any:
     return _cut(name)
 
 
+def _partial(gate: _Pass, value: Any, levels: int) -> Any:
+    given = [str(gate.inner(each, levels)) for each in (value.func, *value.args)]
+    return _cut(f"partial({', '.join([*given, *(f'{n}={gate.inner(v, levels)}' for n, v in value.keywords.items())])})")
+
+
 def _object(gate: _Pass, value: Any, levels: int) -> Any:
     if any("__repr__" in vars(each) for each in type(value).__mro__[:-1]):
         return clean(_PASSING.sub("", repr(value)))
@@ -200,6 +214,7 @@ RULES: tuple[tuple[Callable[[Any], bool], Callable[[_Pass, Any, int], Any]], ...
     (_is_array, _array),  # or a tensor, table or numpy scalar: its only value, nested lists, or its shape and a digest
     (_is(Real, Decimal), lambda gate, value, levels: float(value)),
     (_is_named, _function),  # or a class: its qualified name
+    (_is(partial), _partial),
     (_is(object), _object),  # its repr without addresses; without a repr of its own, its class and attributes
 )
 

@@ -296,7 +296,11 @@ def _step(domain: Any) -> Any:
 def _no_domain(value: Any) -> str:
     if isinstance(value, (list, tuple, set, frozenset, range)):
         values = list(value)
-        shown = repr(values if len(values) <= 10 else [*values[:9], "..."])
+        if any(type(each).__module__ == "ray.tune.search.sample" or is_grid(each) for each in values):
+            return (
+                f"a {type(value).__name__} with domains; write a dictionary of them, and make the list in the function"
+            )
+        shown = text_of(values if len(values) <= 10 else [*values[:9], "..."])
         return f"{type(value).__name__} {shown}; did you mean tune.choice({shown})?"
     if hasattr(value, "__code__"):
         what = f"{value.__name__} is a function{place_of(value)}"

@@ -69,6 +69,8 @@ def _check_sendable(request: Request) -> None:
         sent |= {f"{each}[{name!r}]": metric for name, metric in sent.pop(each, {}).items()}
     own = {name: part for name, part in parts.items() if type(part) is not Arrays}
     sent |= {f"the {name} data": getattr(part, "dataset", part) for name, part in own.items()}
+    listed = {n: domains.values_of(each) for n, each in domains.leaves(space.declared) if domains.is_choice(each)}
+    sent |= {f"parameter {n!r}": each for n, each in listed.items() if not all(map(domains.is_constant, each))}
     for name, value in sent.items():
         if problem := _pickling_error(value):
             problem = f"{_first_unsendable(value)}cannot be sent to a worker process ({problem})"
