@@ -22,7 +22,7 @@ OPTIONS = {
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
     "--point", "--stop", "--perturbation-interval",
     "--confirm", "--confirm-seeds", "--start-from", "--prior", "--prune-by", "--prune-mode", "--constraint",
-    "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table",
+    "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table", "--unchecked",
 }  # fmt: skip
 PROGRAM = """
 import runpy, sys

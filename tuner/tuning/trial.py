@@ -150,12 +150,12 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
         trial.stack.enter_context(setup.own_folder(function))
         if experiment.wandb == "disabled":
             trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
+        given = dict(spec.config)
+        if takes_config(function) and not isinstance(function, Script):  # a script gets its parameters by other ways
+            trial.held["config"] = given
         if inspect.isclass(function):
-            return run_class(function, dict(spec.config))
+            return run_class(function, given)
         try:
-            given = dict(spec.config)
-            if takes_config(function) and not isinstance(function, Script):
-                trial.held["config"] = given
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value

@@ -219,7 +219,7 @@ def _values(record: ExperimentRecord) -> str:
 
 def _not_checked(record: ExperimentRecord) -> str:
     """Names the parameters of which no trial could tell that its value reaches the training."""
-    named = ", ".join(f"{name} ({why})" if why else name for name, why in record.unchecked.items())
+    named = ", ".join(f"{name} ({why})" if why else name for name, why in record.unchecked.items())[:LONGEST]
     return f"not checked: {named}; nothing showed that the trials train with its value." if named else ""
 
 
