@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tuner.engine.workers.surroundings import UnshowableError, surroundings_of
 from tuner.engine.workers.trainable import trainable_of
 from tuner.errors.users_code import outside_trial
 from tuner.record.storage import trial_files
-from tuner.record.storage.made import MadeFolder
+from tuner.record.storage.made import MadeFolder, temporary_folder
 from tuner.record.storage.trial_files import MAX_KEPT_BYTES, TrialFiles, Written, copy_files, thin
 
 
@@ -57,6 +58,12 @@ def contents(folder):
 
 def files_of(around, number=0):
     return contents(trial(around, number) / "files")
+
+
+@contextlib.contextmanager
+def temporary():
+    with temporary_folder("tuner-trial-") as made:
+        yield made.path
 
 
 def killed(around, run, number=0):
@@ -379,9 +386,15 @@ def test_the_files_of_a_killed_trial_are_saved_by_the_next_start(around):
     save_stale()
     assert files_of(around) == {"weights.pt": "own"} and not (trial(around) / trial_files.RUNNING).exists()
     killed(around, lambda: Path("weights.pt").write_text("own"), number=1)
-    shutil.rmtree(around / "results")
-    save_stale()  # removes the folder, although there is no place for the files any more
-    assert not (around / "results").exists()
+    (around / "results").rename(around / "away")
+    save_stale()  # the disk may come back
+    (around / "away").rename(around / "results")
+    save_stale()
+    assert files_of(around, 1) == {"weights.pt": "own"}
+    killed(around, lambda: Path("weights.pt").write_text("own"), number=2)
+    shutil.rmtree(around / "results" / "search")
+    save_stale()  # removes the folder, because the search is gone
+    assert os.listdir(around / "results") == []
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -414,6 +427,87 @@ def test_a_kill_while_files_are_saved_loses_none(around, monkeypatch, is_new, la
     assert files_of(around) == expected
     copy_files(trial(around), around / "copy")
     assert contents(around / "copy") == expected
+
+
+def test_a_killed_attempt_changes_nothing_of_a_later_one(around):
+    killed(around, lambda: Path("weights.pt").write_text("first"))
+    (late,) = (around.parents[1] / "tmp").iterdir()
+    hidden = late.rename(around.parents[1] / "hidden")  # as if its processes had not ended, or on another node
+    with own_folder(trial(around), is_new=True):
+        Path("weights.pt").write_text("second")
+    hidden.rename(late)
+    save_stale()
+    assert files_of(around) == {"weights.pt": "second"} and not late.exists()
+
+
+def test_a_file_that_the_user_has_edited_is_not_replaced(around):
+    for text in ("first", "second"):
+        with own_folder(trial(around), is_new=False):
+            Path("config.txt").write_text(text)
+    assert files_of(around) == {"config.txt": "second"}
+    (trial(around) / "files" / "config.txt").write_text("the user's")
+    with own_folder(trial(around), is_new=False):
+        assert not Path("config.txt").exists()
+        Path("config.txt").write_text("third")
+    assert files_of(around) == {"config.txt": "the user's", "config.txt~": "third"}
+
+
+def test_nothing_is_put_behind_a_link(around, monkeypatch):
+    """The user has replaced a folder by a link to another one since the trial wrote there."""
+    monkeypatch.setattr(trial_files, "MIN_SHARED_BYTES", 10)
+    monkeypatch.setattr(module, "MIN_SHARED_BYTES", 10)
+    elsewhere = around.parent / "elsewhere"
+    with own_folder(trial(around), is_new=True):
+        Path("checkpoints/own.txt").write_text("own")
+        Path("checkpoints/more").mkdir()
+        Path("checkpoints/more/large.bin").write_bytes(bytes(20))
+        time.sleep(0.01)
+        reported()
+    assert list(trial_files.shared(around / "results" / "search"))
+    (around / "checkpoints").rename(around / "moved")
+    (around / "checkpoints").symlink_to(elsewhere)
+    with own_folder(trial(around), is_new=False):
+        assert os.listdir("checkpoints") == ["words.txt"]
+    assert os.listdir(elsewhere) == ["words.txt"]
+    assert files_of(around) == {"checkpoints/own.txt": "own"}
+
+
+def test_data_with_other_content_is_not_the_same(around, monkeypatch):
+    monkeypatch.setattr(module, "MIN_SHARED_BYTES", 10)
+    with contextlib.ExitStack() as both:
+        begun = []
+        for number in range(2):  # at once: neither finds what the other downloads
+            tree = str(both.enter_context(temporary()) / "tree")
+            begun.append(module.Shown(str(trial(around, number)), str(around), tree))
+            trial_files.begin(trial(around, number), is_new=True)
+            begun[-1].show(None)
+        for shown, content in zip(begun, "ab", strict=True):
+            (cache := Path(shown.tree + str(around / "cache"))).mkdir()
+            (cache / "features.npy").write_text(content * 20)
+            shown.save(ended_well=True)
+    assert not (trial(around, 0) / "files").exists() and files_of(around, 1) == {"cache/features.npy": "b" * 20}
+
+
+def test_a_script_above_the_start_folder_is_shown(around, monkeypatch):
+    (around / "train.py").write_text("1")
+    (around / "runs").mkdir()
+    os.chdir(around / "runs")
+    with own_folder(trial(around), is_new=True, script=around / "train.py"):
+        assert Path("../train.py").read_text() == "1" and Path("../config.yaml").read_text() == "the user's"
+        assert not Path("../train.py").is_symlink()
+    os.chdir(around)
+
+
+def test_a_folder_above_that_cannot_be_read_is_not_shown(around, monkeypatch):
+    scandir = os.scandir
+
+    def refused(path):
+        if str(path) == str(around.parent):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert surroundings_of(around, None, trial(around).parents[1]).not_shown == [str(around.parent)]
 
 
 def test_the_users_files_among_the_trials_stay(around):

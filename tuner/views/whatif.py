@@ -156,8 +156,8 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
     if early := {trial.id: epochs for trial in record.searched if (epochs := _completed_early(trial, record.rules))}:
         lengths, number = sorted({epoch for epochs in early.values() for epoch in epochs}), len(early)
         notes.append(
-            f"{counted(number, 'trial')} completed after epoch {' or '.join(map(str, lengths))}, the search's last epoch "
-            "before a resume with more epochs: no rules are asked about that report."
+            f"{counted(number, 'trial')} completed after epoch {' or '.join(map(str, lengths))}, the search's last "
+            "epoch before a resume with more epochs: no rules are asked about that report."
         )
     if unknown:
         notes.append(

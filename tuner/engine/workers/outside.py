@@ -1,4 +1,4 @@
-"""Notes which files outside its own folder a trial's Python code writes to, so that the search can tell about them."""
+"""Records which files outside its own folder a trial's Python code writes to; the search prints them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from tuner.record.storage.trial_files import DATA
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 MAX_NOTED = 100  # paths of one trial
@@ -50,6 +52,7 @@ class Writes:
         self._tree, self._start = f"{tree}/", f"{start}/"
         self._around = tuple(each for each in folders if self._start.startswith(each))  # folders with `start` in them
         self._ignored = tuple(each for each in folders if each not in self._around)
+        self._shared = f"{places[0]}/{DATA}/"  # the data of all trials; a write there changes it for the others
         self.outside: dict[str, bool] = {}
         self.saved: set[str] = set()
         self._databases: dict[str, tuple[int, int] | None] = {}  # path -> size and modification time when it was opened
@@ -70,7 +73,8 @@ class Writes:
                     self._add(os.path.join(os.path.realpath(folder), name), lost)
 
     def _add(self, path: str, lost: bool) -> None:
-        if path.startswith((self._tree, *self._ignored)) or "/__pycache__" in path:
+        is_ignored = path.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
+        if is_ignored or "/__pycache__" in path:
             return
         if (path.startswith(self._start) or not path.startswith(self._around)) and len(self.outside) < MAX_NOTED:
             self.outside[path] = self.outside.get(path, False) or lost
@@ -100,7 +104,8 @@ def noted(writes: Writes) -> Iterator[None]:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _noted is None or event not in HEARD:
+    writes = _noted  # another thread may end the trial meanwhile
+    if writes is None or event not in HEARD:
         return
     for name, (function, position) in WRITERS.items():
         original = getattr(sys.modules.get(name), function, None)
@@ -108,7 +113,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             setattr(sys.modules[name], function, functools.partial(_raising, original, position))
     if event != "import":
         with contextlib.suppress(OSError, ValueError, TypeError):  # the path is a file descriptor, or no path
-            _noted.note(event, arguments)
+            writes.note(event, arguments)
 
 
 _install_hook = functools.cache(lambda: sys.addaudithook(_hook))  # Python then calls it until the process ends

@@ -1,4 +1,4 @@
-"""Runs a trial in a folder of its own, below the node's folder of temporary files: `surroundings` says what is there.
+"""Runs a trial in a folder of its own, below the node's temporary files; `surroundings` decides what is there.
 
 Nothing is intercepted: Python code, C++ code and child programs find the same copies and links. At the trial's end,
 what it wrote moves to `files/` in its folder of the results.
@@ -24,7 +24,7 @@ from tuner.engine.workers.outside import Writes, noted
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
-from tuner.record.storage.made import RECORD, remove_made, stale_folders, temporary_folder
+from tuner.record.storage.made import RECORD, below, remove_made, stale_folders, temporary_folder
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
 from tuner.spec.spaces import is_in_main
 
@@ -33,7 +33,7 @@ PREFIX = users_code.TRIAL_PREFIX
 IMPORTABLE = (".py", ".pyc", ".so", ".pth")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
-_left = threading.Event()  # whether no trial runs in a folder of its own
+_left = threading.Event()  # set while this process runs no trial in a folder of its own
 _left.set()
 _started_in = ""  # the folder in which this process was started, if it is a worker, which then leaves it
 _first_report_at: float | None = None  # when the trial in this process first reported, unix s
@@ -58,14 +58,16 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     if (trial / RUNNING).exists():  # its worker was killed
         save_stale(trial)
     made = temporary_folder(PREFIX)
-    ended_well, writes = False, None  # after an error, a download may be incomplete, so that no data is shared
-    shown = Shown(str(trial), start_folder(), str(made.path.resolve() / users_code.TRIAL_TREE))
+    ended_well, begun = False, False  # after an error, a download may be incomplete, so that no data is shared
+    shown = Shown(str(trial), start_folder(), str(made.path.resolve() / users_code.TRIAL_TREE), made.path.name)
+    writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, _session_of_ray()[0]]))
     try:
         shown.show(script)
-        shown.put_back(trial_files.begin(trial, is_new=is_new))
+        before = trial_files.begin(trial, is_new=is_new, attempt=shown.attempt)
+        begun = True
+        shown.put_back(before)
         made.note(json.dumps(vars(shown)))  # by it, another process can save a killed trial's files
         _left.clear()
-        writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, _session_of_ray()[0]]))
         with shown.entered(), noted(writes):
             yield
         ended_well = True
@@ -77,18 +79,19 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
         raise
     finally:
         try:
-            if writes:
+            if begun:
                 shown.save(writes, ended_well=ended_well)
             made.remove()
         except OSError as error:
-            print(f"the trial's files cannot be saved ({error}); the next start tries again", file=sys.stderr)
+            what = f"trial {trial.name}: its files cannot be moved to {trial / FILES} ({error})"
+            print(f"{what}; they stay in {made.path}, and the next search on this machine moves them", file=sys.stderr)
         finally:
             _left.set()
 
 
 @contextlib.contextmanager
 def scratch_folder(space: str) -> Iterator[None]:
-    """Run code of a space as trials run it, in a folder that is then removed with all that was written there.
+    """Run a space's code in a temporary folder that shows the current one; what it writes there is removed.
 
     If the space is defined in the calling program, the block runs where it is: the program's threads share the folder.
     """
@@ -113,7 +116,7 @@ def start_folder() -> str:
 def rest(start: str) -> None:
     """Change to where this process waits for its next trial: a worker to Ray's session, a program back to `start`.
 
-    What a trial's handlers write when the worker ends then changes no file of the user.
+    So the exit handlers of a trial cannot change the user's files.
     """
     session, is_worker = _session_of_ray()
     os.chdir(session if is_worker else start)
@@ -138,16 +141,24 @@ def await_left() -> None:
 
 
 def save_stale(trial: Path | None = None) -> None:
-    """Save the files of killed trials on this node and remove their temporary folders; only of `trial`, if given."""
+    """Move the files of killed trials on this node to their results; remove their temporary folders.
+
+    With `trial`, only those of this trial.
+    """
     for made in stale_folders(Path(tempfile.gettempdir()), PREFIX):
-        try:
-            shown = Shown(**json.loads(made.noted()))
-        except (ValueError, TypeError):  # its worker was killed before the trial began
+        if not (noted := made.noted()):  # its worker was killed before the trial began
             made.remove()
             continue
+        try:
+            shown = Shown(**json.loads(noted))
+        except (ValueError, TypeError):  # another version of tuner has made it, which can save its files
+            continue
         if trial is None or shown.trial == str(trial):
+            if not os.path.isdir(os.path.dirname(shown.experiment)):
+                continue  # the disk with the results may come back
             try:
-                if os.path.isdir(shown.trial):
+                # A later attempt of the trial has its own name in RUNNING. Without RUNNING, the files are saved.
+                if trial_files.attempt_of(Path(shown.trial)) == shown.attempt:
                     shown.save()
             except OSError:
                 if trial is not None:
@@ -158,13 +169,13 @@ def save_stale(trial: Path | None = None) -> None:
 
 def save_all(experiment: Path) -> None:
     """Save the files of an experiment's killed trials on this node, once their processes have ended."""
-    until, ours = time.monotonic() + ENDS_S, str(experiment.resolve()).encode()
+    until, ours = time.monotonic() + ENDS_S, str(experiment.resolve())
     while True:
         save_stale()
         left = False
         for record in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{RECORD}"):
-            with contextlib.suppress(OSError):  # its trial has just ended
-                left |= ours in record.read_bytes()
+            with contextlib.suppress(OSError, ValueError, TypeError):  # its trial has just ended, or begins
+                left |= Shown(**json.loads(record.read_text().partition("\n")[2])).experiment == ours
         if not left or time.monotonic() > until:
             return
         time.sleep(0.05)
@@ -177,10 +188,11 @@ class Shown:
     trial: str
     start: str
     tree: str
+    attempt: str = ""  # the name of this folder: it says which attempt of the trial the files belong to
     copies: dict[str, list[int]] = field(default_factory=dict)  # absolute path -> `mark` of the copy
     links: dict[str, str] = field(default_factory=dict)  # absolute path -> target
     folders: list[str] = field(default_factory=list)
-    saved: list[str] = field(default_factory=list)  # paths of `copies` that the trial itself wrote before
+    saved: dict[str, list[int]] = field(default_factory=dict)  # what the trial wrote before -> its mark in the results
 
     @property
     def experiment(self) -> str:
@@ -199,17 +211,23 @@ class Shown:
         for path in around.copies:
             try:
                 self._copy(path, path)
-            except OSError:  # the user may not read it, or has just removed it
+            except FileNotFoundError:  # the user has just removed it
+                continue
+            except PermissionError:
                 self._link(path, path)
         shown = {*around.folders, *around.copies}
         for path, why in around.links.items():
             real = os.path.realpath(path) if why == YOURS else path
             self._link(path, self.tree + real if real in shown else real)
-        for place, target in trial_files.shared(Path(self.experiment)):
+        for place, target in trial_files.shared(Path(self.experiment)) if self.trial else ():
             path = os.path.join(self.base, place)
-            if not os.path.lexists(self.tree + path):
-                os.makedirs(os.path.dirname(self.tree + path), exist_ok=True)
-                self._link(path, target)
+            with contextlib.suppress(OSError), self._parent_of(path):
+                if not os.path.lexists(self.tree + path):
+                    self._link(path, target)
+
+    def _parent_of(self, path: str) -> contextlib.AbstractContextManager[int]:
+        """Make the folders above a path in `tree`; OSError if one of them is a link, which may lead to the user's."""
+        return below(Path(self.tree), *Path(path).parts[1:-1], make=True)
 
     def put_back(self, written: Written) -> None:
         """Copy the files and links that the trial wrote before, but none that Python may import."""
@@ -217,14 +235,16 @@ class Shown:
             source, path = f"{self.trial}/{FILES}/{name}", self._place(name)
             if name.endswith(IMPORTABLE) or not written.is_unchanged(Path(self.trial), name):
                 continue
-            os.makedirs(os.path.dirname(self.tree + path), exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                remove_made(Path(self.tree), path[1:])
+            try:
+                with self._parent_of(path), contextlib.suppress(FileNotFoundError):
+                    remove_made(Path(self.tree), path[1:])
+            except OSError:  # its folder is a link now, or a folder has its name
+                continue
             if os.path.islink(source):
                 self._link(path, os.readlink(source))
             else:
                 self._copy(source, path)
-            self.saved.append(path)
+            self.saved[path] = written.files[name]
 
     def _copy(self, source: str, path: str) -> None:
         """Copy a file with its mode and times; share its blocks where the disk can. `shutil` takes 3 times as long."""
@@ -240,7 +260,7 @@ class Shown:
                     copy.flush()
                 os.fchmod(copy.fileno(), status.st_mode & 0o7777)
                 os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
-        self.copies[path] = mark(status)
+                self.copies[path] = mark(os.fstat(copy.fileno()))  # the user's file may grow meanwhile
 
     def _link(self, path: str, target: str) -> None:
         os.symlink(target, self.tree + path)
@@ -275,7 +295,7 @@ class Shown:
                 is_file = stat.S_ISREG(status.st_mode) and self.copies.get(path) != mark(status)
                 if is_file or stat.S_ISLNK(status.st_mode) and self._is_own_link(source, path):
                     wrote[self._name(path)] = source
-        missing = {self._name(path): self.copies.get(path) for path in self.saved if path not in found}
+        missing = {self._name(path): mark for path, mark in self.saved.items() if path not in found}
         trial_files.end(Path(self.trial), wrote, missing, writes.outside_at_end() if writes else {})
 
     def _is_own_link(self, source: str, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Decides what of the folder in which a search was started, and around it, a trial gets as a copy, and what as a link.
+"""Decides which files in and around the folder in which a search was started a trial gets as copies, which as links.
 
 A trial may change a copy. A link is shared: what a trial writes there, it writes into the user's own file. A folder
 that would be a link is shown as a folder with a link for each entry, so that `..` leads back to the trial's own folder.
@@ -21,10 +21,10 @@ LEVELS = 2  # how many folders above the start folder a trial finds by `..`
 MAX_FILE_BYTES = 1 << 20  # a larger file is a link
 MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder and below it
 MAX_COPIED_FILES = 5_000
-MAX_ENTRIES = 1_000  # a folder with more entries, in it and below it, only has links
+MAX_ENTRIES = 1_000  # a folder with more entries, with its subfolders, has only links
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
 MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
-MAX_LINKS = 10_000  # beyond this number, a folder is a link itself
+MAX_LINKS = 10_000  # with more links, a folder that would have only links is one link itself
 IS_EXPERIMENT = "another experiment"
 ABOVE, YOURS, INSIDE = "is above the start folder", "is a link of yours", "is in a folder of links"
 
@@ -40,7 +40,9 @@ class Surroundings(NamedTuple):
     copies: dict[str, int]  # bytes
     links: dict[str, str]
     opened: dict[str, str]  # folders that only have links, and why
-    not_shown: list[str]  # folders above the start folder with more than MAX_START_ENTRIES entries
+    not_shown: list[
+        str
+    ]  # folders above the start folder that cannot be read or have more than MAX_START_ENTRIES entries
 
 
 def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surroundings:
@@ -60,9 +62,10 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     for root in roots:
         for folder in [*root.parents][:LEVELS]:
             found.folders.insert(0, str(folder))
-            with os.scandir(folder) as entries:
+            above: list[str] = []
+            with suppress(OSError), os.scandir(folder) as entries:
                 above = [entry.path for entry in islice(entries, MAX_START_ENTRIES + 1)]
-            if len(above) > MAX_START_ENTRIES:
+            if not above or len(above) > MAX_START_ENTRIES:
                 found.not_shown.append(str(folder))
             else:
                 found.links.update({path: ABOVE for path in above if path not in way})
@@ -71,7 +74,6 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
             what = "a trial cannot be shown this folder; start the search in one with the code alone"
             raise UnshowableError(f"{root} {inner}: {what}")
         _merge(found, inner)
-    found.links.pop(str(experiment), None)
     # Python code comes first, and a file of the start folder before those of folders in it.
     num, size = 0, 0
     for path in sorted(found.copies, key=lambda path: (not path.endswith(".py"), path.count("/"), path)):
@@ -79,7 +81,10 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
         if num > MAX_COPIED_FILES or size > MAX_COPIED_BYTES:
             found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MB"
             del found.copies[path]
+    for path in (*found.folders, *found.copies, *found.opened):  # a script above the start folder shows them, too
+        found.links.pop(path, None)
     _open_folders(found)
+    found.links.pop(str(experiment), None)
     return found
 
 
@@ -88,7 +93,7 @@ def _open_folders(found: Surroundings) -> None:
     entries: dict[str, list[str]] = {}
     for path in found.opened:
         with suppress(OSError), os.scandir(path) as listed:
-            entries[path] = [entry.path for entry in islice(listed, MAX_LINKS)]
+            entries[path] = [entry.path for entry in islice(listed, MAX_LINKS + 1)]
     room = MAX_LINKS - len(found.links)
     for path in sorted(found.opened, key=lambda path: len(entries.get(path, ()))):
         if path in entries and (room := room - len(entries[path])) >= 0:
@@ -128,7 +133,7 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
                 (found.links if inner == IS_EXPERIMENT else found.opened)[path] = inner
         elif not entry.is_file():
             found.links[path] = "is no regular file"
-        elif (num_bytes := entry.stat().st_size) > MAX_FILE_BYTES:
+        elif (num_bytes := _size_of(entry)) > MAX_FILE_BYTES:
             found.links[path] = f"is larger than {MAX_FILE_BYTES >> 20} MB"
         elif len(listed) > MAX_ENTRIES and not path.endswith(".py"):
             found.links[path] = f"is in a folder with more than {MAX_ENTRIES:,} entries"
@@ -138,6 +143,12 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
         if not is_way and (sum(map(len, found)) > most + 1 or size > MAX_COPIED_BYTES):
             return f"has more than {most:,} entries or {MAX_COPIED_BYTES >> 20} MB to copy"
     return found
+
+
+def _size_of(entry: os.DirEntry[str]) -> int:
+    with suppress(OSError):  # somebody has just removed the file
+        return entry.stat().st_size
+    return 0
 
 
 def _inside(entry: os.DirEntry[str], way: Collection[str], experiment: str) -> Surroundings | str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.record.storage.files import is_inside, json_in, write_atomically
-from tuner.record.storage.made import below, move_into, remove_made, temporary_folder
+from tuner.record.storage.made import below, move_into, remove_made, stale_folders, temporary_folder
 
 logger = logging.getLogger(__name__)
 # In a trial's folder: what the trial wrote, the record of it, and a file that exists while the trial runs.
@@ -35,22 +36,28 @@ class Written:
 
     files: dict[str, list[int]] = field(default_factory=dict)  # path in `files/` -> bytes, modification time in ns
     outside: dict[str, bool] = field(default_factory=dict)  # absolute path -> whether earlier content was lost
+    replaced: dict[str, list[int]] = field(default_factory=dict)  # the earlier mark of a file that `end` replaces
 
     @classmethod
     def read(cls, trial: Path) -> Written:
         """Read a trial's record; without one, or with a damaged one, return an empty record."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             found = json_in(trial, RECORD)
-            files = {name: [int(size), int(at)] for name, (size, at) in found["files"].items() if is_inside(name)}
-            return cls(files, {str(path): bool(lost) for path, lost in found["outside"].items()})
+            files, replaced = (
+                {name: [int(size), int(at)] for name, (size, at) in found.get(key, {}).items() if is_inside(name)}
+                for key in ("files", "replaced")
+            )
+            return cls(files, {str(path): bool(lost) for path, lost in found["outside"].items()}, replaced)
         return cls()
 
     def is_unchanged(self, trial: Path, name: str) -> bool:
+        """Whether a file is as tuner has put it there; otherwise it is the user's."""
         with (
             contextlib.suppress(OSError),
             below(trial.parents[1], "ray", trial.name, FILES, *name.split("/")[:-1]) as fd,
         ):
-            return mark(os.stat(os.path.basename(name), dir_fd=fd, follow_symlinks=False)) == self.files[name]
+            found = mark(os.stat(os.path.basename(name), dir_fd=fd, follow_symlinks=False))
+            return found in (self.files.get(name), self.replaced.get(name))
         return False
 
 
@@ -59,11 +66,11 @@ def mark(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def begin(trial: Path, *, is_new: bool) -> Written:
+def begin(trial: Path, *, is_new: bool, attempt: str = "") -> Written:
     """Mark a trial as running; remove the files of an earlier attempt if it starts anew. Return the record."""
     record = Written.read(trial)
     with below(trial.parents[1], "ray", trial.name, make=True) as fd:
-        os.close(os.open(RUNNING, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=fd))
+        write_atomically(Path(RUNNING), attempt, fd)
         if is_new and record.files:
             _remove(trial, record, list(record.files))
             _write(record, fd)
@@ -72,7 +79,7 @@ def begin(trial: Path, *, is_new: bool) -> Written:
 
 def _write(record: Written, fd: int) -> None:
     """Write a trial's record into the trial's folder, which is open as `fd`."""
-    write_atomically(Path(RECORD), json.dumps({"files": record.files, "outside": record.outside}), fd)
+    write_atomically(Path(RECORD), json.dumps(vars(record)), fd)
 
 
 def end(
@@ -80,18 +87,20 @@ def end(
 ) -> None:
     """Move what a trial wrote to its `files/`, by path there -> present path; remove what it deleted; end RUNNING.
 
-    `missing` has the `mark` of each copy that the trial found and has no more. The record comes first: if the process
-    is killed meanwhile, the next call with the rest continues. What was moved by then has another mark in the record.
+    `missing` has, by path there, the mark that a file had when the trial found it, of those that it has no more. The
+    record comes first: if the process is killed meanwhile, the next call with the rest continues.
     """
     record, places = Written.read(trial), dict[str, str]()
-    before = Written(dict(record.files))
-    deleted = [name for name, copied in missing.items() if copied in (None, record.files.get(name))]
+    before = Written(dict(record.files), replaced=dict(record.replaced))
+    deleted = [name for name, found in missing.items() if found == record.files.get(name)]  # else it was moved by then
     for name in deleted:
         record.files.pop(name, None)
     for name, source in wrote.items():
         place = name
-        while place not in before.files and os.path.lexists(trial / FILES / place):
+        while os.path.lexists(trial / FILES / place) and not before.is_unchanged(trial, place):
             place += "~"  # the name is that of a file of the user
+        if place in before.files and place not in record.replaced:
+            record.replaced[place] = before.files[place]
         record.files[place], places[place] = mark(os.lstat(source)), source
     new = {path: lost or record.outside.get(path, False) for path, lost in outside.items()}
     if places or deleted or new.items() - record.outside.items():
@@ -103,8 +112,21 @@ def end(
         *folders, last = place.split("/")
         with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
             move_into(fd, source, last)
-    with contextlib.suppress(FileNotFoundError):  # an earlier call, or another search on this node, has done all this
+            record.files[place] = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))  # times may be coarser there
+    if places:
+        record.replaced.clear()
+        with below(trial.parents[1], "ray", trial.name) as fd:
+            _write(record, fd)
+    with contextlib.suppress(FileNotFoundError):  # another search on this node has done all this
         remove_made(trial.parents[1], f"ray/{trial.name}/{RUNNING}")
+
+
+def attempt_of(trial: Path) -> str | None:
+    """Return the name of the attempt that runs, as `begin` got it; None if no attempt runs or its files are saved."""
+    try:
+        return (trial / RUNNING).read_text()
+    except OSError:
+        return None
 
 
 def _remove(trial: Path, record: Written, names: list[str]) -> None:
@@ -200,28 +222,37 @@ def copy_files(trial: Path, target: Path, copy: Callable[[Path, Path], object] =
 
 
 def share(experiment: Path, place: str, folder: str) -> bool:
-    """Move a folder to the experiment's shared data, unless that has it; return False if it has another one there."""
+    """Move a folder to the experiment's shared data; if that has one for the place, return whether it is the same."""
     data, digest = experiment / DATA, hashlib.sha256(os.fsencode(place)).hexdigest()
     name = f"{os.path.basename(place)}-{digest[:8]}"
     with below(experiment, DATA, make=True) as fd:
         if name in os.listdir(fd):
-            return _sizes(folder) == _sizes(data / name / CONTENT)
+            return _is_same(folder, data / name / CONTENT)
+    for stale in stale_folders(data, "."):  # its process was killed
+        stale.remove()
     with temporary_folder(".", data) as made:  # other trials see the folder whole or not at all
         (made.path / PLACE).write_bytes(os.fsencode(place))
         move_into(made.fd, folder, CONTENT)
         try:
             made.take_place(name)
-        except FileExistsError:  # another trial was earlier
-            with below(Path(folder).parent) as fd:
-                move_into(fd, f"{made.path}/{CONTENT}", os.path.basename(folder))
+        except OSError:  # another trial was earlier
+            if not os.path.lexists(folder):  # from another disk, it was copied
+                with below(Path(folder).parent) as fd:
+                    move_into(fd, f"{made.path}/{CONTENT}", os.path.basename(folder))
             return False
         made.keep(forget=True)
     return True
 
 
-def _sizes(folder: str | Path) -> dict[str, int]:
-    paths = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
-    return {os.path.relpath(path, folder): os.lstat(path).st_size for path in paths}
+def _is_same(one: str | Path, other: str | Path) -> bool:
+    """Whether two folders have the same files with the same content."""
+    own, others = (
+        {os.path.relpath(f"{place}/{name}", root) for place, _, names in os.walk(root) for name in names}
+        for root in (one, other)
+    )
+    with contextlib.suppress(OSError):
+        return own == others and not any(filecmp.cmpfiles(one, other, own, shallow=False)[1:])
+    return False
 
 
 def shared(experiment: Path) -> Iterator[tuple[str, str]]:
