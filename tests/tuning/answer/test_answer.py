@@ -19,7 +19,7 @@ from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
 from tuner.record.saved_experiment import save_experiment
-from tuner.record.storage import trial_files
+from tuner.record.storage import made, trial_files
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
@@ -143,6 +143,28 @@ def test_the_users_own_files_in_best_are_kept(searched, tmp_path, monkeypatch, i
         assert {name: (searched.best / name).read_text() for name in own} == own
         assert (searched.best / "link").is_symlink() and (searched.best / "empty").is_dir()
         assert len(searched.files()) == len(before) + len(own) and before.items() <= searched.files().items()
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_what_the_user_saves_in_best_while_the_new_one_is_written_is_kept(searched, monkeypatch, can_exchange):
+    searched.conclude()
+    before, take_place = searched.files(), made.MadeFolder.take_place
+    (searched.best / "notes.md").write_text("first")
+
+    def saved(*names):  # both folders are complete by now
+        (searched.best / "late.md").write_text("late")
+        (searched.best / "new.md").write_text("second")  # as editors do
+        os.replace(searched.best / "new.md", searched.best / "notes.md")
+        take_place(*names)
+
+    monkeypatch.setattr(made.MadeFolder, "take_place", saved)
+    if not can_exchange:  # as on NFS
+        monkeypatch.setattr(made, "exchanged", lambda *names: False)
+    searched.conclude()
+    own = {name: (searched.best / name).read_text() for name in ("late.md", "notes.md", "notes.md.old")}
+    assert own == {"late.md": "late", "notes.md": "first", "notes.md.old": "second"}
+    assert len(searched.files()) == len(before) + 3
+    assert not list(searched.best.parent.glob(".best*"))
 
 
 def test_an_own_file_of_a_name_that_tuner_writes_later_gets_another_name(searched):

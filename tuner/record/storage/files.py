@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -167,9 +167,10 @@ def replacing(path: Path, dir_fd: int | None = None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
+def replacing_folder(path: Path, rescue: Callable[[Path, Path], None] = lambda old, new: None) -> Iterator[Path]:
     """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
 
+    `rescue`, called with the old folder at its new place and with `path`, may keep what is in the old folder by then.
     A crash leaves the old or new folder; where `exchanged` fails (NFS), maybe neither. `tidy` restores the old.
     Only one process at a time may call this function for a path. The caller knows that all of the old folder is ours.
     """
@@ -187,6 +188,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         made.take_place(path.name, before, old.name)
         sync(path.parent)
         if before:
+            rescue(before.path, path)
             before.remove()
         made.keep(forget=True)
 

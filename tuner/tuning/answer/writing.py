@@ -10,6 +10,7 @@ import logging
 import os
 import shlex
 import shutil
+import stat
 from collections.abc import Container, Iterator
 from dataclasses import asdict, replace
 from itertools import chain
@@ -87,7 +88,7 @@ def conclude(
     trial, report = winner[:2]
     front = [each for each in record.front() if each[0].id != trial.id] if record.experiment.aim.several else []
     others = [(*each, _whole(folder, each[1], plain=splits is not None)) for each in front]
-    with replacing_folder(best) as new:
+    with replacing_folder(best, _rescue) as new:
         for point, each in enumerate([winner, *others]):
             place = point_in(new, point)
             place.mkdir(parents=True, exist_ok=True)
@@ -307,6 +308,20 @@ def _link(best: Path, new: Path, paths: list[str]) -> None:
             target.mkdir()
         else:
             link_or_copy(source, target)
+
+
+def _rescue(old: Path, best: Path) -> None:
+    """Keeps the user's files that were saved or changed in the old `best/` while the new one was written."""
+    kept = (path for path in _sorted_out(old)[1])
+    late = [path for path in kept if not (os.path.lexists(best / path) and _is_one(old / path, best / path))]
+    _link(old, best, late)
+
+
+def _is_one(old: Path, new: Path) -> bool:
+    """Whether a file was linked or copied, or is a folder in both places."""
+    before, after = old.lstat(), new.lstat()
+    is_folder = stat.S_ISDIR(before.st_mode) and stat.S_ISDIR(after.st_mode)
+    return is_folder or os.path.samestat(before, after) or before.st_mtime_ns <= after.st_mtime_ns
 
 
 def _stage_model(checkpoint: Path | None, new: Path) -> dict[str, Any] | None:
