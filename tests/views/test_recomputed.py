@@ -159,6 +159,7 @@ def strange_curves(seed):
 def searched(one_ray, tmp_path, monkeypatch):
     """`searched(seed, searcher, scheduler)` runs a search and gives its folder and options."""
     monkeypatch.setattr("tuner.views.report.importance_of", too_few)  # forests take seconds, and are not checked here
+    monkeypatch.setattr("tuner.views.verdict.CLOSE", CLOSE)
     monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(*KEPT)
 
@@ -319,9 +320,12 @@ def check_decisions(truth, rows):
     assert order == sorted(order)
 
 
+CLOSE = 0.6  # of the interquartile range: with the 5 % of the page, these small searches have no close calls
+
+
 def check_close_calls(truth, verdict):
-    """Pruned trials within 5 % of the interquartile range of the finite values at their rung, if it has eight."""
-    close = []
+    """Pruned trials within CLOSE of the interquartile range of the finite values at their rung, if it has eight."""
+    close = {}
     for decisions in truth.rungs().values():
         last = {decision["trial"]: decision for decision in decisions}
         values = [v for d in last.values() if usable(v := d.get("compared", d["value"]))]
@@ -329,8 +333,10 @@ def check_close_calls(truth, verdict):
         for d in decisions:
             value, is_pruned = d.get("compared", d["value"]), truth.trials[d["trial"]].status == "pruned"
             if d["action"] == "stop" and is_pruned and usable(value) and usable(d["cutoff"]):
-                close += [(d["trial"], d["epoch"])] if abs(value - d["cutoff"]) < 0.05 * spread else []
-    assert {(call["trial"], call["epoch"]) for call in verdict["close_calls"]} <= set(close)
+                margin = abs(value - d["cutoff"])
+                close |= {(d["trial"], d["epoch"]): margin / spread} if margin < CLOSE * spread else {}
+    for call in verdict["close_calls"]:
+        assert call["share"] == pytest.approx(close[call["trial"], call["epoch"]])
     assert len(verdict["close_calls"]) == min(10, len(close))
 
 

@@ -414,9 +414,7 @@ def test_files_that_a_trial_did_not_write_are_not_said_to_be_gone(searched, wrot
     trial_files.begin(wrote_files.parent, is_new=True)
     trial_files.end(wrote_files.parent, {}, {}, {})
     assert searched.conclude().files is None and not caplog.text
-    with pytest.raises(
-        RequestError, match="or its best trial saved no checkpoint and wrote no file by a relative path$"
-    ):
+    with pytest.raises(RequestError, match="its best trial saved no checkpoint and wrote no file by a relative"):
         load_best(searched.folder)
 
 

@@ -402,7 +402,7 @@ def columns_in(record: ExperimentRecord) -> Columns:
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     metrics = [[f"{which}_{name}" for name in names] for which in ("best", "last")]
     of_metrics = column_names(chain(*metrics), OURS, METRIC)
-    best, last = (dict(zip(names, map(of_metrics.__getitem__, each), strict=True)) for each in metrics)
+    best, last = ({name: of_metrics[it] for name, it in zip(names, each, strict=True)} for each in metrics)
     return Columns(column_names(params, {*OURS, *of_metrics.values()}, PARAMETER), best, last)
 
 
