@@ -6,6 +6,7 @@ import pytest
 from ray.exceptions import RayActorError
 from workerless import Worker, Workerless, run
 
+from tuner.engine.controller.trials import SearchTrial
 from tuner.record.reading import read
 from tuner.record.records import Folding
 from tuner.record.report_keys import WAITS
@@ -131,3 +132,10 @@ def test_a_trial_that_waits_for_its_checkpoint_is_silent(whole, monkeypatch, cap
         reason = trials[0].reason
         assert reason.endswith("s after epoch 1 (--trial-timeout 0.5s); a checkpoint cannot be saved (full)")
         assert Waiting.waits < MOST_WAITS
+
+
+def test_ray_takes_trials_from_its_sets_by_their_numbers_not_by_their_place_in_memory():
+    trials = [SearchTrial.__new__(SearchTrial) for _ in range(3)]
+    for number, trial in enumerate(trials):
+        trial.trial_id = f"{number:05d}"
+    assert [set(trials).pop(), list(set(trials))] == [trials[0], trials]

@@ -94,10 +94,14 @@ def kind(domain: Any) -> str:
     base = {**kinds, sample.Float: "uniform"}.get(type(domain))
     if base is None:
         raise ValueError(_no_domain(domain))
-    sampler = getattr(domain.sampler, "sampler", domain.sampler)  # a range with `q` wraps its sampler
-    if isinstance(sampler, sample.Normal):
+    if isinstance(sampler_of(domain), sample.Normal):
         return "normal"
-    return f"log{base}" if isinstance(sampler, sample.LogUniform) else base
+    return f"log{base}" if isinstance(sampler_of(domain), sample.LogUniform) else base
+
+
+def sampler_of(domain: Any) -> Any:
+    """Returns the sampler of a domain, such as `Normal` with `mean` and `sd`; with a step `q`, Ray wraps it."""
+    return getattr(domain.sampler, "sampler", domain.sampler)
 
 
 def is_choice(value: Any) -> bool:

@@ -278,7 +278,9 @@ def test_each_alternative_is_tried_once_and_depends_on_the_space_alone():
         "act": tune.choice(["relu", "gelu"]),
         "lr": tune.loguniform(1e-4, 1e-1),
         "noise": tune.randn(3, 1),
+        "steps": tune.qrandn(0.3, 1, 0.5),
         "half": tune.sample_from(lambda spec: spec.config.lr / 2),
+        "double": tune.sample_from(lambda config: config["half"] * 4),
         "opt": tune.choice([sgd, adam, None]),
         "deep": {"layers": tune.randint(1, 3), "fixed": 3},
     }
@@ -288,7 +290,7 @@ def test_each_alternative_is_tried_once_and_depends_on_the_space_alone():
     names = ["the smallest values", "width=8", "act=gelu", "lr=0.1", *opts, "deep/layers=2"]
     assert [name for name, _ in tried] == names
     base = {"width": 2, "act": "relu", "lr": 1e-4, "noise": 3, "half": 5e-5, "opt": {"name": "sgd", "m": 0.0}}
-    assert tried[0][1] == {**base, "deep": {"layers": 1, "fixed": 3}}
+    assert tried[0][1] == {**base, "steps": 0.5, "double": 2e-4, "deep": {"layers": 1, "fixed": 3}}
     assert tried[5][1]["opt"] == {"name": "adam", "n": 1} and tried[6][1]["opt"] == {"name": "adam", "n": 3}
     assert tried[3][1]["lr"] == 1e-1 and tried[3][1]["half"] == 5e-2 and tried[4][1]["opt"]["m"] == 0.9
 

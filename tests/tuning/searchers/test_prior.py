@@ -94,7 +94,7 @@ def test_a_choice_of_texts_and_of_tuples_is_guessed_too():
     assert (first["blocks"], first["kernel"]) == ("16", (3, 5))
 
 
-@pytest.mark.parametrize("searcher", ["random", "forest", "refine", "grid", "optuna", "bohb"])
+@pytest.mark.parametrize("searcher", ["random", "forest", "refine", "grid", "hyperopt", "optuna", "bohb"])
 def test_a_value_that_is_a_dictionary_is_guessed_whole(searcher):
     layers = [{"depth": 1}, {"depth": 2, "width": 8}]
     space = Space(params={**PARAMS, "layers": tune.choice(layers)}, train=print, prior={"layers": layers[1]})

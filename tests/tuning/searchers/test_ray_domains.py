@@ -150,6 +150,15 @@ def test_pbt_stays_in_the_declared_range_with_its_steps_and_its_type(kind):
     assert config["y"] == 0.5 and config["three"] == 3
 
 
+def test_pbt_does_not_round_the_values_of_a_float_range_that_begin_with_an_integer():
+    space = Space(params={"x": 1, "y": tune.uniform(0, 1)}, train=print, mutable={"x": tune.uniform(0.1, 3)})
+    assert [setting["x"] for setting in settings_of("random", space, 2)] == [1.0, 1.0]
+    population, (config, _) = population_of(Experiment(scheduler="pbt"), space), settings_of("random", space, 2)
+    with seeded(1):
+        changed = [population._get_new_config(None, SimpleNamespace(config=config))[0]["x"] for _ in range(20)]
+    assert len(set(changed)) > 2 and not all(value.is_integer() for value in changed)
+
+
 def test_pbt_draws_what_is_no_number_again():
     drawn = tune.sample_from(lambda config: config["y"] * 2)
     space = Space(params={"x": "a", "y": "b", "z": tune.uniform(0, 1)}, train=print, mutable={"x": drawn})

@@ -195,7 +195,7 @@ def _alternatives(value: Any) -> list[Any]:
     if kind == "sample_from":
         return [value]  # `variants` calls its function
     if kind == "normal":
-        return [float(value.sampler.mean)]
+        return [domains.within(value, domains.sampler_of(value).mean)]
     return sorted({domains.Range(value).value_at(end) for end in (0.0, 1.0)})
 
 

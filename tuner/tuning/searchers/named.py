@@ -57,7 +57,7 @@ class LibrarySearcher(SeededSearcher):
             from ray.tune.search.bohb import TuneBOHB
 
             self.library = TuneBOHB(seed=self._seed, points_to_evaluate=first or None)
-            rungs = rungs_of(experiment.max_epochs, float(experiment.reduction_factor))
+            rungs = rungs_of(experiment.max_epochs, experiment.reduction_factor)
             self._budgets = sorted({rung for bracket in rungs for rung in bracket})
         else:
             import optuna
@@ -78,9 +78,8 @@ class LibrarySearcher(SeededSearcher):
         metric, mode = (
             list(each) if isinstance(each, tuple) else each for each in (experiment.metric, experiment.mode)
         )
-        self.library.set_search_properties(
-            metric, mode, {self._keys[n]: each.domain for n, each in self._coded.items()}
-        )
+        codes = {self._keys[name]: coded.domain for name, coded in self._coded.items()}
+        self.library.set_search_properties(metric, mode, codes)
 
     def _from_past(self, past: Past | None, number: int) -> list[dict[str, Any]]:
         """Returns the settings that a model of past searches proposes in place of the library's random first ones."""

@@ -53,8 +53,7 @@ class Prior:
         if kind in domains.LISTED:
             return guess if stream.random() < MOST_SHARE else drawn
         if kind == "normal":
-            spread = getattr(domain.sampler, "sampler", domain.sampler).sd  # with a step, Ray wraps the sampler
-            return domains.within(domain, guess + WIDTH * spread * stream.standard_normal())
+            return domains.within(domain, guess + WIDTH * domains.sampler_of(domain).sd * stream.standard_normal())
         span = domains.Range(domain)
         while not 0 <= (at := span.position(guess) + WIDTH * stream.standard_normal()) <= 1:
             pass

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 from ray import tune
+from ray.tune.search.sample import Function
 from ray.tune.search.variant_generator import generate_variants
 
 from tuner.errors import RequestError
@@ -80,7 +81,26 @@ def prior_of(experiment: Experiment, space: Space) -> Prior:
 def variants(params: Mapping[str, Any], *key: int) -> list[Setting]:
     """Draws one random setting for each point of the params' `tune.grid_search` grid, or just one without a grid."""
     with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
-        return [spec["config"] for _, spec in generate_variants({"config": params})]
+        return [spec["config"] for _, spec in generate_variants({"config": _of_config(params)})]
+
+
+def _of_config(value: Any) -> Any:
+    """Makes each `tune.sample_from` call its function with the config, as Ray documents it, or else with a spec of it.
+
+    Ray 2.60 itself calls it with the spec alone (`spec.config.width`).
+    """
+    if parameters.is_nested(value):
+        return {name: _of_config(each) for name, each in value.items()}
+    if not isinstance(value, Function) or not value.pass_config:
+        return value
+
+    def computed(spec: Any) -> Any:
+        try:
+            return value.func(spec.config)
+        except (AttributeError, KeyError):
+            return value.func(spec)
+
+    return tune.sample_from(computed)
 
 
 def drawn(space: Space, *key: int) -> list[Setting]:
@@ -89,24 +109,9 @@ def drawn(space: Space, *key: int) -> list[Setting]:
     Ray's rounding to a step may exceed a bound by the last digit of a float (0.30000000000000004 in 0 to 0.3).
     """
     columns = columns_of(space)
-    computed = {name: of_config(domain) for name, domain in domains.leaves(space.encoded) if name not in columns}
+    computed = {name: domain for name, domain in domains.leaves(space.encoded) if name not in columns}
     flat = (domains.flattened(nested(columns), each) for each in variants(nested(columns), *key))
     return [{n: domains.within(columns[n], value) for n, value in each.items()} | computed for each in flat]
-
-
-def of_config(computed: Any) -> Any:
-    """Makes a `tune.sample_from` call its function with the config, as Ray documents it, or else with a spec of it.
-
-    Ray 2.60 itself calls it with the spec alone (`spec.config.width`).
-    """
-
-    def value(spec: Any) -> Any:
-        try:
-            return computed.func(spec.config)
-        except (AttributeError, KeyError):
-            return computed.func(spec)
-
-    return tune.sample_from(value) if computed.pass_config else computed
 
 
 class SeededSearcher:
