@@ -1,6 +1,7 @@
 """A trial's own folder: what lies around the script is read there, and what the trial writes stays there."""
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -13,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -588,3 +590,17 @@ def test_a_worker_ends_only_after_its_trial_has_left_its_folder(monkeypatch):
     threading.Timer(0.2, module._left.set).start()
     worker.cleanup()
     assert module._left.is_set()
+
+
+def test_another_searchs_trial_whose_files_cannot_be_saved_ends_no_search(tmp_path, monkeypatch):
+    def save(shown):
+        raise FileNotFoundError(".running")
+
+    removed, note = [], json.dumps({"trial": str(tmp_path), "start": "/", "tree": "/x"})
+    made = SimpleNamespace(noted=lambda: note, remove=lambda: removed.append(True))
+    monkeypatch.setattr(module, "stale_folders", lambda *arguments: [made])
+    monkeypatch.setattr(module.Shown, "save", save)
+    module.save_stale()
+    with pytest.raises(FileNotFoundError):
+        module.save_stale(tmp_path)
+    assert not removed  # the next search tries again
