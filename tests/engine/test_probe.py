@@ -1,6 +1,8 @@
 """The check of a cluster's nodes, with one node."""
 
 import pickle
+import subprocess
+import sys
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -50,3 +52,18 @@ def test_a_function_that_sets_cudnns_flags_can_be_sent():
         cloudpickle.loads(cloudpickle.dumps(namespace["train"]))()
         assert torch.backends.cudnn.deterministic
     assert pickle.loads(cloudpickle.dumps(torch.backends.cudnn)) is torch.backends.cudnn
+
+
+def test_what_a_space_has_put_on_the_path_is_found_where_its_code_is_loaded(tmp_path, monkeypatch):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "on_the_path.py").write_text("def half(x): return x / 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("lib")
+    import on_the_path
+
+    sent = cloudpickle.dumps(probe.OnPath({"f": on_the_path.half, "x": 3}))
+    load = (
+        "import pickle, sys; got = pickle.loads(sys.stdin.buffer.read()); import on_the_path as m; print(got['f'](3))"
+    )
+    done = subprocess.run([sys.executable, "-c", load], input=sent, capture_output=True, cwd="/")
+    assert done.stdout == b"1.5\n", done.stderr

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import partial, partialmethod
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 import ray
@@ -166,12 +166,16 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
     setup = trials.TrialSetup(spec, experiment, experiment.folder.absolute() / "ray", space.seeded)
     probe.by_value(loaded_space)
     if space.train is not None:
-        function = partial(trials.train_function, function=space.train, setup=setup)
+        function = tune.with_parameters(trials.train_function, function=probe.OnPath(space.train), setup=setup)
     elif experiment.strategy == "ddp":
-        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), setup=setup)
+        function = tune.with_parameters(
+            trials.train_in_workers, shared=(ray.put(probe.OnPath((space.task, splits))),), setup=setup
+        )
     else:
         # Ray stores the data once per node; all workers of the node map the same arrays.
-        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, setup=setup)
+        function = tune.with_parameters(
+            trials.train_task, task=probe.OnPath(space.task), splits=probe.OnPath(splits), setup=setup
+        )
     return trainable_of(function, resources.bundles())
 
 

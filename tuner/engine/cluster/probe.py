@@ -59,10 +59,36 @@ def _by_name(module: ModuleType) -> Any:
     return (importlib.import_module, (module.__name__,)) if is_known else ModuleType.__reduce_ex__(module, 4)
 
 
+class OnPath:
+    """A value that another process unpickles as itself, once it finds the modules that this process finds.
+
+    A space may have extended `sys.path`, as by `sys.path.insert(0, "src")`, before it imported its modules.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __reduce__(self) -> Any:
+        return _value_of, (_Path(), self._value)  # unpickled in this order
+
+
+class _Path:
+    def __reduce__(self) -> Any:
+        return _extend_path, ([os.path.abspath(each) for each in sys.path],)
+
+
+def _extend_path(path: list[str]) -> None:
+    sys.path[:0] = [each for each in path if each not in sys.path]
+
+
+def _value_of(path: None, value: Any) -> Any:
+    return value
+
+
 def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Runs a task on every living node; raises RequestError that names a node which cannot run the search."""
     by_value(loaded_space)
-    code = cloudpickle.dumps(loaded_space.space.task or loaded_space.space.train)
+    code = cloudpickle.dumps(OnPath(loaded_space.space.task or loaded_space.space.train))
     results = Path(experiment.results).absolute()
     results.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".tuner-", results) as mark:  # a folder that other nodes look for
