@@ -13,7 +13,10 @@ from ray.tune.search.optuna import OptunaSearch
 from tuner.engine.controller.trials import population_of
 from tuner.engine.moved import MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
+from tuner.space import Space
+from tuner.spec import parameters
 from tuner.spec.experiment import Experiment
+from tuner.spec.parameters import merged
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 STOPPER, CHANGING = tune.stopper.MaximumIterationStopper(3), schedulers.ResourceChangingScheduler()
@@ -110,6 +113,24 @@ def test_what_a_space_cannot_hold_reaches_the_function_and_the_class(of):
     assert found.space.train({"x": 0.25}) == {"loss": 0.25, "seen": [64, 32]}
     found = of(Stepwise, param_space={**SPACE, "args": Namespace(fast=True)})
     assert issubclass(found.space.train, Stepwise) and found.space.train({"x": 1}).seen is True
+
+
+def test_domains_in_lists_and_tuples_are_searched_and_reach_the_function_there(of):
+    inner, shared = {"kind": "dense", "width": tune.choice([4, 8]), "note": [1]}, [64, 32]
+    space = {"x": tune.uniform(0, 1), "layers": [inner, 5, (tune.randint(1, 9), None)], "net": {"sizes": shared}}
+    found = of(
+        lambda config: {"loss": config["x"], "seen": config, **{"again": config["net"]["sizes"].append(1)}},
+        param_space=space,
+    )
+    described = parameters.describe(found.space.declared)
+    assert set(described) == {"x", "layers/0/width", "layers/2/0"} and described["layers/0/width"]["values"] == [4, 8]
+    drawn = merged(found.space.constants, {"x": 0.5, "layers": {"0": {"width": 8}, "2": {"0": 3}}})
+    for _ in range(2):  # each trial gets its own copies
+        seen = found.space.train(drawn)["seen"]
+        assert seen["layers"] == [{"kind": "dense", "width": 8, "note": [1]}, 5, (3, None)]
+        assert seen["net"] == {"sizes": [64, 32, 1]} and shared == [64, 32]
+    with pytest.raises(ValueError, match="parameter 'layers': a list with domains; write a dictionary of them"):
+        Space(params={"layers": [tune.choice([1, 2])]}, train=train)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,25 @@
 """A trial's reports: what they have besides metrics, and those of processes that the trial starts."""
 
 import errno
+import json
 import multiprocessing
 import os
 import pickle
+import re
+import threading
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from ray import cloudpickle
+from ray.tune.result import RESULT_DUPLICATE
 
 from tuner.engine.controller.failures import kind_of
 from tuner.engine.workers import reports
-from tuner.engine.workers.reports import ELSEWHERE, EscapedError, Reporter, explained, persisted
-from tuner.record.report_keys import WAITS
+from tuner.engine.workers.reports import ELSEWHERE, EscapedError, Reporter, errors_sent, explained, persisted
+from tuner.record.report_keys import EPOCH, IMPROVED, RAY_KEYS, WAITS
 
 
 def work(rank):
@@ -177,3 +183,145 @@ def test_a_trial_that_is_stopped_while_it_waits_for_room_is_stopped_by_ray(monke
     with pytest.raises(SystemExit):
         reporter({"loss": 1.0}, checkpoint="c")
     assert reporter.stopped_by_ray
+
+
+class Closed:
+    def __repr__(self):
+        raise RuntimeError("closed")
+
+
+@pytest.fixture
+def sent():
+    """`sent(metrics)` reports; returns what the driver gets, without the usage of this process."""
+    got = []
+    reporter = Reporter(lambda metrics, **options: got.append(metrics), "loss", {"loss", "size_mb"})
+    usage = reporter._usage.read().keys()
+
+    def report(metrics, **options):
+        reporter(metrics, **options)
+        return {name: value for name, value in got.pop().items() if name not in usage}
+
+    return report
+
+
+def test_a_metric_that_cannot_be_kept_is_left_out_and_told_once_with_its_line(sent):
+    first = sent({"loss": 0.5, "handle": Closed(), 0: True}, checkpoint=None)
+    ((name, told),) = first.pop("left_out")
+    assert first == {"loss": 0.5, "0": True} and name == "handle"
+    assert re.fullmatch(r"its Closed cannot be read \(RuntimeError: closed\) \(.*test_reports.py, line \d+\)", told)
+    assert sent({"loss": 0.25, "handle": Closed()}, checkpoint=None) == {"loss": 0.25}
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(RAY_KEYS), "timesteps_this_iter", "waits_for_disk", "final_report", "improved"]
+)
+def test_no_name_of_rays_or_tuners_is_obeyed(sent, name):
+    got = sent({"loss": 0.5, str(name): True}, checkpoint=None)
+    (told,) = got.pop("left_out")
+    assert got == {"loss": 0.5} and told[0] == name and "sets it itself; report it under another name" in told[1]
+
+
+def test_tuners_own_keys_reach_the_driver_and_ray_tells_the_end(sent):
+    assert sent({EPOCH: 3, IMPROVED: 3, "loss": 1.0}, checkpoint=None) == {
+        "training_iteration": 3,
+        "improved": 3,
+        "loss": 1,
+    }
+    assert sent({WAITS: "why"}, checkpoint=None) == {"waits_for_disk": "why"}
+    assert sent({RESULT_DUPLICATE: True}) == {RESULT_DUPLICATE: True}
+    assert RESULT_DUPLICATE not in sent({RESULT_DUPLICATE: True}, checkpoint=None)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"),
+    [
+        (
+            {"loss": Closed()},
+            r"'loss' cannot be the metric of a search: its Closed cannot be read \(RuntimeError: closed\)",
+        ),
+        ({"loss": 0.5, "size_mb": Closed()}, "'size_mb' cannot be"),
+        ({"_metric": np.zeros((2, 3))}, r"'loss' is reported as an array of shape \(2, 3\): report a number"),
+        (0.5, r"tune.report got a float: give a dictionary, as \{'loss': loss\}"),
+    ],
+)
+def test_an_objective_or_constraint_that_cannot_be_kept_fails_the_trial(sent, metrics, text):
+    with pytest.raises(ValueError, match=text):
+        sent(metrics, checkpoint=None)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Unloadable(Exception):
+    def __init__(self, one, two):
+        super().__init__(one)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Mute(), r"^Mute: \(Mute has no text: str\(\) raises RuntimeError\)$"),
+        (Unloadable("one", 2), "^Unloadable: one$"),
+        (ValueError("caf\udce9"), r"^ValueError: caf\\udce9$"),
+        (ValueError("x" * 2_000_000), "^ValueError: x{4096} .1,995,904 more characters.$"),
+        (ValueError(threading.Lock()), "^ValueError: <unlocked _thread.lock object at "),
+    ],
+)
+def test_an_error_that_ray_cannot_send_or_print_is_replaced_by_its_text(error, text):
+    with pytest.raises(RuntimeError, match=text) as caught, errors_sent():
+        raise error
+    assert caught.traceback[-1].name == "test_an_error_that_ray_cannot_send_or_print_is_replaced_by_its_text"
+    cloudpickle.loads(cloudpickle.dumps(caught.value))
+    kept = KeyError("x")
+    with pytest.raises(KeyError) as caught, errors_sent():
+        raise kept
+    assert caught.value is kept
+
+
+def test_a_search_goes_on_without_what_it_cannot_keep(search_here, tmp_path):
+    space = tmp_path / "hostile.py"
+    space.write_text(HOSTILE)
+    ran = search_here(str(space), "--scheduler", "fifo", "--point", "x=0.75")
+    assert ran.code == 0 and ran.out.count("its metric") == 4, ran.out
+    line = next(number for number, text in enumerate(HOSTILE.splitlines(), 1) if "tune.report" in text)
+    said = (
+        rf"NOTE: trial 00000: its metric 'handle' is left out: its Handle cannot be read .*closed\) \(.*, line {line}\)"
+    )
+    assert re.search(said, " ".join(ran.out.split())) and "Traceback" not in ran.out + ran.err
+    for trial in ran.record.trials:
+        last = trial.reports[-1]
+        assert last.epoch == 10 and last.metrics["0"] == 0.5 and last.metrics["cell"] == 2.5
+        assert last.metrics["word"] == "caf\\udce9" and last.metrics["depth"] == 3
+    config = ran.record.trials[0].config
+    assert config == {"x": 0.75, "f": config["f"], "g": config["g"], "w": config["w"]} and "0x" not in str(config)
+    assert json.loads((ran.folder / "best" / "config.json").read_text())["config"]["net"] == {"depth": 3}
+    resumed = search_here("", "--resume", "test", "--trust", "--num-samples", "4")
+    assert resumed.code == 0 and len(resumed.record.trials) == 4 and "its metric" not in resumed.out, resumed.err
+    assert [t.config for t in resumed.record.trials[:2]] == [t.config for t in ran.record.trials]
+    assert {type(trial.config["g"]) for trial in resumed.record.trials} == {float}
+
+
+HOSTILE = '''"""Reports what cannot be kept, and chooses what is no constant."""
+import math
+import numpy as np
+import pandas
+from ray import tune
+from tuner.space import Space
+class Handle:
+    def __repr__(self):
+        raise RuntimeError("closed")
+def linear(x):
+    return x
+def train(config):
+    depth = config["net"]["depth"]
+    config["net"]["depth"] += 1
+    for step in range(10):
+        rays = {"done": True, "training_iteration": 100 * step}
+        odd = {"handle": Handle(), "cell": pandas.DataFrame({"a": [2.5]}), "word": "caf\\udce9", "x" * 2000: 1, 0: 0.5}
+        tune.report({"loss": config["f"](config["x"]), "depth": depth, **rays, **odd})
+params = {"x": tune.uniform(0, 1), "net": {"depth": 3}, "f": tune.choice([linear, math.tanh, lambda x: x / 2])}
+params |= {"g": tune.choice([1.0, math.inf]), "w": tune.choice([np.array([0.1, 0.9]), {"a", "b", "c"}])}
+space = Space(params=params, train=train, max_epochs=10, num_samples=2)
+'''

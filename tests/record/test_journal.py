@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from journals import lines_of
 
 from tuner.errors import RequestError
+from tuner.errors.gate import fingerprint, plain
 from tuner.record import clock, journal
-from tuner.record.events import Chain, plain
+from tuner.record.events import Chain
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
@@ -175,6 +176,29 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
     for number in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
         assert type(number) is type(value) and (number == value or (math.isnan(value) and math.isnan(number)))
     assert report["metrics"]["word"] == "nano"
+
+
+def test_a_float_of_a_configuration_stays_a_float_and_a_text_a_text(tmp_path):
+    config = {"a": math.inf, "b": "inf", "net": {"c": [1.0, math.nan, {"d": -math.inf}], "e": "nan"}, "f": {"-inf": 1}}
+    book = Journal(tmp_path / "j")
+    book.write("trial_suggested", "00000", config=config)
+    book.close()
+    (event,) = read(tmp_path / "j")
+    assert fingerprint(event["config"]) == fingerprint(config) and "non_finite" not in event
+    json.loads((tmp_path / "j").read_text(), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("places", [1, [1], [[]], [["b"]], [["a", "b"]], [["a"], ["a"]], [[{}]]])
+def test_a_place_without_a_float_is_damage(tmp_path, places):
+    event = {
+        "time": 1.0,
+        "event": "trial_suggested",
+        "trial": "0",
+        "config": {"a": "inf", "b": 1},
+        "non_finite": places,
+    }
+    (tmp_path / "j").write_bytes(lines_of({**REPORT, "format": FORMAT}, event))
+    assert scan(tmp_path / "j").damage.startswith("line 2")
 
 
 @settings(deadline=None)

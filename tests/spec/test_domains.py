@@ -3,9 +3,11 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from ray import tune
 
+from tuner.errors.gate import plain
 from tuner.spec import domains
 from tuner.tuning.searchers.sampling import seeded
 
@@ -94,6 +96,36 @@ def test_a_domain_without_bounds_has_no_grid(domain):
     domains.check_domain(domain)
     with pytest.raises(ValueError, match="has no bounds, so it has no grid"):
         domains.grid_values(domain)
+
+
+OBJECTS = [
+    np.array([0.1, 0.9]),
+    np.array([0.5, 0.5]),
+    {"b", "a"},
+    math.tanh,
+    len,
+    (1, 2),
+    math.inf,
+    math.nan,
+    "inf",
+    1,
+    True,
+]
+
+
+@pytest.mark.parametrize("place", range(len(OBJECTS)))
+def test_a_value_of_a_choice_is_found_again_by_itself_and_by_its_json(place):
+    value, domain = OBJECTS[place], tune.choice(OBJECTS)
+    json = plain(value)
+    assert domains.checked_value(domain, value, "x") is value
+    if not isinstance(json, (bool, float)):  # in JSON, 1 and True differ, but not for Python; "inf" is a text here
+        assert domains.checked_value(domain, json, "x") is value
+        assert domains.checked_value(domain, str(json), "x") is value
+    assert len(domains.neighbours(domain, value)) == len(OBJECTS) - (2 if json in (1, True) else 1)
+    with pytest.raises(
+        ValueError, match=r"x='other': must be one of \[0.1, 0.9\], \[0.5, 0.5\], \['a', 'b'\], math.tanh"
+    ):
+        domains.checked_value(domain, "other", "x")
 
 
 def test_a_domain_is_described_in_json_with_ends_as_declared():

@@ -84,6 +84,15 @@ def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, poi
     assert extended[:few] == begun and len(extended) == many
 
 
+def test_a_trial_changes_only_its_own_constants():
+    constants = {"model": {"depth": 3, "head": {"width": 4}}, "steps": 5}
+    for _ in range(2):
+        config = parameters.merged(constants, {"lr": 0.1, "model": {"rate": 0.5}})
+        assert config == {"lr": 0.1, "steps": 5, "model": {"depth": 3, "head": {"width": 4}, "rate": 0.5}}
+        config["model"]["depth"] += 1
+        config["model"]["head"]["width"] += 1
+
+
 def test_a_grid_has_each_combination_of_each_branch_once():
     branches = [{"a": tune.choice([1, 2]), "b": tune.choice([3, 4, 5])}, {"a": tune.choice([6, 7])}, None]
     space = Space(params={"x": tune.choice(branches), "y": tune.choice("pq"), "z": 1}, train=train)
