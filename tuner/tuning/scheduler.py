@@ -13,6 +13,7 @@ from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.controller.trials import ReplayController
 from tuner.errors import RequestError, nearest
+from tuner.errors.gate import plain
 from tuner.record.events import RETURNED, TRAINED
 from tuner.record.journal import Journal
 from tuner.record.records import finite
@@ -220,7 +221,7 @@ class SearchScheduler(TrialScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result[EPOCH]
         named = result.keys() - NOT_METRICS
-        metrics = {name: v for name, v in result.items() if name in named and not name.startswith("config/")}
+        metrics = {name: plain(v) for name, v in result.items() if name in named and not name.startswith("config/")}
         saved = result.get("checkpoint_dir_name")  # None or missing: the report saved no checkpoint
         value, answers = self.value_of(metrics), self._aim.losses(metrics) is not None
         if is_last := keeps_last(self._compared, self._wanted, metrics):  # such as the last report of a function
