@@ -132,6 +132,12 @@ MISTAKES = {
         "def train",
         dict(space="Space(params=params, train=train)"),
     ),
+    "lock in a choice": (
+        "def train(config):\n    tune.report({'loss': 1})\n",
+        ["parameter 'guard' (line ", "cannot be sent to a worker process (cannot pickle '_thread.lock' object)"],
+        "",
+        dict(space="Space(params={'x': tune.uniform(0, 1), 'guard': tune.choice([lock, None])}, train=train)"),
+    ),
     "state that is no data": (
         "class Net(nn.Linear):\n    def get_extra_state(self):\n        return np.random.default_rng()\n"
         "    def set_extra_state(self, state):\n        pass\n",
