@@ -177,3 +177,12 @@ def test_other_values_are_not_the_same(own, live):
 def test_only_plain_values_have_a_text():
     assert text_of(print) is text_of(None) is text_of({}) is text_of(torch.ones(100)) is text_of([print]) is None
     assert text_of(argparse.Namespace()) is None and text_of(float("nan")) == "nan"
+
+
+def test_a_config_that_the_code_has_changed_is_seen_and_so_is_the_rate_of_its_optimizer():
+    """As in a Task, whose functions all get one config."""
+    one, other = (torch.optim.SGD([{"params": [torch.ones(1)]}], lr=lr) for lr in (0.05, LR))
+    found = look({"lr": LR}, {"config": {"lr": 0.05}, "optimizer": one})["lr"]
+    assert (found.arrived, found.live) == (False, {"0.05": "config['lr']"})
+    assert look({"lr": LR}, {"config": {"lr": 0.05}, "optimizer": other})["lr"].arrived
+    assert look({"learning_rate": LR}, {"optimizer": one})["learning_rate"].live == {"0.05": "optimizer.learning_rate"}
