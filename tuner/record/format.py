@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 10
+FORMAT = 11
 FIELD = "format"  # a field of experiment.json, best/config.json and a journal's first line; a file in the state folder
 
 

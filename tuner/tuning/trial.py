@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gc
 import importlib
 import inspect
@@ -12,9 +11,9 @@ import os
 import random
 import re
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,8 @@ def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
         improved, best = aim.improved(best, report)
         report[IMPROVED] = training.epoch if improved else 0
         if all(finite(goal.value(report)) is not None for goal in (aim.goals if aim.several else (compared,))):
-            patiently(report_with, report, training.state(best))
+            saved = partial(report_with, report, training.state(best))
+            patiently(saved, lambda why: tune.report({WAITS: why}))
         else:
             tune.report(report)
 
@@ -225,25 +225,3 @@ def report_with(report: dict[str, Any], state: bytes) -> None:
     with checkpoint_folder() as folder:
         (Path(folder) / STATE).write_bytes(state)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
-
-
-def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
-    """Retries an action each second while a checkpoint cannot be saved for a reason that may pass; raises other errors.
-
-    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. The driver gets
-    the reason before each retry; it prints the reason and can stop the trial.
-    """
-    while True:
-        try:
-            return action(*args, **options)
-        except (OSError, RuntimeError) as error:
-            # A full disk or quota, a disk that is read-only or stale, or Ray's error for a missing folder.
-            passing = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
-            passing |= isinstance(error, RuntimeError) and "Unable to set up cluster storage" in str(error)
-            if not passing:
-                raise
-            with contextlib.suppress(OSError):  # stderr may be a file on the same disk
-                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
-            why = getattr(error, "strerror", None) or "its experiment's folder is gone"
-            tune.report({WAITS: f"a checkpoint cannot be saved ({why})"})
-            time.sleep(1)

@@ -78,7 +78,7 @@ class Reporter:
             if self.look and WAITS not in own:
                 metrics, self.look = {**metrics, str(ARRIVED): self.look()}, None
         try:
-            patiently(partial(self._report, metrics, *args, **kwargs), self._report)
+            patiently(partial(self._report, metrics, *args, **kwargs), lambda why: self._report({str(WAITS): why}))
         except SystemExit:
             self.stopped_by_ray = True
             raise
@@ -102,7 +102,7 @@ class Reporter:
         return kept
 
 
-def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
+def patiently(report: Callable[[], None], tell: Callable[[str], None]) -> None:
     """Repeats a report each second while its checkpoint cannot be saved for a reason that may pass.
 
     Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. The driver gets
@@ -120,7 +120,7 @@ def patiently(report: Callable[[], None], tell: Callable[..., None]) -> None:
             with suppress(OSError):  # stderr may be a file on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
             why = getattr(error, "strerror", None) or "its experiment's folder is gone"
-            tell({str(WAITS): f"a checkpoint cannot be saved ({why})"})
+            tell(f"a checkpoint cannot be saved ({why})")
             time.sleep(RETRY_S)
 
 
