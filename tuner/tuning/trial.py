@@ -24,7 +24,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, explained
+from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, explained, patiently
 from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
