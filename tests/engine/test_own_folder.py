@@ -596,7 +596,8 @@ def test_another_searchs_trial_whose_files_cannot_be_saved_ends_no_search(tmp_pa
     def save(shown):
         raise FileNotFoundError(".running")
 
-    removed, note = [], json.dumps({"trial": str(tmp_path), "start": "/", "tree": "/x"})
+    removed, note = [], json.dumps({"trial": str(tmp_path), "start": "/", "tree": "/x", "attempt": "1"})
+    (tmp_path / trial_files.RUNNING).write_text("1")
     made = SimpleNamespace(noted=lambda: note, remove=lambda: removed.append(True))
     monkeypatch.setattr(module, "stale_folders", lambda *arguments: [made])
     monkeypatch.setattr(module.Shown, "save", save)

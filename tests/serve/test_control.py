@@ -93,7 +93,7 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
 
 def test_every_option_is_withheld_or_reaches_the_command_line(service):
     withheld = {"results", "data_dir", "address", "wandb", "wandb_project"}
-    withheld |= {"point", "stop", "constraint", "start_from", "prior"}
+    withheld |= {"point", "stop", "constraint", "start_from", "prior", "unchecked"}
     assert {field.name for field in dataclasses.fields(Options)} - {"space", *SETTABLE} == withheld
     chosen = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
              "perturbation_interval": 3, "brackets": 2,

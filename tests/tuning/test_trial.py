@@ -5,17 +5,14 @@ import errno
 
 import pytest
 
-from tuner.record.report_keys import WAITS
-from tuner.tuning import trial
+from tuner.engine.workers import reports
 
 
 @pytest.fixture
-def reports(monkeypatch):
+def told(monkeypatch):
     """What a trial tells its driver while it waits; it waits without sleeping."""
-    texts = []
-    monkeypatch.setattr(trial.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(trial.tune, "report", texts.append)
-    return texts
+    monkeypatch.setattr(reports.time, "sleep", lambda seconds: None)
+    return []
 
 
 PASSING = [
@@ -35,7 +32,7 @@ LASTING = [
 
 
 @pytest.mark.parametrize("error", PASSING + LASTING)
-def test_what_the_disk_refused_is_tried_again_and_what_would_fail_again_is_raised_at_once(reports, error):
+def test_what_the_disk_refused_is_tried_again_and_what_would_fail_again_is_raised_at_once(told, error):
     outcomes = iter([error, error, None])
 
     def report():
@@ -43,16 +40,16 @@ def test_what_the_disk_refused_is_tried_again_and_what_would_fail_again_is_raise
             raise outcome
 
     with contextlib.nullcontext() if error in PASSING else pytest.raises(type(error)):
-        trial.patiently(report)
+        reports.patiently(report, told.append)
     why = getattr(error, "strerror", None) or "its experiment's folder is gone"
-    assert reports == ([{WAITS: f"a checkpoint cannot be saved ({why})"}] * 2 if error in PASSING else [])
+    assert told == ([f"a checkpoint cannot be saved ({why})"] * 2 if error in PASSING else [])
     assert len([*outcomes]) == (0 if error in PASSING else 2)
 
 
-def test_a_state_on_a_full_disk_is_written_when_there_is_room(reports, tmp_path, monkeypatch):
+def test_a_state_on_a_full_disk_is_written_when_there_is_room(told, tmp_path, monkeypatch):
     path = tmp_path / "state.pt"
     path.symlink_to("/dev/full")
-    monkeypatch.setattr(trial.time, "sleep", lambda seconds: path.unlink())
-    trial.patiently(path.write_bytes, b"state")
+    monkeypatch.setattr(reports.time, "sleep", lambda seconds: path.unlink())
+    reports.patiently(lambda: path.write_bytes(b"state"), told.append)
     assert path.read_bytes() == b"state"
-    assert reports == [{WAITS: "a checkpoint cannot be saved (No space left on device)"}]
+    assert told == ["a checkpoint cannot be saved (No space left on device)"]

@@ -206,14 +206,6 @@ def equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and _as_json(one) == _as_json(other)
 
 
-def has_arrays(domain: Any) -> bool:
-    """Whether `==` of two values of a choice gives no truth value, as for arrays and tables."""
-    try:
-        return not all(isinstance(bool(one == other), bool) for one in values_of(domain) for other in values_of(domain))
-    except Exception:
-        return True
-
-
 def _as_json(value: Any) -> str:
     return fingerprint(plain(value))
 

@@ -1,4 +1,4 @@
-"""Sets what a search needs in this process, and sets it back at the search's end, for the program that called tuner."""
+"""Sets the environment variables, log levels and warnings filter of a search, and sets them back at its end."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder an
 MAX_COPIED_FILES = 5_000
 MAX_ENTRIES = 1_000  # a folder with more entries, with its subfolders, has only links
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
-MAX_START_ENTRIES = 20_000  # in the start folder itself: each trial takes 40 us for a link
+MAX_START_ENTRIES = 20_000  # in the start folder itself; a link adds 40 us to each trial's start
 MAX_LINKS = 10_000  # with more links, a folder that would have only links is one link itself
 IS_EXPERIMENT = "another experiment"
 ABOVE, YOURS, INSIDE = "is above the start folder", "is a link of yours", "is in a folder of links"
@@ -39,7 +39,7 @@ class Surroundings(NamedTuple):
     folders: list[str]  # parents first
     copies: dict[str, int]  # bytes
     links: dict[str, str]
-    opened: dict[str, str]  # folders that only have links, and why
+    opened: dict[str, str]  # folders whose entries are all links, and why
     not_shown: list[
         str
     ]  # folders above the start folder that cannot be read or have more than MAX_START_ENTRIES entries
@@ -71,7 +71,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
                 found.links.update({path: ABOVE for path in above if path not in way})
         inner = _scan(str(root), MAX_START_ENTRIES, way, str(experiment))
         if isinstance(inner, str):
-            what = "a trial cannot be shown this folder; start the search in one with the code alone"
+            what = "trials get copies of or links to all of it; start the search in a folder with the code alone"
             raise UnshowableError(f"{root} {inner}: {what}")
         _merge(found, inner)
     # Python code comes first, and a file of the start folder before those of folders in it.
@@ -104,7 +104,7 @@ def _open_folders(found: Surroundings) -> None:
 
 
 def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surroundings | str:
-    """Return what is in a folder and below it, or why it will only have links; empty if it is not shown at all."""
+    """Return what is in a folder and below it, or why it gets only links; an empty text if it is not shown."""
     found, size, is_way = Surroundings([folder], {}, {}, {}, []), 0, folder in way
     try:
         with os.scandir(folder) as entries:

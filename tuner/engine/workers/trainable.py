@@ -31,13 +31,14 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     The class's `reset_config` raises an error if the worker cannot be reset. If it returned False, as Ray's own does,
     Ray would mark the next trial as failed, although it has not started, and never inform the searcher.
     """
-    base: Any = wrap_function(function)
+
+    def run(config: dict[str, Any]) -> Any:
+        with errors_sent():
+            return function(config)
+
+    base: Any = wrap_function(run, name="func")
 
     class TrialFunction(base):
-        def _trainable_func(self, config: dict[str, Any]) -> Any:
-            with errors_sent():
-                return super()._trainable_func(config)
-
         def cleanup(self) -> None:
             try:
                 super().cleanup()

@@ -27,7 +27,7 @@ _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW  # O
 
 
 class MadeFolder:
-    """A folder that tuner has made, with its record locked; `fd` is its file descriptor. A `with` block removes it.
+    """A folder that tuner has made, with its record locked; `fd` is its descriptor. Leaving a `with` block removes it.
 
     Args:
         kind: `made` opens a folder with a true record. `aside` also takes an empty folder, and a record of another
@@ -94,7 +94,7 @@ class MadeFolder:
         return os.pread(self._record, os.fstat(self._record).st_size, len(self._truth())).decode()
 
     def remove(self) -> None:
-        """Remove the folder with all that it has, the record last; leave what cannot be removed."""
+        """Remove the folder and its contents, the record last; leave what cannot be removed."""
         if self.fd < 0 or os.getpid() != self._pid:
             return  # removed or kept before; or in a forked process, whose parent has made the folder
         with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ class MadeFolder:
             remove_folder(self.fd, name)
 
     def take_place(self, name: str, before: MadeFolder | None = None, aside: str = "") -> None:
-        """Rename the folder, exchanging it with the folder `before` at the new name, which becomes `aside`."""
+        """Rename the folder; if `before` has the name, swap the two, or rename `before` to `aside` first."""
         old = self.path.name
         if before and exchanged(old, name, self._parent):
             before.path, self.path = self.path, before.path
@@ -145,7 +145,7 @@ def temporary_folder(prefix: str, base: Path | None = None) -> MadeFolder:
 
 
 def stale_folders(base: Path, prefix: str) -> Iterator[MadeFolder]:
-    """Yield this user's temporary folders below `base` whose process has ended, for a rescue of files or a removal."""
+    """Yield this user's temporary folders below `base` whose process has ended; the caller may save files first."""
     for name in os.listdir(base):
         if name.startswith(prefix):
             with contextlib.suppress(OSError):  # no folder, no record of ours in it, or its process runs

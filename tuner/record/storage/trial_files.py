@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FILES, RECORD, RUNNING = "files", "files.json", ".running"
 DATA, PLACE, CONTENT = "data", "place", "content"  # <experiment>/data/NAME/content is shown to trials at `place`
 MAX_KEPT_BYTES = 1 << 20  # a larger file is removed when its trial can no longer win
-MIN_SHARED_BYTES = 20 << 20  # a new folder of less is a trial's own
+MIN_SHARED_BYTES = 20 << 20  # a smaller new folder stays with its trial
 CLOSES_S = 10.0  # maximum seconds that `copy_files` waits for a worker that still saves files; a busy one takes seconds
 MAX_NOTES = 10  # lines about writes outside the trials' folders that a search prints
 
@@ -138,7 +138,7 @@ def _remove(trial: Path, record: Written, names: list[str]) -> None:
 
 
 class TrialFiles:
-    """What becomes of ended trials' files: large ones of trials that cannot win are removed, writes outside are told.
+    """Removes large files of ended trials that cannot win; prints where trials wrote outside their folders.
 
     `best` returns the best value so far and its trial; without it, nothing is removed.
     """

@@ -36,7 +36,8 @@ from tuner.spec.experiment import Experiment
 # Our keys of a run's configuration, and those of its metrics and summary; `_step` and so on are W&B's own.
 CONFIRMS = ("confirms", "confirms_seed")
 DECIDED = {f"decision/{key}": key for key in ("rung", "cutoff", "value", "reason")}
-OURS = (EPOCH, "status", "reason", "error", "error_kind", *DECIDED, "_step", "_runtime", "_timestamp", "_wandb")
+WANDBS = tuple(f"_{name}" for name in ("step", "runtime", "timestamp", "wandb"))  # columns of W&B's own
+OURS = (EPOCH, "status", "reason", "error", "error_kind", *DECIDED, *WANDBS)
 PREFIX = "tuner_"  # begins the name of the temporary folder; a search removes stale ones that begin so
 WAIT_S = 20.0  # maximum wait after a search, in seconds, for W&B to write or upload the last runs
 PROMPT_S = 1.5  # maximum wait at a terminal or in a notebook; W&B then continues in the background

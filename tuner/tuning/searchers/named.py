@@ -175,10 +175,6 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.encoded):
         kind, is_inside = domains.kind(domain), bool(parameters.chosen_by(name))
-        compares = experiment.searcher in ("optuna", "nsga2", "bohb")
-        if compares and domains.is_choice(domain) and domains.has_arrays(domain):
-            why = "a choice of arrays, which its library cannot compare"
-            raise RequestError(f"--searcher {experiment.searcher}: parameter {name!r} is {why}; use --searcher random")
         if kind in refused or (kind == "grid_search" and is_inside and experiment.searcher == "random"):
             other = "grid" if experiment.searcher == "random" else "random"
             raise RequestError(
