@@ -269,6 +269,7 @@ with signals_to(give_up):
 def test_ctrl_c_is_obeyed_while_the_main_thread_waits_in_c_code():
     process = start([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "up\n"
+    time.sleep(1)  # so that it waits in C code
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "removed\n")
@@ -301,6 +302,7 @@ FORKS = """
 import os, signal, time
 from tuner.engine.local import signals
 signals.LATE_S = 0.2
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 with signals.signals_to(print):
     for number in signals.HANDLED:
         if not (child := os.fork()):
