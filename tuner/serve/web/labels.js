@@ -131,6 +131,7 @@ renameForm.addEventListener("submit", (event) => {
 at("archive").addEventListener("click", () => {
   const experiment = shown.now;
   act(at("archive-form", HTMLFormElement), at("archive-status"), "saving", async () => {
+    if (!experiment?.loaded) await experiment?.load({ fresh: false }); // after the first page, which is on its way
     await post(`${experiment?.path}/archive`, { archived: !experiment?.loaded?.summary.archived });
     await experiment?.load({ fresh: false });
   });
