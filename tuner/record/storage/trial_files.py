@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.record.storage.files import is_inside, json_in, write_atomically
-from tuner.record.storage.made import below, move_into, remove_made, stale_folders, temporary_folder
+from tuner.record.storage.made import (
+    below,
+    move_into,
+    remove_made,
+    replacing_file,
+    stale_folders,
+    temporary_folder,
+)
 
 logger = logging.getLogger(__name__)
 # In a trial's folder: what the trial wrote, the record of it, and a file that exists while the trial runs.
@@ -70,7 +77,8 @@ def begin(trial: Path, *, is_new: bool, attempt: str = "") -> Written:
     """Mark a trial as running; remove the files of an earlier attempt if it starts anew. Return the record."""
     record = Written.read(trial)
     with below(trial.parents[1], "ray", trial.name, make=True) as fd:
-        write_atomically(Path(RUNNING), attempt, fd)
+        with replacing_file(Path(RUNNING), fd) as file:  # not synced: after a power failure, no attempt runs
+            file.write(attempt.encode())
         if is_new and record.files:
             _remove(trial, record, list(record.files))
             _write(record, fd)
@@ -82,9 +90,7 @@ def _write(record: Written, fd: int) -> None:
     write_atomically(Path(RECORD), json.dumps(vars(record)), fd)
 
 
-def end(
-    trial: Path, wrote: Mapping[str, str], missing: Mapping[str, list[int] | None], outside: Mapping[str, bool]
-) -> None:
+def end(trial: Path, wrote: Mapping[str, str], missing: Mapping[str, list[int]], outside: Mapping[str, bool]) -> None:
     """Move what a trial wrote to its `files/`, by path there -> present path; remove what it deleted; end RUNNING.
 
     `missing` has, by path there, the mark that a file had when the trial found it, of those that it has no more. The
@@ -108,12 +114,15 @@ def end(
         with below(trial.parents[1], "ray", trial.name, make=True) as fd:
             _write(record, fd)
     _remove(trial, before, [name for name in deleted if name in before.files])
+    is_coarser = False
     for place, source in places.items():
         *folders, last = place.split("/")
         with below(trial.parents[1], "ray", trial.name, FILES, *folders, make=True) as fd:
             move_into(fd, source, last)
-            record.files[place] = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))  # times may be coarser there
-    if places:
+            moved = mark(os.stat(last, dir_fd=fd, follow_symlinks=False))
+        is_coarser = is_coarser or moved != record.files[place]  # the disk may keep times less exactly
+        record.files[place] = moved
+    if is_coarser or record.replaced:
         record.replaced.clear()
         with below(trial.parents[1], "ray", trial.name) as fd:
             _write(record, fd)
