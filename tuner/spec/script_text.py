@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import RequestError, nearest
 from tuner.spec import domains, parameters
-from tuner.spec.arrived import text_of
+from tuner.spec.arrived import key_of, text_of
 
 CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
@@ -167,7 +167,7 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
     for node in _calls(ast.parse(source), "add_argument"):
         given = {each.arg: _literal(each.value) for each in node.keywords}
         for flag in [str(each.value) for each in node.args if isinstance(each, ast.Constant)]:
-            name = flag.lstrip("-").replace("-", "_")
+            name = key_of(flag)
             if name not in params or parameters.is_nested(params[name]):
                 continue
             place = f"{flag} ({path}, line {node.lineno})"
@@ -244,12 +244,10 @@ def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None
     texts = {path: path.read_text(encoding="utf-8", errors="replace")} | python_files(path.parent)
     found: list[tuple[Path, int]] = []
     for file, text in (texts | python_files(path.parent, "*/*.py")).items():
-        for node in ast.walk(_parsed(text)):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for targets, given in _assignments(_parsed(text)):
             named = [_name(each.slice if isinstance(each, ast.Subscript) else each) for each in targets]
-            if isinstance(node, (ast.Assign, ast.AnnAssign)) and name in named and node.value:
-                if text_of(_literal(node.value)) == value:
-                    found.append((file, node.lineno))
+            if name in named and text_of(_literal(given)) == value:
+                found.append((file, targets[0].lineno))
     line = re.compile(rf"""\s*(?:- +)?["']?-*{re.escape(name)}["']?\s*[:= ]\s*["']?([^"'#,]*)""")
     folders = [f"{folder}*.{kind}" for folder in ("", "*/") for kind in CONFIG_FILES]
     for file, text in {k: v for each in folders for k, v in python_files(path.parent, each).items()}.items():
@@ -270,11 +268,9 @@ def reports_to_pruner(source: str) -> bool:
 def _mode_of(created: Iterable[ast.Call], trees: Iterable[ast.Module], path: object) -> str:
     """Returns the mode of a study's direction, which may be a constant of the script or of a module beside it."""
     constants: dict[str, dict[str, ast.expr]] = {}
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value:
-            for name in filter(None, map(_name, targets)):
-                constants.setdefault(name, {})[ast.unparse(node.value)] = node.value
+    for targets, assigned in (each for tree in trees for each in _assignments(tree)):
+        for name in filter(None, map(_name, targets)):
+            constants.setdefault(name, {})[ast.unparse(assigned)] = assigned
     found: dict[str, str] = {}
     for call in created:
         given = {each.arg: each.value for each in call.keywords}
@@ -297,6 +293,15 @@ def _mode_of(created: Iterable[ast.Call], trees: Iterable[ast.Module], path: obj
         lines = ", ".join(sorted(found.values(), key=int))
         raise RequestError(f"the script has studies of both directions ({path}, lines {lines}); search one of them")
     return next(iter(found))
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[list[ast.expr], ast.expr]]:
+    """Yields the targets and the value of each assignment: of `a = b = 1` and `a: int = 1`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            yield node.targets, node.value
+        elif isinstance(node, ast.AnnAssign) and node.value:
+            yield [node.target], node.value
 
 
 def _parsed(source: str) -> ast.Module:

@@ -29,12 +29,12 @@ from tuner.spec.spaces import LoadedSpace
 
 # Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
-NO_MEMORY = r"PlasmaAllocator|bad_alloc|annot allocate memory|MemoryError|failed to map segment"
+SHORT_OF_MEMORY = r"PlasmaAllocator|bad_alloc|annot allocate memory|MemoryError|failed to map segment"
 REMEDIES = {  # cause of a failed start, in the text of its error or in a log of Ray -> what to do
     OF_THE_FOLDER: alone.ELSEWHERE,
     r"locale|codec can't": "the locale is not installed, or knows only ASCII; run: export LC_ALL=C.UTF-8",
     "PlasmaAllocator": "give /dev/shm more space: docker run --shm-size=2g, or mount -o remount,size=2G /dev/shm",
-    NO_MEMORY: "free memory, or use a machine with more",
+    SHORT_OF_MEMORY: "free memory, or use a machine with more",
     "Too many open files": "run: ulimit -n 65536",
     "can't start new thread|Resource temporarily unavailable": "allow more processes and threads, by `ulimit -u`",
 }
@@ -112,7 +112,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
 
 def remedy(reason: str) -> str:
     """Returns what to do about a start of Ray that failed for this reason; empty if the cause is unknown."""
-    if re.search(NO_MEMORY, reason) and (advice := address_space()):
+    if re.search(SHORT_OF_MEMORY, reason) and (advice := address_space()):
         return advice
     return next((advice for cause, advice in REMEDIES.items() if re.search(cause, reason)), "")
 

@@ -244,7 +244,7 @@ def _equal_reports(record: ExperimentRecord) -> str:
 
 def _curve(trial: TrialRecord) -> list[Any]:
     """Returns a trial's metrics without those of its speed and usage, as text: two NaN are equal there."""
-    rest = {*USAGE, *SPEED, "improved"}
+    rest = {*USAGE, *SPEED}
     return [sorted((n, repr(v)) for n, v in report.metrics.items() if n not in rest) for report in trial.reports]
 
 

@@ -31,6 +31,7 @@ from tuner.errors.users_code import place_of, place_of_frame, place_raised
 from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
 from tuner.spec.metrics import is_number
+from tuner.spec.spaces import with_place
 from tuner.training.devices.usage import Usage
 
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
@@ -172,8 +173,7 @@ def errors_sent() -> Iterator[None]:
 def caused(error: BaseException) -> str:
     """Returns ` after KeyError: 'x' (file, line 7)`, the error that was being handled; an empty text if none was."""
     cause = error.__cause__ or error.__context__
-    text = " ".join(f"{type(cause).__name__}: {cause}".split()).removesuffix(":")
-    return f" after {text}{place_raised(cause)}" if cause else ""
+    return f" after {with_place(cause)}" if cause else ""
 
 
 @contextmanager
@@ -221,7 +221,6 @@ def explained(reporter: Reporter) -> Iterator[None]:
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt, asyncio.CancelledError
-        text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise EscapedError(f"{text}{place_raised(error)}{caused(error)}") from error
+        raise EscapedError(f"{with_place(error)}{caused(error)}") from error
     if started and not reporter.num_reports:
         raise ValueError(f"the trial's own process has reported nothing; it ran {started[0]} in another one; {CHILD}")

@@ -200,7 +200,7 @@ OWN: dict[str, type[SeededSearcher]] = {
     "refine": RefineSearcher,
     "forest": ForestSearcher,
 }
-UNBOUNDED = ("sample_from", "grid_search", "normal")
+NOT_OF_LIBRARIES = ("sample_from", "grid_search", "normal")
 # Searcher -> the kinds of domains that it cannot propose.
 REFUSED: dict[str, tuple[str, ...]] = {
     "random": (),
@@ -208,9 +208,9 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "refine": ("sample_from", "grid_search"),
     "forest": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    "optuna": UNBOUNDED,
-    "nsga2": UNBOUNDED,
-    "bohb": UNBOUNDED,
+    "optuna": NOT_OF_LIBRARIES,
+    "nsga2": NOT_OF_LIBRARIES,
+    "bohb": NOT_OF_LIBRARIES,
 }
 NEEDS = {
     "optuna": (("optuna", "optuna"),),
