@@ -91,6 +91,22 @@ def test_a_trial_reads_what_is_around_the_script(around):
     assert contents(trial(around)) == {}
 
 
+def test_git_reads_a_large_repository_in_a_trial(around):
+    subprocess.run(["git", "init", "-q"], check=True)
+    for number in range(surroundings.MAX_HIDDEN_ENTRIES):
+        (around / ".git" / "refs" / "tags" / str(number)).touch()
+    with own_folder(trial(around), is_new=True):
+        assert os.path.islink(".git")
+        assert subprocess.check_output(["git", "rev-parse", "--is-inside-work-tree"]) == b"true\n"
+
+
+def test_a_trial_finds_its_own_folder_in_the_environment(around):
+    before = dict(os.environ)
+    with own_folder(trial(around), is_new=True):
+        assert os.environ["PWD"] == os.getcwd() != str(around)
+    assert before.get("PWD", str(around)) == os.environ["PWD"]
+
+
 def test_what_a_trial_writes_is_its_own(around):
     before = contents(around)
     with own_folder(trial(around), is_new=True):

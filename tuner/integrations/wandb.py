@@ -63,7 +63,8 @@ def init(*arguments: Any, **options: Any) -> Any:
         _report(trial)
     _logged = _Logged()
     trial.read = True
-    run = __getattr__("init")(config=options.get("config"), mode="disabled")
+    # W&B would make the folder in which this process called it first, which was an earlier trial's.
+    run = __getattr__("init")(config=options.get("config"), mode="disabled", dir=os.getcwd())
     folder = Path(run.dir)  # scripts save models in it; W&B makes no folder for a disabled run
     folder.parents[1].mkdir(parents=True, exist_ok=True)
     made = MadeFolder(folder.parents[1], folder.parent.name, "new")

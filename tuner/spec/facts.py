@@ -55,7 +55,12 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str:
     """The commit of the working folder, with a `+` if tracked files have changes; empty outside git or if git fails."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout.strip()
+    # `git describe --dirty` would write the repository's index.
+    commands = ["rev-parse", "HEAD"], ["--no-optional-locks", "status", "--porcelain", "--untracked-files=no"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        commit, changes = (
+            subprocess.run(["git", *command], capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+            for command in commands
+        )
+        return f"{commit}+" if changes else commit
     return ""

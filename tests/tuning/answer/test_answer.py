@@ -27,7 +27,7 @@ from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import is_loadable, load_best
-from tuner.tuning.answer.result import SearchResult, save_answer
+from tuner.tuning.answer.result import SearchResult, files_line, save_answer
 from tuner.tuning.answer.writing import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.tables import notices
@@ -416,6 +416,17 @@ def test_files_that_a_trial_did_not_write_are_not_said_to_be_gone(searched, wrot
     assert searched.conclude().files is None and not caplog.text
     with pytest.raises(RequestError, match="its best trial saved no checkpoint and wrote no file by a relative"):
         load_best(searched.folder)
+
+
+def test_the_answer_names_what_the_best_trial_wrote_outside_its_folder(searched, wrote_files):
+    best = searched.conclude()
+    (line,) = files_line(results.load(searched.folder), best)
+    assert line == f"files       model.pt in {searched.best / 'files'}"
+    shutil.rmtree(searched.best)
+    trial_files.begin(wrote_files.parent, is_new=True)
+    trial_files.end(wrote_files.parent, {}, {}, {"/my/large.pt": True})
+    (line,) = files_line(results.load(searched.folder), best)
+    assert line.endswith("relative path; it also wrote to /my/large.pt, which other trials may have replaced")
 
 
 @pytest.mark.parametrize("harm", [shutil.rmtree, emptied])

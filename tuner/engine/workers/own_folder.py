@@ -169,7 +169,10 @@ def save_stale(trial: Path | None = None) -> None:
 
 def save_all(experiment: Path) -> None:
     """Save the files of an experiment's killed trials on this node, once their processes have ended."""
-    until, ours = time.monotonic() + ENDS_S, str(experiment.resolve())
+    try:
+        until, ours = time.monotonic() + ENDS_S, str(experiment.resolve())
+    except FileNotFoundError:  # the start folder was removed, and with it the way to relative results
+        return
     while True:
         save_stale()
         left = False
@@ -271,9 +274,12 @@ class Shown:
         """Run a `with` block in the folder that shows the start folder."""
         os.chdir(self.tree + self.start)
         users_code.enter_trial(Path(self.start), self.tree)
+        before = os.environ.get("PWD", self.start)
+        os.environ["PWD"] = self.tree + self.start  # a script may ask its shell instead of the system
         try:
             yield
         finally:
+            os.environ["PWD"] = before
             users_code.leave_trial()
             rest(self.start)
 

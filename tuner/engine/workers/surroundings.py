@@ -1,7 +1,8 @@
 """Decides which files in and around the folder in which a search was started a trial gets as copies, which as links.
 
 A trial may change a copy. A link is shared: what a trial writes there, it writes into the user's own file. A folder
-that would be a link is shown as a folder with a link for each entry, so that `..` leads back to the trial's own folder.
+that would be a link is shown as a folder with a link for each entry, so that `..` leads back to the trial's own folder;
+a hidden one, such as `.git`, stays one link.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     for path in sorted(found.copies, key=lambda path: (not path.endswith(".py"), path.count("/"), path)):
         num, size = num + 1, size + found.copies[path]
         if num > MAX_COPIED_FILES or size > MAX_COPIED_BYTES:
-            found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MB"
+            found.links[path] = f"beyond {MAX_COPIED_FILES:,} copies or {MAX_COPIED_BYTES >> 20} MiB"
             del found.copies[path]
     for path in (*found.folders, *found.copies, *found.opened):  # a script above the start folder shows them, too
         found.links.pop(path, None)
@@ -128,18 +129,19 @@ def _scan(folder: str, most: int, way: Collection[str], experiment: str) -> Surr
                 _merge(found, inner)
                 size += sum(inner.copies.values())
             elif inner:
-                (found.links if inner == IS_EXPERIMENT else found.opened)[path] = inner
+                is_one_link = inner == IS_EXPERIMENT or entry.name.startswith(".")  # git reads no `.git` full of links
+                (found.links if is_one_link else found.opened)[path] = inner
         elif not entry.is_file():
             found.links[path] = "is no regular file"
         elif (num_bytes := _size_of(entry)) > MAX_FILE_BYTES:
-            found.links[path] = f"is larger than {MAX_FILE_BYTES >> 20} MB"
+            found.links[path] = f"is larger than {MAX_FILE_BYTES >> 20} MiB"
         elif len(listed) > MAX_ENTRIES and not path.endswith(".py"):
             found.links[path] = f"is in a folder with more than {MAX_ENTRIES:,} entries"
         else:
             found.copies[path] = num_bytes
             size += num_bytes
         if not is_way and (sum(map(len, found)) > most + 1 or size > MAX_COPIED_BYTES):
-            return f"has more than {most:,} entries or {MAX_COPIED_BYTES >> 20} MB to copy"
+            return f"has more than {most:,} entries or {MAX_COPIED_BYTES >> 20} MiB to copy"
     return found
 
 

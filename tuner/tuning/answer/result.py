@@ -22,7 +22,7 @@ from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
-from tuner.record.storage.trial_files import FILES
+from tuner.record.storage.trial_files import FILES, Written
 from tuner.record.texts import command, counted, figures, setting
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
@@ -250,11 +250,13 @@ def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
     place = record.experiment.folder / "best"
     names = [path.removeprefix(f"{FILES}/") for path in sorted(checksums_in(place)) if path.startswith(f"{FILES}/")]
     trial = next(trial for trial in record.trials if trial.id == best.trial)
+    outside = [*Written.read(record.experiment.folder / "ray" / best.trial).outside]
+    too = f"; it also wrote to {listed(outside)}, which other trials may have replaced" if outside else ""
     if not names:
         known = is_loadable(place) or record.state != "finished"  # before the end, the files are in ray/TRIAL/files
-        return [] if known else ["files       none: the best trial wrote no file by a relative path"]
+        return [] if known else [f"files       none: the best trial wrote no file by a relative path{too}"]
     of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
-    return [f"files       {listed(names)} in {place / FILES}{of}"]
+    return [f"files       {listed(names)} in {place / FILES}{of}{too}"]
 
 
 def front_lines(record: ExperimentRecord, best: BestTrial) -> list[str]:
