@@ -19,6 +19,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
     random_split,
 )
+from torchvision import transforms
+from torchvision.datasets import FakeData
+from torchvision.transforms import v2
 from trained import figures
 
 from tuner.space import Task
@@ -89,7 +92,7 @@ PARTS = {
 
 @pytest.mark.parametrize("name", PARTS)
 def test_each_form_of_small_data_becomes_the_same_arrays(name):
-    part = sources.as_part(PARTS[name], classes=True)
+    part = sources.as_part(PARTS[name], classes=True, fixed=True)
     assert isinstance(part, Arrays)
     assert part.inputs.dtype == np.float32 and part.targets.dtype == np.int64
     assert np.array_equal(part.inputs, INPUTS) and np.array_equal(part.targets, TARGETS)
@@ -104,7 +107,7 @@ def test_explicit_arrays_and_other_losses_keep_their_form():
 
 def test_images_become_channels_first():
     for mode, shape in (("L", (40, 1, 4, 5)), ("RGB", (40, 3, 4, 5))):
-        part = sources.as_part(Items(lambda i, m=mode: (Image.new(m, (5, 4)), 1)), classes=True)
+        part = sources.as_part(Items(lambda i, m=mode: (Image.new(m, (5, 4)), 1)), classes=True, fixed=True)
         assert part.inputs.shape == shape and part.inputs.dtype == np.uint8
 
 
@@ -153,13 +156,19 @@ class Endless(IterableDataset):
         (Items(lambda i: (torch.zeros(2, dtype=torch.bfloat16), 1)), ["torch.bfloat16", "float32"]),
         (Items(plain, 0), ["Items is empty"]),
         (DataLoader(Items(plain), collate_fn=print), ["collate_fn", "give its dataset"]),
+        (DataLoader(Items(plain), drop_last=True), ["drop_last=True", "give its dataset"]),
+        (type("Mixed", (DataLoader,), {})(Items(plain)), ["a Mixed may change", "give its dataset"]),
+        (Columns(target_image=INPUTS, input_image=INPUTS), ["and input_image; which one is", "a pair"]),
+        (Columns(label=TARGETS, y=TARGETS), ["label and y; which one is", "a pair"]),
+        (Items(lambda i: (torch.randn(3), 1)), ["two readings of example 0 of the Items differ", "fixed=True is not"]),
         (DataLoader(Items(plain), sampler=WeightedRandomSampler([1.0] * 40, 40)), ["WeightedRandomSampler"]),
         ((INPUTS, np.array(["a"] * 40)), ["text cannot become a tensor"]),
     ],
 )
 def test_what_is_no_data_is_refused_in_one_line(returned, words):
+    read_now = isinstance(returned, (Items, Columns))
     with pytest.raises(sources.UnsuitableData) as refusal:
-        sources.as_splits(returned, classes=True)
+        sources.as_splits(Splits(returned, fixed=True) if read_now else returned, classes=True)
     assert all(word in str(refusal.value) for word in words), refusal.value
     assert "\n" not in str(refusal.value)
 
@@ -196,10 +205,74 @@ def test_a_dataset_that_draws_random_numbers_is_not_frozen_and_trains_to_the_sam
     assert expected[0]["zero"] == 0 and expected[0]["half"] == 0.5
 
 
+class Shifted(Subset):
+    """What many write so that the validation part has no augmentation."""
+
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        return inputs + 100, target
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class ShiftedTensors(TensorDataset):
+    def __getitem__(self, index):
+        inputs, target = super().__getitem__(index)
+        return inputs + 100, target
+
+
+@pytest.mark.parametrize("dataset", [Shifted(TensorDataset(*TENSORS), range(40)), ShiftedTensors(*TENSORS)])
+@pytest.mark.parametrize("rows", [None, [5, 3]])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_subclass_is_read_by_its_own_getitem(dataset, rows, fixed):
+    part = sources.as_part(dataset if rows is None else Subset(dataset, rows), classes=True, fixed=fixed)
+    assert isinstance(part, Arrays if fixed else Mapped)
+    inputs = part.inputs if fixed else np.stack([part.example(row)[0] for row in range(len(part))])
+    np.testing.assert_allclose(inputs, INPUTS[rows or slice(None)] + 100, rtol=1e-6)
+
+
+def test_augmentation_that_seldom_does_anything_is_not_frozen():
+    part = sources.as_part(Items(lambda i: (INPUTS[i] + (i == 39) * np.random.rand(), 1)), classes=True)
+    assert not np.array_equal(part.example(39)[0], part.example(39)[0])
+
+
+@pytest.mark.parametrize(
+    ("transform", "is_fixed"),
+    [
+        (None, True),
+        (transforms.Compose([transforms.Resize(8), transforms.ToTensor(), transforms.Normalize(0.5, 0.5)]), True),
+        (v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]), True),
+        (transforms.Compose([transforms.RandomHorizontalFlip(0.01), transforms.ToTensor()]), False),
+        (transforms.Lambda(transforms.ToTensor()), False),
+        (type("Own", (transforms.ToTensor,), {})(), False),
+    ],
+)
+def test_torchvisions_data_is_kept_in_memory_only_if_all_its_transforms_are_known(transform, is_fixed):
+    transform = transform if transform else transforms.ToTensor()
+    part = sources.as_part(Subset(FakeData(20, (3, 8, 8), transform=transform), range(10)), classes=True)
+    assert isinstance(part, Arrays if is_fixed else Mapped) and len(part) == 10
+
+
+def test_the_plan_names_what_is_read_anew():
+    splits = sources.as_splits(Splits(Items(plain), validation=TensorDataset(*TENSORS)), classes=True)
+    assert sources.kinds_read_anew(splits) == ["Items"]
+    splits = sources.as_splits(Splits(Items(plain), validation=TensorDataset(*TENSORS), fixed=True), classes=True)
+    assert sources.kinds_read_anew(splits) == []
+
+
+def test_frames_whose_columns_differ_between_parts_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame, labels = pandas.DataFrame(INPUTS, columns=list("abcdef")), pandas.Series(TARGETS)
+    sources.as_splits(Splits((frame, labels), test=(frame[:9], labels[:9])), classes=True)
+    with pytest.raises(sources.UnsuitableData, match=r"the columns of test are .*give test\[train.columns\]"):
+        sources.as_splits(Splits((frame, labels), test=(frame[list("fedcba")], labels)), classes=True)
+
+
 def test_a_large_dataset_stays_one_and_trains_as_arrays_do(monkeypatch):
-    in_memory, expected, _ = reports(lambda: Items(plain))
+    in_memory, expected, _ = reports(lambda: Splits(Items(plain), fixed=True))
     monkeypatch.setattr(sources, "LARGEST_BYTES", 100)
-    large, from_loader, _ = reports(lambda: Subset(Items(plain), range(40)))
+    large, from_loader, _ = reports(lambda: Splits(Subset(Items(plain), range(40)), fixed=True))
     assert isinstance(in_memory.train, Arrays) and isinstance(large.train, Mapped)
     for one, other in zip(expected, from_loader, strict=True):
         assert one == pytest.approx(other)

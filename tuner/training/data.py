@@ -82,7 +82,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes at each read, because the dataset is large or draws random numbers."""
+    """Examples that a map-style dataset computes at each read, because it is large or may draw random numbers."""
 
     dataset: Any  # has `__getitem__`
     rows: np.ndarray  # (N,), the indices of the examples in the dataset
@@ -141,6 +141,9 @@ class Splits:
         constants: values that depend on the data, such as the number of classes. The task's other functions get them in
             their config; a parameter of the same name takes precedence.
         notice: a warning about the data, shown at the start of a search and beside the answer, and recorded.
+        fixed: whether each reading of your own datasets gives the same examples. If they are small, they are then read
+            once and kept in memory. Otherwise loader processes read them anew in each epoch: what draws random numbers
+            draws new ones.
     """
 
     train: Any
@@ -149,6 +152,7 @@ class Splits:
     source: str = ""
     constants: Mapping[str, Any] = field(default_factory=dict)
     notice: str = ""
+    fixed: bool = False
 
     @property
     def parts(self) -> dict[str, Any]:

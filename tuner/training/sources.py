@@ -1,13 +1,14 @@
 """Calls a task's data function and converts the returned data into parts that a trial can read.
 
-Small data sets are read at the start and become `Arrays`, which Ray stores once per node. Large datasets, and datasets
-that draw random numbers, become `Mapped`: the trial's loader processes read them.
+Data that every reading gives alike, and that is small, is read at the start and becomes `Arrays`, which a node stores
+once. Whether readings are alike is known by the exact types of a dataset and its transforms, or said by `Splits(fixed=
+True)`; it is not tried out. All other datasets become `Mapped`: the trial's loader processes read each example anew.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,15 +18,24 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils import data as torch_data
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, Splits, hold_out, read_examples
 from tuner.training.task import Task, callable_with, kept_streams, reseed
 
 # Maximum bytes of a dataset's inputs for it to be read into memory; a tenth of the machine's memory also limits it.
 LARGEST_BYTES = 2**30
-NUM_LOOKED_AT = 16  # number of first examples that are read twice, to see whether the dataset draws random numbers
+NUM_LOOKED_AT = 16  # number of first examples that are read twice, to see whether `fixed=True` may be true
 TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
+# Datasets and transforms of torchvision that draw no random numbers, and know no state but their arguments.
+PLAIN_DATASETS = (
+    *("CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SVHN", "STL10", "USPS"),
+    *("FakeData", "Food101", "Flowers102", "GTSRB", "OxfordIIITPet", "DTD", "EuroSAT", "FGVCAircraft", "StanfordCars"),
+)
+PLAIN_TRANSFORMS = (
+    *("CenterCrop", "Compose", "ConvertImageDtype", "Grayscale", "Normalize", "PILToTensor", "Pad", "Resize"),
+    *("ToImage", "ToDtype", "ToPILImage", "ToPureTensor", "ToTensor"),
+)
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 WANTED = (
     "return Splits(train=(inputs, targets), validation=..., test=...), of tuner.training.data, whose parts are pairs, "
@@ -79,15 +89,16 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
         wanted = f"return {MAP_STYLE}" if isinstance(returned, (IterableDataset, Iterator)) else WANTED
         raise UnsuitableData(f"returns {_kind(returned)}; {wanted}")
     parts = {"train": splits.train, **splits.parts}
+    _check_columns(parts)
     for name, value in parts.items():
         try:
-            parts[name] = as_part(value, classes)
+            parts[name] = as_part(value, classes, splits.fixed)
         except DataError as error:
             raise UnsuitableData(f"returns Splits({name}=...) that cannot be used: {error}") from error
     return replace(splits, **parts)
 
 
-def as_part(value: Any, classes: bool) -> DataSplit:
+def as_part(value: Any, classes: bool, fixed: bool = False) -> DataSplit:
     if isinstance(value, Mapped):
         return value
     if isinstance(value, Files):
@@ -97,14 +108,17 @@ def as_part(value: Any, classes: bool) -> DataSplit:
     if _is_pair(value):
         return arrays(value[0], value[1], classes)
     if isinstance(value, DataLoader):
-        return as_part(_dataset_of(value), classes)
+        return as_part(_dataset_of(value), classes, fixed)
     if _is_dataset(value):
         rows = np.arange(len(value))
-        while isinstance(value, Subset):
+        while type(value) is Subset:  # by exact type: a subclass may transform what it reads
             value, rows = value.dataset, np.asarray(value.indices, np.int64)[rows]
-        if isinstance(value, TensorDataset) and len(value.tensors) == 2:
+        if type(value) is TensorDataset and len(value.tensors) == 2:
             return arrays(value.tensors[0], value.tensors[1], classes).take(rows)
-        return _stacked_if_small(Mapped(value, rows, partial(item, classes=classes)))
+        part = Mapped(value, rows, partial(item, classes=classes))
+        if len(part) == 0:
+            raise DataError(f"the {type(value).__name__} is empty; give at least one example")
+        return _stacked_if_small(part) if fixed or is_plain(value) else part
     what = "Arrays(inputs, targets), Files, a pair or a map-style dataset"
     raise DataError(f"it is {_kind(value)}; give {MAP_STYLE if isinstance(value, IterableDataset) else what}")
 
@@ -158,7 +172,9 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
         if len(names) != 2:
             hint = ", for example with select_columns([...])" if len(names) > 2 else ""
             raise DataError(f"an item has the columns {', '.join(map(str, names))}; keep two, input and target{hint}")
-        # The first column is the input, unless it has a usual name of targets and the second column has not.
+        if sum(name in TARGETS for name in names) != 1:
+            what = f"an item has the columns {' and '.join(map(str, names))}; which one is the target?"
+            raise DataError(f"{what} return a pair instead, the input first; or give the target the name label")
         value = [value[name] for name in sorted(names, key=lambda name: name in TARGETS)]
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         many = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
@@ -168,17 +184,52 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
     return array_of(value[0]), targets_of(array_of(value[1])[None], classes)[0]
 
 
+def is_plain(dataset: Any) -> bool:
+    """Whether each reading of a dataset is known to give the same: by its exact type and those of its transforms."""
+    kind = type(dataset)
+    if (kind.__module__, kind.__name__) == ("datasets.arrow_dataset", "Dataset"):  # Hugging Face's
+        return bool(dataset.format["type"] != "custom")  # set_transform's
+    if kind in (Subset, ConcatDataset, TensorDataset):
+        inner = [dataset.dataset] if kind is Subset else getattr(dataset, "datasets", [])
+        return all(map(is_plain, inner))
+    transforms = [getattr(dataset, name, None) for name in ("transform", "target_transform")]
+    return _is_of_torchvision(kind, "datasets", PLAIN_DATASETS) and all(map(_is_plain_transform, transforms))
+
+
+def kinds_read_anew(splits: Splits) -> list[str]:
+    """Name the types of datasets that loader processes read in each epoch because they may draw random numbers."""
+    parts = [part for part in splits.parts.values() if isinstance(part, Mapped) and not splits.fixed]
+    return sorted({type(part.dataset).__name__ for part in parts if not is_plain(part.dataset)})
+
+
+def _is_plain_transform(transform: Any) -> bool:
+    if not _is_of_torchvision(type(transform), "transforms", PLAIN_TRANSFORMS):
+        return transform is None
+    return all(map(_is_plain_transform, getattr(transform, "transforms", ())))
+
+
+def _is_of_torchvision(kind: type, room: str, names: Collection[str]) -> bool:
+    return kind.__module__.startswith(f"torchvision.{room}.") and kind.__name__ in names
+
+
 def _stacked_if_small(part: Mapped) -> DataSplit:
-    """Reads a small part into Arrays if two readings of its first examples agree; returns any other part unchanged."""
-    if len(part) == 0:
-        raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
+    """Reads a small part, of which all readings are alike, into Arrays; returns a large one unchanged.
+
+    Raises DataError if two readings of its first examples differ.
+    """
     first = list(range(min(NUM_LOOKED_AT, len(part))))
     inputs, targets = read_examples(part, first)
     with kept_streams():
         again, targets_again = read_examples(part, first)
-    same = all(map(np.array_equal, inputs, again)) and np.array_equal(targets, targets_again)
+    equal = [
+        np.array_equal(*both, equal_nan=both[0].dtype.kind in "fc")
+        for both in zip([*inputs, targets], [*again, targets_again], strict=True)
+    ]
+    if not all(equal):
+        what = f"two readings of {part.called(equal.index(False) % len(first))} differ"
+        raise DataError(f"{what}, so that fixed=True is not true; leave it out, and each epoch reads the dataset anew")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if not same or inputs[0].nbytes * len(part) > min(LARGEST_BYTES, memory_bytes // 10):
+    if inputs[0].nbytes * len(part) > min(LARGEST_BYTES, memory_bytes // 10):
         return part
     stacked = np.empty((len(part), *inputs[0].shape), inputs[0].dtype)
     all_targets = np.empty((len(part), *targets.shape[1:]), targets.dtype)
@@ -190,8 +241,22 @@ def _stacked_if_small(part: Mapped) -> DataSplit:
     return Arrays(stacked, all_targets)
 
 
+def _check_columns(parts: Mapping[str, Any]) -> None:
+    """Raises UnsuitableData if frames of two parts have other columns, or the same ones in another order."""
+    frames = {name: part[0] for name, part in parts.items() if _is_pair(part) and hasattr(part[0], "columns")}
+    columns = {name: list(frame.columns) for name, frame in frames.items()}
+    for name, its in columns.items():
+        if its != columns.get("train", its):
+            what = f"the columns of {name} are {its[:8]}, those of train {columns['train'][:8]}"
+            raise UnsuitableData(f"returns Splits whose frames differ: {what}; give {name}[train.columns]")
+
+
 def _dataset_of(loader: DataLoader[Any]) -> Any:
     """The dataset of a DataLoader, or its sampler's subset; DataError if it selects or joins examples otherwise."""
+    if type(loader) is not DataLoader:
+        raise DataError(f"a {type(loader).__name__} may change what it reads; give its dataset")
+    if loader.drop_last:
+        raise DataError("the DataLoader has drop_last=True, but an epoch takes each example; give its dataset")
     if loader.collate_fn is not torch_data.default_collate:
         raise DataError(
             "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"

@@ -109,6 +109,14 @@ def notes(request: Request) -> list[str]:
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     lines += [] if e.address else shown(e, space)
+    if request.splits:
+        from tuner.training.sources import kinds_read_anew  # imports torch, which the data function has done
+
+        if kinds := kinds_read_anew(request.splits):
+            lines += [
+                f"data        loader processes read {listed(kinds)} anew in each epoch, because this may draw random "
+                "numbers; if it draws none, Splits(..., fixed=True) is faster"
+            ]
     few = resources is not None and resources.gpus < 2
     if e.strategy == "dp":
         alone = "; with one device, as here, it equals --strategy single" if few else ""
