@@ -21,10 +21,11 @@ from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
+from tuner.training.metrics import WholePart, as_measure
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.plain import load_plain
-from tuner.training.task import Task, TrialSpec, reseed, whole_number
+from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_number
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,9 +82,11 @@ class Training:
         loss, training_loss = task.loss or nn.functional.cross_entropy, task.training_loss
         minimized = (lambda outputs, targets: training_loss(outputs, targets, config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimized)
-        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in task.all_metrics.items()}}
+        means = {name: each for name, each in task.all_metrics.items() if isinstance(each, mean_of_batches)}
+        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in means.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
-        self.names = {*self.measures, *task.model_metrics}
+        self.whole = {name: each for name, each in task.all_metrics.items() if name not in means}
+        self.names = {"loss", *task.all_metrics, *task.model_metrics}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
@@ -92,10 +95,10 @@ class Training:
     def run_epoch(self) -> dict[str, float]:
         """Trains one epoch, validates, and returns the report.
 
-        The report has `loss` and the task's metrics on the validation part, and `train_loss`, as means over the
-        examples of all processes; that of the last epoch has the task's final metrics, too. `micro_batch_size` is the
-        most examples that one process trains on at once. `train_s` and `validate_s` are seconds; `images_per_s` is
-        training examples per second.
+        The report has the task's metrics and `loss` on the validation part, and `train_loss`; losses are means over
+        the examples of all processes. The report of the last epoch has the task's final metrics, too.
+        `micro_batch_size` is the most examples that one process trains on at once. `train_s` and `validate_s` are
+        seconds; `images_per_s` is training examples per second.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -172,7 +175,7 @@ class Training:
             parameter.grad = None
 
     def evaluate(self, part: DataSplit) -> dict[str, float]:
-        """Returns `loss` and all of the task's metrics as means over the examples of `part`."""
+        """Returns `loss`, as a mean over the examples of `part`, and all of the task's metrics on it."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
             return self.evaluate_examples(examples, self.names)
 
@@ -187,25 +190,37 @@ class Training:
 
     @torch.inference_mode()
     def evaluate_examples(self, examples: Examples, names: Collection[str]) -> dict[str, float]:
-        """Returns the named measures, in the order of the task, as means over the examples; then those of the model."""
+        """Returns what is named, in the order of the task: losses as means over the examples, and metrics."""
         measures = {name: measure for name, measure in self.measures.items() if name in names}
+        whole = WholePart({name: metric for name, metric in self.whole.items() if name in names}, self.strategy)
         self.evaluated.eval()
         totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
         rows = torch.arange(*self.strategy.part_of(len(examples)))
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
-            totals += self.evaluate_fit(partial(self.sums, list(measures.values()), inputs, targets), len(targets))
+            work = partial(self.measured, list(measures.values()), inputs, targets)
+            sums, batches = self.evaluate_fit(work, len(targets))
+            totals += sums
+            for batch in batches:
+                whole.add(*batch)
         means = self.strategy.total(totals) / len(examples)
-        of_model = {name: float(each(self.model)) for name, each in self.task.model_metrics.items() if name in names}
-        return dict(zip(measures, means.tolist(), strict=True)) | of_model
+        values = dict(zip(measures, means.tolist(), strict=True)) | whole.values()
+        values |= {name: float(each(self.model)) for name, each in self.task.model_metrics.items() if name in names}
+        return {
+            name: values[name] for name in ("loss", *self.task.all_metrics, *self.task.model_metrics) if name in names
+        }
 
-    def sums(self, measures: list[Measure], inputs: Tensor, targets: Tensor, size: int) -> Tensor:
-        """The sum of each measure over the examples, computed `size` examples at a time."""
-        total = torch.zeros((), dtype=torch.float64, device=inputs.device)
+    def measured(
+        self, measures: list[Measure], inputs: Tensor, targets: Tensor, size: int
+    ) -> tuple[Tensor, list[tuple[Any, Tensor]]]:
+        """The sum of each measure over the examples, and the outputs and targets, `size` examples at a time."""
+        total, batches = torch.zeros((), dtype=torch.float64, device=inputs.device), []
         for some, labels in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
             outputs = self.precision.forward(self.evaluated, some)
-            total = total + torch.stack([measure(outputs, labels) for measure in measures]) * len(labels)
-        return total
+            if measures:
+                total = total + torch.stack([measure(outputs, labels) for measure in measures]) * len(labels)
+            batches.append((outputs, labels))
+        return total, batches
 
     def state_dict(self) -> dict[str, Any]:
         """The state from which `load_state_dict` continues exactly; its tensors are not copies."""
@@ -301,18 +316,6 @@ class MicroBatcher:
             self.limit = size // 2
             logger.warning("%s continues with %d examples at once", self.what, self.limit)
             release()
-
-
-def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
-
-    def measure(outputs: Any, targets: Tensor) -> Tensor:
-        value = metric(outputs, targets)
-        if isinstance(value, Tensor):
-            return value.reshape(()) if value.numel() == 1 else value
-        return torch.tensor(float(value), dtype=torch.float64, device=targets.device)
-
-    return measure
 
 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:

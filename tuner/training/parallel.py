@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from tuner.training.batches import Batch, Examples
 from tuner.training.devices import accelerator
@@ -62,6 +63,10 @@ class Single:
 
     def total(self, sums: Tensor) -> Tensor:
         return sums
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, in the order of their ranks; tensors in it are on this process's device."""
+        return [value]
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Copies the buffers of rank 0's model to all processes, after an epoch of training."""
@@ -119,6 +124,11 @@ class DistributedDataParallel(Single):
     def total(self, sums: Tensor) -> Tensor:
         dist.all_reduce(sums)
         return sums
+
+    def gathered(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.num_workers
+        dist.all_gather_object(values, moved(value, "cpu"))
+        return [moved(each, self.devices[0]) for each in values]
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         for buffer in model.buffers():
@@ -189,6 +199,10 @@ class Staged(nn.Module):
                     some = parts[part].to(self.devices[stage], non_blocking=True)
                     parts[part] = self.stages[stage](some)
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def moved(value: Any, device: torch.device | str) -> Any:
+    return _pytree.tree_map_only(Tensor, lambda each: each.to(device), value)
 
 
 def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:

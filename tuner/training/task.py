@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 Config = Mapping[str, Any]
+Metric = Callable[["Tensor", "Tensor"], "Tensor | float"]
 METRICS = ("metrics", "final_metrics", "model_metrics")  # fields of a Task that have a function for each name
 
 
@@ -30,6 +31,25 @@ def callable_with(function: Any, *arguments: Any) -> bool:
     except (TypeError, ValueError) as error:
         return isinstance(error, ValueError)
     return True
+
+
+@dataclass(frozen=True)
+class mean_of_batches:
+    """A metric of a Task that is computed for each batch, and averaged over the examples.
+
+    Other metrics get the outputs and targets of all examples at once. This one needs less memory, and gives the same
+    only if the metric is a mean over examples, as accuracy is and F1 is not.
+    """
+
+    metric: Metric
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor | float:
+        return self.metric(outputs, targets)
+
+
+def streams(metric: object) -> bool:
+    """Whether a metric collects batches itself, by `update(outputs, targets)`, and then has `compute()`."""
+    return callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +64,9 @@ class Task:
         loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
         training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`. It may
             depend on the setting, as label smoothing does; the validation part is measured with `loss`.
-        metrics: name -> `metric(outputs, targets)`, a mean over the batch as a tensor or a number; reported for the
-            validation part, beside `loss`.
+        metrics: name -> `metric(outputs, targets)` of all examples of the validation part at once, a tensor with one
+            value or a number; reported beside `loss`. A metric with `update(outputs, targets)` and `compute()`, such as
+            one of torchmetrics, gets the batches one by one, as does one in `mean_of_batches`.
         final_metrics: like `metrics`, but computed once per trial, in the report with which the trial completes: that
             of its last epoch, or one that reaches a value of `Space(stop=...)`. They are for metrics that take long. A
             trial that a rule stops early, that fails or is interrupted has none. `Space(metric=...)` may be one of
@@ -71,8 +92,8 @@ class Task:
     optimizer: Callable[[Iterable[nn.Parameter], Config], torch.optim.Optimizer]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
-    final_metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    final_metrics: Mapping[str, Metric] = field(default_factory=dict)
     model_metrics: Mapping[str, Callable[[nn.Module], Tensor | float]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
@@ -102,11 +123,11 @@ class Task:
             seen |= dict.fromkeys(metrics, each)
 
     @property
-    def all_metrics(self) -> dict[str, Callable[[Tensor, Tensor], Tensor | float]]:
+    def all_metrics(self) -> dict[str, Metric]:
         return {**self.metrics, **self.final_metrics}
 
     def _check(self, name: str, value: object, optional: bool = False) -> None:
-        if not (callable(value) or (optional and value is None)):
+        if not (callable(value) or streams(value) or (optional and value is None)):
             what = "None" if value is None else f"a {type(value).__name__}"
             raise ValueError(f"Task({name}=...) is {what}: give the function itself, not the result of a call")
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from ray import tune
 from torch import nn
-from tuner.space import Space, Task
+from tuner.space import Space, Task, mean_of_batches
 from tuner.training.data import Arrays, Splits
 
 def data(data_dir):
@@ -100,7 +100,7 @@ MISTAKES = {
     ),
     "metric of each example": (
         "def hits(scores, labels):\n    return scores.argmax(1) == labels\n",
-        ["metrics['hits']", "returns shape (", "return its mean over the batch"],
+        ["metrics['hits']", "returns shape (", "return one number for all examples"],
         "def hits",
         dict(metrics="{'hits': hits}"),
     ),
@@ -361,6 +361,27 @@ def test_nan_that_a_model_accepts_is_warned_of(command, caplog):
     caplog.clear()
     assert command(odd("test"), data="odd")[0] == "searched"
     assert "the test part of the data (" in caplog.text
+
+
+SORTED = """
+def sorted_data(data_dir):
+    whole = data(data_dir)
+    order = np.argsort(whole.train.targets)
+    return Splits(train=whole.train, validation=Arrays(whole.train.inputs[order], whole.train.targets[order]))
+
+def auc(scores, labels):
+    assert len(labels.unique()) == 3, "one class is missing"
+    return 0.5
+"""
+
+
+def test_a_metric_is_tried_on_targets_of_the_whole_part(command, monkeypatch):
+    """The first examples have one class alone."""
+    assert command(SORTED, data="sorted_data", metrics="{'auc': auc}")[0] == "searched"
+    monkeypatch.setattr(trying, "MOST_BYTES", 100)
+    code, _, message = command(SORTED, data="sorted_data", metrics="{'auc': auc}")
+    assert code == 2 and "outputs of all 101 examples are too large to keep; give metrics with `update`" in message
+    assert command(SORTED, data="sorted_data", metrics="{'auc': mean_of_batches(lambda s, t: 0.5)}")[0] == "searched"
 
 
 def test_an_alternative_that_diverges_at_once_is_warned_of(command, caplog):

@@ -7,6 +7,7 @@ a wrong value. An error about NaN or infinity in the data names the first such e
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import math
@@ -28,15 +29,17 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
+from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
-from tuner.training.task import METRICS, Task, TrialSpec, whole_number
+from tuner.training.task import METRICS, Task, TrialSpec, mean_of_batches, streams, whole_number
 from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
 
 logger = logging.getLogger(__name__)
 # Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
 # pixels would take 30 s.
 MOST_VALUES = 2**13
+MOST_TARGETS = 2_000  # that a metric is tried with
 CHUNK_BYTES = 2**20  # bytes that are searched for NaN at a time: 614 MB (CIFAR-10 as float32) take 0.11 s in all
 NAN = "look for log(0), a division by 0 or an overflow"
 BY_GRADIENTS = "by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
@@ -72,7 +75,7 @@ FUNCTIONS = {
     "prepare": Wanted("prepare", INPUTS, torch.is_tensor, "the prepared inputs, a tensor"),
     "augment": Wanted("augment", INPUTS, torch.is_tensor, "the augmented inputs, a tensor"),
 }
-METRIC = Wanted("", OUTPUTS, lambda it: float(it) is not None, "its mean over the batch, a tensor or a number")
+METRIC = Wanted("", OUTPUTS, lambda it: float(it) is not None, "one number for all examples")
 OF_MODEL = Wanted("", "model", METRIC.fits, "a number")
 FORWARD = Wanted("the model", INPUTS, lambda outputs: True, "")
 
@@ -105,7 +108,7 @@ class TracedTask:
         self._minimized = "training_loss" if task.training_loss else "the loss"
         metrics: dict[str, Any] = {
             field: {
-                name: self._traced(metric, wanted._replace(name=f"{field}[{name!r}]"))
+                name: self._traced_metric(metric, wanted._replace(name=f"{field}[{name!r}]"))
                 for name, metric in getattr(task, field).items()
             }
             for field, wanted in zip(METRICS, (METRIC, METRIC, OF_MODEL), strict=True)
@@ -123,6 +126,29 @@ class TracedTask:
             text = f"frozen weights: {frozen:,} of {total:,} (requires_grad=False); no trial trains them"
             warnings.warn(text, stacklevel=1)
         model.forward = self._traced(model.forward, FORWARD)
+
+    def _traced_metric(self, metric: Any, wanted: Wanted) -> Any:
+        """Wraps a metric, so that one of a whole part gets about as many targets as trials give it, if they are known.
+
+        A few examples may have one class alone, for which no AUC is defined. The outputs are those of the tried batch.
+        """
+        if isinstance(metric, mean_of_batches):
+            return mean_of_batches(self._traced(metric, wanted))
+        if wanted.arguments != OUTPUTS:
+            return self._traced(metric, wanted)
+        function, known = of_batch(metric), getattr(self._splits.validation, "targets", None)
+
+        def call(outputs: Any, targets: Tensor) -> Any:
+            if known is None:
+                return function(outputs, targets)
+            if not streams(metric) and bytes_of(outputs) / len(targets) * len(known) > MOST_BYTES:
+                raise ValueError(f"the outputs of all {len(known):,} examples are too large to keep; {REMEDY}")
+            some = np.unique(np.linspace(0, len(known) - 1, MOST_TARGETS).astype(int))
+            rows = torch.arange(len(some)) % len(targets)
+            many = _pytree.tree_map(lambda each: each[rows.to(each.device)], outputs)
+            return function(many, torch.as_tensor(known[some]).to(targets))
+
+        return self._traced(functools.update_wrapper(call, function), wanted)
 
     def _traced(self, function: Any, wanted: Wanted) -> Any:
         name = wanted.name
