@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 
-FORMAT = 11
+FORMAT = 12
 FIELD = "format"  # a field of experiment.json, best/config.json and a journal's first line; a file in the state folder
 
 

@@ -22,6 +22,7 @@ from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
 from tuner.training.metrics import WholePart, as_measure
+from tuner.training.modules import modules_beside
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.plain import load_plain
@@ -89,6 +90,10 @@ class Training:
         self.names = {"loss", *task.all_metrics, *task.model_metrics}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
+        self.beside = modules_beside(task, self.model, self.optimizer).to(self.device)
+        if len(self.beside) and self.strategy.num_workers > 1:
+            what = f"the optimizer also trains a {type(self.beside[0]).__name__}, whose gradients ddp does not average"
+            raise ValueError(f"{what}; make it a part of the model, or give --strategy single")
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
         self.options = options_of([self.optimizer])
 
@@ -173,6 +178,8 @@ class Training:
     def drop_gradients(self) -> None:
         for parameter in self.parameters:  # zero_grad takes 10 us more, 2 % of a small step
             parameter.grad = None
+        for module in self.beside:
+            module.zero_grad()
 
     def evaluate(self, part: DataSplit) -> dict[str, float]:
         """Returns `loss`, as a mean over the examples of `part`, and all of the task's metrics on it."""
@@ -228,6 +235,7 @@ class Training:
             "epoch": self.epoch,
             "max_epochs": self.spec.max_epochs,
             "model": self.model.state_dict(),
+            "beside": self.beside.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "options": self.options,
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
@@ -251,6 +259,12 @@ class Training:
         self.load_state_dict(saved["training"])
         return saved["extra"]
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Restores from `state` what an evaluation needs."""
+        self.model.load_state_dict(state["model"])
+        self.beside.load_state_dict(state["beside"])
+        self.evaluate_fit.limit = state["fits"]["evaluate"]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
 
@@ -268,7 +282,7 @@ class Training:
             rates = [group["lr"] for group in self.optimizer.param_groups]
             schedules = []
         self.epoch = state["epoch"]
-        self.model.load_state_dict(state["model"])
+        self.load_weights(state)
         # A copy, because `load_state_dict` keeps references to the tensors of a state that it need not convert.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for schedule in schedules:
@@ -278,7 +292,7 @@ class Training:
             group["lr"] = rate
         if state["scaler"]:
             self.precision.scaler.load_state_dict(state["scaler"])
-        self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
+        self.train_fit.limit = state["fits"]["train"]
 
 
 class MicroBatcher:

@@ -61,7 +61,8 @@ class Task:
             data set to train on; `data_dir` is a Path, or None without --data-dir.
         model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
-        loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
+        loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy. Modules that it uses by
+            name, and that the optimizer trains, are saved and restored with the model.
         training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`. It may
             depend on the setting, as label smoothing does; the validation part is measured with `loss`.
         metrics: name -> `metric(outputs, targets)` of all examples of the validation part at once, a tensor with one

@@ -360,8 +360,7 @@ def evaluate(
     torch.set_num_threads(spec.num_threads)
     with bounded_output(), scratch_folder(loaded_space.name):
         with contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
-            training.model.load_state_dict(state["model"])  # the optimizer is not needed, and may not be loadable
-            training.evaluate_fit.limit = state["fits"]["evaluate"]
+            training.load_weights(state)  # the optimizer is not needed, and may not be loadable
             return training.evaluate(splits.test)
 
 
