@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InterruptedEarly, Parser, RequestError, blamed, failed, nearest, say
+from tuner.errors.users_code import place_of
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.texts import figures, setting
@@ -28,6 +29,7 @@ from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.writing import config_of, evaluate, spec_of, write_model
+from tuner.tuning.checks.request import OTHER_DATA, RESTORE
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
         if not args.trust:
             refuse_data_folder(folder / files[0], config["data_dir"] or "", results_of(folder), f"give {OPTION}")
         say(*code)
-        retrain({**config, "space": space}, args.save)
+        retrain({**config, "space": space} | ({"data_sums": {}} if args.trust else {}), args.save)
     except (RequestError, ValueError, OSError) as error:
         return failed(error)
     except InterruptedEarly as error:
@@ -147,14 +149,21 @@ def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[t
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
-    """Returns the task and its data, split as in the search; RequestError if the space has no Task."""
+    """Returns the task and its data, split as in the search.
+
+    RequestError if the space has no Task, or the data is not that of the search by `data_sums` in the config.
+    """
+    from tuner.training.data_sums import differences, sums_of
     from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task
     if task is None:
         what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
         raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
-    return task, splits_of(task, config.get("data_dir") or "", config["seed"])
+    splits = splits_of(task, config.get("data_dir") or "", config["seed"])
+    if (before := config.get("data_sums")) and (differ := differences(before, sums_of(splits))):
+        raise RequestError(f"the data function{place_of(task.data)} {OTHER_DATA}: {'; '.join(differ)}; {RESTORE}")
+    return task, splits
 
 
 if __name__ == "__main__":

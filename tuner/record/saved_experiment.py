@@ -107,6 +107,8 @@ def _check_facts(facts: dict[str, Any]) -> None:
         raise ValueError("`params` and `constants` of `space` are not both objects")
     if not isinstance(data.get("notice") or "", str):
         raise ValueError("`notice` of `data` is not a text")
+    if not isinstance(data.get("sums") or {}, dict):
+        raise ValueError("`sums` of `data` is not an object")
 
 
 def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:

@@ -100,7 +100,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
                 say(*plan, *([f"preflight   {preflight.rehearse(request)}"] if tried else []))
                 return None
             with patience("reading the space's data"):
-                request = load_data(request)
+                request = load_data(request, trusted=call.trust)
             if not resumed and call.preflight:
                 preflight.check(request)
         except KeyboardInterrupt as error:

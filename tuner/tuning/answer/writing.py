@@ -196,6 +196,7 @@ def config_of(
     experiment, config = record.experiment, record.config_of(trial)
     head = {FIELD: FORMAT, "config": config, "trial": trial.id, "epoch": epoch}
     head |= {"metric": experiment.metric, "mode": experiment.mode, "space_sha256": sha256}
+    head |= {"data_sums": (record.facts.get("data") or {}).get("sums", {})}
     options = {name: getattr(experiment, field) for name, field in OPTIONS.items()}
     return head | options | {"cpus": cpus, "gpus": gpus}
 
