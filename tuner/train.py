@@ -29,7 +29,6 @@ from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.tuning.answer.best import load_config
 from tuner.tuning.answer.writing import config_of, evaluate, spec_of, write_model
-from tuner.tuning.checks.request import OTHER_DATA, RESTORE
 from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
 
     RequestError if the space has no Task, or the data is not that of the search by `data_sums` in the config.
     """
-    from tuner.training.data_sums import differences, sums_of
+    from tuner.training.data_sums import refuse_other_data, sums_of
     from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task
@@ -161,8 +160,8 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
         what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
         raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
     splits = splits_of(task, config.get("data_dir") or "", config["seed"])
-    if (before := config.get("data_sums")) and (differ := differences(before, sums_of(splits))):
-        raise RequestError(f"the data function{place_of(task.data)} {OTHER_DATA}: {'; '.join(differ)}; {RESTORE}")
+    if before := config.get("data_sums"):
+        refuse_other_data(before, sums_of(splits), f"the data function{place_of(task.data)}")
     return task, splits
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors import RequestError
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Splits, read_examples
 from tuner.training.task import kept_streams
 
@@ -24,6 +25,14 @@ def sums_of(splits: Splits) -> dict[str, dict[str, Any]]:
     long as a batch.
     """
     return {name: _of_part(part) for name, part in splits.parts.items()}
+
+
+def refuse_other_data(before: Sums, now: Sums, function: str) -> None:
+    """Raise RequestError, with the name of the data function, if the data differs from what was recorded."""
+    if texts := differences(before, now):
+        what = f"{function} returns other data than at the start of the search: {'; '.join(texts)}"
+        advice = "restore it (the order of a set or of a folder's entries may differ each time), or give --trust"
+        raise RequestError(f"{what}; {advice}")
 
 
 def differences(before: Sums, now: Sums) -> list[str]:

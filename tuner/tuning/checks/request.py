@@ -102,10 +102,6 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb), past=past)
 
 
-OTHER_DATA = "returns other data than at the start of the search"
-RESTORE = "restore it (the order of a set or of a folder's entries may differ each time), or give --trust"
-
-
 def load_data(request: Request, *, trusted: bool = False) -> Request:
     """Reads, decodes and splits a request's data.
 
@@ -114,7 +110,7 @@ def load_data(request: Request, *, trusted: bool = False) -> Request:
     task, experiment = request.loaded_space.space.task, request.experiment
     if task is None:
         return request
-    from tuner.training.data_sums import differences, sums_of
+    from tuner.training.data_sums import refuse_other_data, sums_of
     from tuner.training.sources import UnsuitableData, splits_of
 
     function, folder = f"--space {experiment.space}: its data function", experiment.data_dir
@@ -135,8 +131,8 @@ def load_data(request: Request, *, trusted: bool = False) -> Request:
             advice += f"; correct --data-dir {folder}" if folder else "; if it needs a folder, give --data-dir DIR"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     sums, before = sums_of(splits), (request.facts.get("data") or {}).get("sums")
-    if before and not trusted and (differ := differences(before, sums)):
-        raise RequestError(f"{function}{place_of(task.data)} {OTHER_DATA}: {'; '.join(differ)}; {RESTORE}")
+    if before and not trusted:
+        refuse_other_data(before, sums, f"{function}{place_of(task.data)}")
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice, "sums": before or sums}}
     return replace(request, splits=splits, facts=facts)
 
