@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from tuner.spec import arrived
 from tuner.spec.arrived import by_path, is_same, look, text_of
@@ -119,6 +120,7 @@ def test_what_is_no_setting_tells_nothing(seen, text):
 
 def test_a_look_that_takes_long_is_cut_off_and_tells_nothing(seen, monkeypatch):
     many = "lr = float('0.05')\nmany = {str(n): {'lr': {'a': {}}} for n in range(250)}"
+    monkeypatch.setattr(arrived, "LONGEST_S", 10.0)
     assert seen(many)["lr"].live == {"0.05": "lr"}
     monkeypatch.setattr(arrived, "LONGEST_S", 0.0)
     assert seen(many)["lr"] == ("0.3", False, {})
@@ -142,6 +144,18 @@ def test_objects_of_other_packages_are_read_by_what_they_are(monkeypatch):
     monkeypatch.setitem(arrived.sys.modules, "omegaconf", types.SimpleNamespace(OmegaConf=made))
     Config.__module__ = "omegaconf.dictconfig"
     assert look({"lr": LR}, {"cfg": Config({})})["lr"].live == {"0.05": "cfg.optimizer['lr']"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("momentum", 0.5), ("weight_decay", 0.25), ("batch_size", 7)])
+def test_libraries_objects_show_that_a_value_has_arrived_and_never_that_it_has_not(name, value):
+    def held(**changed):
+        given = {"momentum": 0.9, "weight_decay": 0.0, "batch_size": 2} | changed
+        loader = DataLoader(range(9), batch_size=given.pop("batch_size"))
+        return {"loader": loader, "optimizer": torch.optim.SGD([torch.ones(1)], lr=0.1, **given)}
+
+    assert look({name: value}, held(**{name: value}))[name].arrived
+    found = look({name: value}, held())[name]
+    assert (found.arrived, found.live) == (False, {})
 
 
 def test_nested_parameters_are_looked_for_by_their_own_name():

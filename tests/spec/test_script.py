@@ -329,6 +329,12 @@ def test_what_never_reports_or_reports_in_a_wrong_way_is_refused(search_here, tm
     assert done.code == 2 and 'main.py never reports a metric: write tune.report({"loss": value})' in done.err
     done = search_here(str(tmp_path / "main.py"), "--dry-run", "--prune-by", "error")
     assert 'write tune.report({"error": value}) where an epoch has its value' in done.err
+    (tmp_path / "main.py").write_text(f"import wandb\n{DECLARED}lr, width = 1, 2\nwandb.log({{'loss': lr}})\n")
+    done = search_here(str(tmp_path / "main.py"), "--dry-run")
+    assert done.code == 2 and "or import wandb by `from tuner.integrations import wandb`" in done.err
+    # Lightning reports by itself, whatever makes its Trainer.
+    (tmp_path / "main.py").write_text(f"{DECLARED}lr, width = 1, 2\nfrom lightning.pytorch.cli import LightningCLI\n")
+    assert search_here(str(tmp_path / "main.py"), "--dry-run").code == 0
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "log.py").write_text("tune.report({})")
     assert search_here(str(tmp_path / "main.py"), "--dry-run").code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import weakref
 from pathlib import Path
@@ -73,11 +74,13 @@ def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> cont
     """Returns a context in which each new Trainer gets a callback, and `method` gets the checkpoint to resume from."""
     made, trained = trainer.__init__, getattr(trainer, method)
 
+    @functools.wraps(made)  # LightningCLI makes its options from the signature
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         own = options.get("callbacks") or []
         own = list(own) if isinstance(own, (list, tuple)) else [own]
         made(self, *arguments, **{**options, "callbacks": [*own, callback()]})
 
+    @functools.wraps(trained)
     def train(self: Any, *arguments: Any, **options: Any) -> Any:
         call = inspect.signature(trained).bind(self, *arguments, **options)
         own = call.arguments.get(checkpoint)

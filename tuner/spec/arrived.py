@@ -128,6 +128,10 @@ class Walk:
                     self.replaced.update(self.paths[key])
             if depth < DEPTH and is_container(value):
                 yield value, at, depth + 1, counts
+        groups = getattr(thing, "__dict__", {}).get("param_groups")
+        for group in groups if isinstance(groups, list) else ():  # its momentum or weight decay may be derived
+            for key in self.paths.keys() & group.keys():
+                self.note(key, group[key], place, counts=False)
         if is_config:
             self.names.append({key_of(name) for name, _ in entries if isinstance(name, str)})
 
@@ -195,7 +199,8 @@ def entries_of(thing: Any, names: Iterable[str]) -> tuple[list[tuple[Any, Any]],
     if any(map(is_of_user, kind.__mro__[:-1])):
         entries = [each for each in own.items() if each[0] not in ("_parameters", "_buffers", "_modules")]
         return entries, all(value is None or text_of(value) is not None for _, value in entries)
-    return [], False
+    # Of a library's object, such as a DataLoader, only what is named as a parameter: its values never tell against one.
+    return [(name, own[name]) for name in names if name in own], False
 
 
 def _of_omegaconf(thing: Any) -> list[tuple[Any, Any]]:

@@ -297,11 +297,12 @@ class Script:
         """Raises RequestError unless a Python file of the folder or a subfolder mentions something that reports."""
         folder = Path(self.path).parent
         texts = [self.source, *python_files(folder).values(), *python_files(folder, "*/*.py").values()]
-        if not any(word in text for text in texts for word in REPORTING):
-            raise RequestError(
-                f'{self.path} never reports a metric: write tune.report({{"{metric}": value}}) where an epoch has its '
-                f"value"
-            )
+        reports = any(word in text for text in texts for word in REPORTING)
+        if not reports and not any(imports(self.source, package) for package in TRAINERS):
+            how = f'write tune.report({{"{metric}": value}}) where an epoch has its value'
+            if any(imports(text, "wandb") for text in texts):
+                how += ", or import wandb by `from tuner.integrations import wandb`, whose wandb.log reports"
+            raise RequestError(f"{self.path} never reports a metric: {how}")
 
     def _beside(self) -> dict[Path, str]:
         path = Path(self.path)
@@ -364,7 +365,7 @@ class Script:
         texts = self.texts()
         if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
             return set()
-        packages = [each for each in TRAINERS if imports(self.source, each) and "Trainer(" in self.source]
+        packages = [each for each in TRAINERS if imports(self.source, each)]
         for package in packages:
             importlib.import_module(package)  # the integration uses whichever package is imported
         return {TRAINERS[package] for package in packages}

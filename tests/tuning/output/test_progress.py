@@ -75,7 +75,7 @@ def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_no
 
 def table_of(monkeypatch, capsys, width, *, in_place=True, done=False, table="fit"):
     """What a report of TRIALS prints; each trial had another value, 0.75, before its last one."""
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width, lines=50))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: SimpleNamespace(columns=width, lines=50))
     monkeypatch.setattr("sys.stdout.isatty", lambda: in_place, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
