@@ -11,7 +11,7 @@ from torch import nn
 from trained import figures, same, weights
 
 from tuner.training.data import Arrays, Splits
-from tuner.training.loop import MicroBatcher
+from tuner.training.loop import MicroBatcher, check_mean
 
 NUM_EXAMPLES = 50
 
@@ -170,3 +170,34 @@ def test_no_graph_is_held_across_steps(most):
     trial.train_step = counted
     trial.run_epoch()
     assert graphs == [graphs[0]] * 4 and all(parameter.grad is None for parameter in trial.model.parameters())
+
+
+def weighted(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 5.0, 0.1]))
+
+
+def ignoring(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, ignore_index=1)
+
+
+def summed(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+@pytest.mark.parametrize("loss", [weighted, ignoring, summed])
+def test_a_loss_that_is_no_mean_is_refused_only_where_a_batch_is_cut(loss):
+    whole = training(loss=loss)
+    whole.run_epoch()
+    with pytest.raises(ValueError, match="the loss is no mean over examples: that of .* give --strategy single and"):
+        training(most=5, loss=loss).run_epoch()
+
+
+def test_a_loss_that_cannot_be_compared_with_its_halves_is_not_checked():
+    outputs, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    for loss in (
+        lambda outputs, targets: outputs["scores"].mean() + outputs["scale"],
+        lambda outputs, targets: torch.rand(()),
+        lambda outputs, targets: torch.tensor(float("nan")),
+    ):
+        check_mean(loss, {"scores": outputs, "scale": torch.tensor(2.0)}, targets)
+        check_mean(lambda outputs, targets: nn.functional.cross_entropy(outputs, targets), outputs, targets)

@@ -95,6 +95,21 @@ def material():
     return task(model=in_the_middle), Splits(blobs(), blobs(21, seed=1))
 
 
+def summed(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="sum")
+
+
+def with_summed_loss():
+    return task(loss=summed), Splits(blobs(), blobs(21, seed=1))
+
+
+def test_ddp_refuses_a_loss_that_is_no_mean_over_examples():
+    with contextlib.closing(Processes(with_summed_loss, 2)) as group:
+        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
+        with pytest.raises(ValueError, match="the loss is no mean over examples"):
+            group.run_epoch()
+
+
 def training(config=None, *, strategy="single", made=None):
     made, splits = made or task(), Splits(blobs(), blobs(21, seed=1))
     spec = TrialSpec(

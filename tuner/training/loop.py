@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import logging
+import operator
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
 
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import DataSplit, Splits
@@ -31,6 +33,7 @@ from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+NUM_CHECKED = 8  # parts of batches whose loss must be a mean over examples; one alone may be so by chance
 SMALL_CONVOLUTION = 1_500_000  # oneDNN is slower up to this many multiply-adds per batch in the largest convolution
 
 
@@ -83,6 +86,7 @@ class Training:
         loss, training_loss = task.loss or nn.functional.cross_entropy, task.training_loss
         minimized = (lambda outputs, targets: training_loss(outputs, targets, config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimized)
+        self.num_unchecked = NUM_CHECKED
         means = {name: each for name, each in task.all_metrics.items() if isinstance(each, mean_of_batches)}
         measures = {"loss": loss, **{name: as_measure(metric) for name, metric in means.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
@@ -161,8 +165,12 @@ class Training:
         return torch.stack(losses).sum()
 
     def backward(self, inputs: Tensor, targets: Tensor, share: float) -> Tensor:
-        loss = self.training_loss(self.precision.forward(self.network, inputs), targets)
-        if share != 1:
+        outputs = self.precision.forward(self.network, inputs)
+        loss = self.training_loss(outputs, targets)
+        if share != 1 or self.strategy.num_workers > 1:
+            if self.num_unchecked:
+                self.num_unchecked -= 1
+                check_mean(self.training_loss, outputs, targets)
             loss = loss * share
         self.precision.backward(loss if self.strategy.weight == 1 else loss * self.strategy.weight)
         return loss.detach()
@@ -330,6 +338,31 @@ class MicroBatcher:
             self.limit = size // 2
             logger.warning("%s continues with %d examples at once", self.what, self.limit)
             release()
+
+
+@torch.no_grad()
+def check_mean(loss: Measure, outputs: Any, targets: Tensor) -> None:
+    """Raises ValueError if a loss is no mean over examples: parts of a batch would then give other gradients.
+
+    Compares the loss of a batch with the mean of its halves' losses, weighted by their sizes. Not checked are a loss
+    that draws random numbers, and outputs that are not rows of examples.
+    """
+    number, whole = len(targets), loss(outputs, targets)
+    rows = all(isinstance(each, Tensor) and each.ndim and len(each) == number for each in _pytree.tree_leaves(outputs))
+    if number < 2 or not rows or not whole.isfinite() or not torch.equal(whole, loss(outputs, targets)):
+        return
+    some = (number + 1) // 2
+    first, second = (
+        loss(_pytree.tree_map(operator.itemgetter(part), outputs), targets[part])
+        for part in (slice(some), slice(some, None))
+    )
+    mean = (first * some + second * (number - some)) / number
+    if not torch.isclose(mean, whole, rtol=1e-4, atol=1e-6):
+        what = f"that of {number} examples is {whole:.6g}, the mean of its halves {mean:.6g}"
+        raise ValueError(
+            f"the loss is no mean over examples: {what}. Processes of ddp, or smaller batches after memory ran out, "
+            f"would train something else; write it as a mean, or give --strategy single and --on-oom fail"
+        )
 
 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:
