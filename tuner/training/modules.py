@@ -27,9 +27,10 @@ def modules_beside(task: Task, model: nn.Module, optimizer: torch.optim.Optimize
         ValueError: a parameter of the optimizer belongs neither to the model nor to such a module.
     """
     left = {id(each): each for group in optimizer.param_groups for each in group["params"]}
-    for parameter in model.parameters():
-        left.pop(id(parameter), None)
+    own = [parameter for parameter in model.parameters() if left.pop(id(parameter), None) is not None]
     found = nn.ModuleList()
+    if not own:  # it trains another model, which the check before the first trial says
+        return found
     for function in (task.loss, task.training_loss, task.optimizer, task.augment, task.model) if left else ():
         for module in _modules_in(function, set()):
             if any(id(parameter) in left for parameter in module.parameters()):
