@@ -90,6 +90,23 @@ def test_a_schedule_over_all_epochs_continues_as_if_it_had_the_new_number_from_t
     assert rate(resumed) == pytest.approx(rate(long))
 
 
+def test_a_schedule_of_rate_and_momentum_continues_both():
+    def one_cycle(optimizer, config, max_epochs):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=max_epochs + 1)
+
+    def options(trial):
+        return {name: trial.optimizer.param_groups[0][name] for name in ("lr", "momentum")}
+
+    short, long, resumed = (training(max_epochs=number, schedule=one_cycle) for number in (4, 8, 8))
+    for _ in range(4):
+        short.run_epoch(), long.run_epoch()
+    assert options(short)["momentum"] != pytest.approx(options(long)["momentum"])
+    resumed.load_state_dict(short.state_dict())
+    for _ in range(2):
+        assert options(resumed) == pytest.approx(options(long))
+        resumed.run_epoch(), long.run_epoch()
+
+
 def test_evaluate_is_the_mean_over_examples(monkeypatch):
     monkeypatch.setattr(batches, "CHUNK_VALUES", 3 * 8 * 8 * 7)  # 7 images at once, the last chunk smaller
     trial = training({"batch_size": 2})

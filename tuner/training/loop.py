@@ -279,7 +279,7 @@ class Training:
         Optimizer options that population-based training has changed in this setting keep their new values.
         """
         schedules = [] if self.schedule is None else [self.schedule]
-        rates = []
+        options: list[dict[str, Any]] = []
         # A schedule may depend on max_epochs. If a resume has changed this number, the schedule continues as if the
         # search had had the new number from the start.
         if schedules and state["max_epochs"] != self.spec.max_epochs:
@@ -287,7 +287,8 @@ class Training:
                 warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
                 for _ in range(state["epoch"]):
                     schedules[0].step()
-            rates = [group["lr"] for group in self.optimizer.param_groups]
+            # A schedule may set more than the rate: OneCycleLR also moves the momentum.
+            options = [{**group, "params": None} for group in self.optimizer.param_groups]
             schedules = []
         self.epoch = state["epoch"]
         self.load_weights(state)
@@ -296,8 +297,8 @@ class Training:
         for schedule in schedules:
             schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         keep_changes([self.optimizer], schedules, state["options"], self.options)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
-            group["lr"] = rate
+        for group, of_schedule in zip(self.optimizer.param_groups, options, strict=False):
+            group.update({name: value for name, value in of_schedule.items() if name != "params"})
         if state["scaler"]:
             self.precision.scaler.load_state_dict(state["scaler"])
         self.train_fit.limit = state["fits"]["train"]

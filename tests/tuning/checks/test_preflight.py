@@ -363,6 +363,13 @@ def test_nan_that_a_model_accepts_is_warned_of(command, caplog):
     assert "the test part of the data (" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["done", "timestamp", "config", "improved", "train_s", "cpu_percent"])
+@pytest.mark.parametrize("field", ["metrics", "model_metrics"])
+def test_a_metric_with_a_name_of_rays_or_our_own_is_refused(command, field, name):
+    code, _, message = command(**{field: f"{{{name!r}: lambda *given: 0.5}}"})
+    assert code == 2 and f"Task({field}=...) has {name!r}: " in message and "name" in message.rpartition(";")[2]
+
+
 SORTED = """
 def sorted_data(data_dir):
     whole = data(data_dir)

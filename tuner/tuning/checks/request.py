@@ -16,7 +16,7 @@ from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event, first_start
-from tuner.record.report_keys import EPOCH, USAGE
+from tuner.record.report_keys import EPOCH, REFUSED, SPEED, USAGE
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.made import temporary_folder
 from tuner.record.storage.object_store import ObjectStore
@@ -30,6 +30,7 @@ from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
 from tuner.training.data import DataError
+from tuner.training.task import METRICS
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import Resumed, continued
@@ -195,10 +196,14 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
 
 
 def _check_names(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Raises a RequestError if the task does not report the metric of --metric or a metric of --stop."""
+    """Raises a RequestError if the task does not report the metric of --metric or --stop, or one has a taken name."""
     metric, task = experiment.wanted.metric, loaded_space.space.task
     if task is None or (reported := loaded_space.space.reported()) is None:
         return
+    for part in METRICS:
+        for name in [each for each in getattr(task, part) if each in {*REFUSED, *SPEED, *USAGE}]:
+            why = REFUSED.get(name, "each report has tuner's own value of this name; rename the metric")
+            raise RequestError(f"--space {experiment.space}: Task({part}=...) has {name!r}: {why}")
     known, given = ", ".join(sorted(reported)), compared_option(loaded_space, experiment)
     if (compared := experiment.compared.metric) in task.final_metrics:
         why = f"{given}: only a trial's last report has {compared!r}, a final metric"
