@@ -1,6 +1,7 @@
 """A trial's own folder: what lies around the script is read there, and what the trial writes stays there."""
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -89,6 +90,21 @@ def test_a_trial_reads_what_is_around_the_script(around):
         assert os.listdir("results") == []  # the search's own folder is not shown
         assert subprocess.check_output(["cat", "config.yaml"]) == b"the user's"
     assert contents(trial(around)) == {}
+
+
+def test_a_trial_that_starts_on_a_full_disk_waits_for_room(around, monkeypatch):
+    begin, errors = trial_files.begin, [OSError(errno.ENOSPC, "No space left on device")] * 2
+    monkeypatch.setattr(module, "RETRY_S", 0.0)
+
+    def full_at_first(*arguments, **options):
+        if errors:
+            raise errors.pop()
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(trial_files, "begin", full_at_first)
+    with own_folder(trial(around), is_new=True):
+        Path("made.txt").write_text("own")
+    assert not errors and files_of(around) == {"made.txt": "own"}
 
 
 def test_git_reads_a_large_repository_in_a_trial(around):

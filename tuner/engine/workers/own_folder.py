@@ -7,6 +7,7 @@ what it wrote moves to `files/` in its folder of the results.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,10 +16,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tuner.engine.workers.outside import Writes, noted
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
@@ -28,7 +29,9 @@ from tuner.record.storage.made import RECORD, below, remove_made, stale_folders,
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
 from tuner.spec.spaces import is_in_main
 
+T = TypeVar("T")
 PREFIX = users_code.TRIAL_PREFIX
+RETRY_S = 1.0  # seconds between two tries to write to a full disk
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so", ".pth")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
@@ -63,7 +66,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, _session_of_ray()[0]]))
     try:
         shown.show(script)
-        before = trial_files.begin(trial, is_new=is_new, attempt=shown.attempt)
+        before = when_there_is_room(lambda: trial_files.begin(trial, is_new=is_new, attempt=shown.attempt))
         begun = True
         shown.put_back(before)
         made.note(json.dumps(vars(shown)))  # by it, another process can save a killed trial's files
@@ -103,6 +106,17 @@ def scratch_folder(space: str) -> Iterator[None]:
         shown.show(None)
         with shown.entered():
             yield
+
+
+def when_there_is_room(write: Callable[[], T]) -> T:
+    """Repeat a write to the results while their disk is full, as the search does, which says that it waits."""
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            time.sleep(RETRY_S)
 
 
 def start_folder() -> str:
