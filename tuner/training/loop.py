@@ -23,7 +23,7 @@ from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
-from tuner.training.metrics import WholePart, as_measure
+from tuner.training.metrics import WholePart, as_measure, has_rows
 from tuner.training.modules import modules_beside
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES, Measure
@@ -288,7 +288,8 @@ class Training:
                 for _ in range(state["epoch"]):
                     schedules[0].step()
             # A schedule may set more than the rate: OneCycleLR also moves the momentum.
-            options = [{**group, "params": None} for group in self.optimizer.param_groups]
+            groups = self.optimizer.param_groups
+            options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
             schedules = []
         self.epoch = state["epoch"]
         self.load_weights(state)
@@ -298,7 +299,7 @@ class Training:
             schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         keep_changes([self.optimizer], schedules, state["options"], self.options)
         for group, of_schedule in zip(self.optimizer.param_groups, options, strict=False):
-            group.update({name: value for name, value in of_schedule.items() if name != "params"})
+            group.update(of_schedule)
         if state["scaler"]:
             self.precision.scaler.load_state_dict(state["scaler"])
         self.train_fit.limit = state["fits"]["train"]
@@ -349,7 +350,7 @@ def check_mean(loss: Measure, outputs: Any, targets: Tensor) -> None:
     that draws random numbers, and outputs that are not rows of examples.
     """
     number, whole = len(targets), loss(outputs, targets)
-    rows = all(isinstance(each, Tensor) and each.ndim and len(each) == number for each in _pytree.tree_leaves(outputs))
+    rows = all(has_rows(each, number) for each in _pytree.tree_leaves(outputs))
     if number < 2 or not rows or not whole.isfinite() or not torch.equal(whole, loss(outputs, targets)):
         return
     some = (number + 1) // 2

@@ -29,7 +29,7 @@ class WholePart:
     def __init__(self, metrics: Mapping[str, Any], strategy: Single) -> None:
         self.strategy, self.num_bytes, self.batches = strategy, 0, list[tuple[Any, Tensor]]()
         self.streamed = {name: copy.deepcopy(metric) for name, metric in metrics.items() if streams(metric)}
-        self.functions = {name: as_measure(metric) for name, metric in metrics.items() if name not in self.streamed}
+        self.functions = {name: metric for name, metric in metrics.items() if name not in self.streamed}
         for name, metric in self.streamed.items():
             if strategy.num_workers > 1 and not hasattr(metric, "sync"):
                 what = f"metric {name!r} has no `sync`, which adds up what the processes of ddp have"
@@ -46,7 +46,7 @@ class WholePart:
         if not self.functions:
             return
         for part in parts:
-            if not isinstance(part, Tensor) or part.ndim == 0 or len(part) != len(targets):
+            if not has_rows(part, len(targets)):
                 what = f"one part of the model's outputs has no row for each example, but is a {type(part).__name__}"
                 raise ValueError(f"{self.named()} need the outputs of all examples; {what}; {REMEDY}")
         self.num_bytes += bytes_of(outputs)
@@ -65,6 +65,11 @@ class WholePart:
             outputs, targets = joined([batch for part in self.strategy.gathered(here) for batch in part])
             values |= {name: float(metric(outputs, targets)) for name, metric in self.functions.items()}
         return values
+
+
+def has_rows(part: Any, number: int) -> bool:
+    """Whether a part of the outputs is a tensor with a row for each of `number` examples."""
+    return isinstance(part, Tensor) and part.ndim > 0 and len(part) == number
 
 
 def bytes_of(outputs: Any) -> int:
