@@ -16,6 +16,7 @@ from tuner.audit import drawn_trials, epochs_of, main
 from tuner.errors import RequestError
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord, load
+from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import false_prunes, read_audit, result_of
 
@@ -140,3 +141,14 @@ def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_he
     assert {t.epochs for t in result.trials} == {8} and result.trials[0].seconds == first[0]["seconds"]
     assert not (ran.folder / "audit").exists() and "would have beaten" in capsys.readouterr().out
     assert main([*words, "--seed", "1"]) == 2 and main(["nowhere", *words[1:]]) == 2
+
+
+def test_an_audit_with_other_data_needs_trust(search_here, capsys):
+    ran = search_here("tiny.py", "--num-samples", "8")
+    experiment, facts = load_experiment(ran.folder)
+    facts["data"]["sums"]["train"]["targets"] = "others"
+    save_experiment(experiment, ran.folder, facts)
+    words = [ran.folder.name, "--results", str(ran.folder.parent), "--trials", "1"]
+    assert main(words) == 2
+    assert "train has other targets" in capsys.readouterr().err
+    assert main([*words, "--trust"]) == 0

@@ -258,7 +258,7 @@ def test_what_is_large_is_a_link_and_a_write_to_it_is_noted(around, tmp_path, ca
         told.ended("00001")
     first, second = caplog.messages
     assert "trial 00000 writes outside its own folder, to" in first and "big.bin: all trials share" in first
-    assert f"trials 00000 and 00001 both replaced {around / 'large' / '0'}" in second
+    assert f"trials 00000 and 00001 both wrote to {around / 'large' / '0'}" in second
 
 
 def test_changes_behind_links_above_are_noted(around):
@@ -278,8 +278,12 @@ def test_changes_behind_links_above_are_noted(around):
     assert "mine" in files_of(around)
 
 
-def test_a_write_by_an_absolute_path_is_noted(around, tmp_path):
+def test_a_write_by_an_absolute_path_is_noted(around, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".cache").mkdir()
     with own_folder(trial(around), is_new=True):
+        Path("~/.bashrc").expanduser().write_text("x")
+        Path("~/.cache/x").expanduser().write_text("x")
         torch.save([1], tmp_path / "home" / "model.pt")
         Path(tmp_path / "home" / "log.txt").write_text("x")
         Path(around / "results" / "search" / "ray" / "mine").write_text("x")
@@ -287,7 +291,7 @@ def test_a_write_by_an_absolute_path_is_noted(around, tmp_path):
         os.makedirs(tmp_path / "home", exist_ok=True)
         os.remove(tmp_path / "tmp" / "scratch")
     named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
-    assert named == {"model.pt": True, "log.txt": True}
+    assert named == {".bashrc": True, "model.pt": True, "log.txt": True}
 
 
 @pytest.mark.parametrize(
@@ -398,14 +402,15 @@ def test_files_follow_the_checkpoint(around):
     with own_folder(trial(around), is_new=True):
         Path("log.txt").write_text("1")
         Path("helper.py").write_text("raise SystemExit")
+        Path("last.pth").write_text("1")
         Path("gone.txt").write_text("1")
         os.symlink("log.txt", "latest")
     with own_folder(trial(around), is_new=False):
-        assert Path("log.txt").read_text() == "1" and Path("config.yaml").exists()
+        assert Path("log.txt").read_text() == Path("last.pth").read_text() == "1" and Path("config.yaml").exists()
         assert not Path("helper.py").exists()  # the folder of results may come from elsewhere
         Path("latest").write_text("2")
         os.remove("gone.txt")
-    assert files_of(around) == {"log.txt": "2", "latest": "2", "helper.py": "raise SystemExit"}
+    assert files_of(around) == {"log.txt": "2", "latest": "2", "last.pth": "1", "helper.py": "raise SystemExit"}
     killed(around, lambda: Path("log.txt").write_text("3"))
     with own_folder(trial(around), is_new=False):
         assert Path("log.txt").read_text() == "3"

@@ -26,7 +26,7 @@ from tuner.training.task import Task, callable_with, kept_streams, reseed
 # Maximum bytes of a dataset's inputs for it to be read into memory; a tenth of the machine's memory also limits it.
 LARGEST_BYTES = 2**30
 NUM_LOOKED_AT = 16  # number of first examples that are read twice, to see whether `fixed=True` may be true
-TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
+TARGETS = ("label", "labels", "target", "targets", "y", "class", "classes", "fine_label")  # names of a target column
 # Datasets and transforms of torchvision that draw no random numbers, and know no state but their arguments.
 PLAIN_DATASETS = (
     *("CIFAR10", "CIFAR100", "EMNIST", "FashionMNIST", "KMNIST", "MNIST", "QMNIST", "SVHN", "STL10", "USPS"),

@@ -41,14 +41,15 @@ class Writes:
     """The writes of a trial: `outside` its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
     `outside` maps a path to whether its earlier content is lost. It has no writes to the `experiment`, to `ignored`
-    folders, caches and temporary folders. If such a folder has `start` in it, where the search was started, writes to
-    `start` count.
+    folders, caches, temporary folders and hidden folders of the home. If such a folder has `start` in it, where the
+    search was started, writes to `start` count.
     """
 
     def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
         places = [os.path.realpath(each) for each in (experiment, *ignored, *caches, tempfile.gettempdir())]
-        folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", os.path.expanduser("~/.")
+        self._hidden = os.path.realpath(os.path.expanduser("~")) + "/."
+        folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", self._hidden
         self._tree, self._start = f"{tree}/", f"{start}/"
         self._around = tuple(each for each in folders if self._start.startswith(each))  # folders with `start` in them
         self._ignored = tuple(each for each in folders if each not in self._around)
@@ -73,8 +74,9 @@ class Writes:
                     self._add(os.path.join(os.path.realpath(folder), name), lost)
 
     def _add(self, path: str, lost: bool) -> None:
+        is_file_of_home = path.startswith(self._hidden) and "/" not in path[len(self._hidden) :]  # such as ~/.bashrc
         is_ignored = path.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
-        if is_ignored or "/__pycache__" in path:
+        if is_ignored and not is_file_of_home or "/__pycache__" in path:
             return
         if (path.startswith(self._start) or not path.startswith(self._around)) and len(self.outside) < MAX_NOTED:
             self.outside[path] = self.outside.get(path, False) or lost

@@ -1,7 +1,7 @@
 """Runs a trial in a folder of its own, below the node's temporary files; `surroundings` decides what is there.
 
-Nothing is intercepted: Python code, C++ code and child programs find the same copies and links. At the trial's end,
-what it wrote moves to `files/` in its folder of the results.
+No call is redirected, and `outside` only notes writes: Python code, C++ code and child programs find the same copies
+and links. At the trial's end, what it wrote moves to `files/` in its folder of the results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 PREFIX = users_code.TRIAL_PREFIX
 RETRY_S = 1.0  # seconds between two tries to write to a full disk
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
-IMPORTABLE = (".py", ".pyc", ".so", ".pth")
+IMPORTABLE = (".py", ".pyc", ".so")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 _left = threading.Event()  # set while this process runs no trial in a folder of its own
@@ -54,6 +54,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
 
     Raises:
         UnshowableError: the start folder cannot be read or has too many entries.
+        OSError: the temporary folder or that of the results cannot be written; a full disk of results is waited for.
     """
     global _first_report_at
     trial.mkdir(parents=True, exist_ok=True)
@@ -97,6 +98,7 @@ def scratch_folder(space: str) -> Iterator[None]:
     """Run a space's code in a temporary folder that shows the current one; what it writes there is removed.
 
     If the space is defined in the calling program, the block runs where it is: the program's threads share the folder.
+    UnshowableError if the current folder cannot be shown.
     """
     if is_in_main(space):
         yield
@@ -157,7 +159,7 @@ def await_left() -> None:
 def save_stale(trial: Path | None = None) -> None:
     """Move the files of killed trials on this node to their results; remove their temporary folders.
 
-    With `trial`, only those of this trial.
+    With `trial`, only those of this trial, and OSError if they cannot be moved; else they wait for the next call.
     """
     for made in stale_folders(Path(tempfile.gettempdir()), PREFIX):
         if not (noted := made.noted()):  # its worker was killed before the trial began

@@ -41,7 +41,7 @@ class Surroundings(NamedTuple):
     copies: dict[str, int]  # bytes
     links: dict[str, str]
     opened: dict[str, str]  # folders whose entries are all links, and why
-    not_shown: list[str]  # folders above it that cannot be read, or have more than MAX_START_ENTRIES entries
+    not_shown: list[str]  # of the folders above the start folder, those that are unreadable or have too many entries
 
 
 def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surroundings:

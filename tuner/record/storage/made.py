@@ -235,7 +235,7 @@ def remove_folder(fd: int, name: str) -> None:
 
 
 def remove_files(fd: int, names: Sequence[str]) -> str:
-    """Remove files of an open folder; return why the first, or empty if only a later one, cannot be removed."""
+    """Remove files of an open folder. If the first cannot be removed, return why; otherwise return an empty text."""
     for name in names:
         try:
             os.unlink(name, dir_fd=fd)

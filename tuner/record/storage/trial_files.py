@@ -199,7 +199,7 @@ class TrialFiles:
             if other != trial_id and lost | was_lost and path not in self._conflicts:
                 self._conflicts.add(path)
                 both = " and ".join(sorted([other, trial_id]))
-                lines += [f"trials {both} both replaced {path}: write to a new file of the start folder instead"]
+                lines += [f"trials {both} both wrote to {path}, and one may have lost it: write to a new file instead"]
         for line in lines[: MAX_NOTES - self._num_notes]:
             self._num_notes += 1
             logger.warning("NOTE: %s", line)

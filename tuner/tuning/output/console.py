@@ -34,7 +34,7 @@ NO_SEED = (
     "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
 )
 MAX_NAMED = 3  # files that a line of the plan or answer names
-MAX_QUICK = 2_500  # links and copies that a trial makes in about 0.1 s
+MAX_QUICK = 2_500  # links that a trial makes in about 0.1 s; a copy counts as two
 EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch for which a dry run counts settings
 
 
@@ -160,10 +160,12 @@ def shown(e: Experiment, space: Space) -> list[str]:
     shared = "; ".join(f"{listed(names)} ({why})" for why, names in by_reason.items())
     lines = [f"shared      {shared}: trials have links to what is there, and may change your files by them"]
     if found.not_shown:
-        lines += [f"NOTE: {found.not_shown[0]} has too many entries, so trials find none of them by a path with `..`"]
+        why = "cannot be read or has too many entries"
+        lines += [f"NOTE: {found.not_shown[0]} {why}: trials find none of them by a path with `..`"]
     if (num := len(found.links) + 2 * len(found.copies)) > MAX_QUICK:
         lines += [
-            f"NOTE: {start} and the two folders above it have {num:,} entries to show, so each trial starts about "
+            f"NOTE: {start} and the two folders above it have many entries to show ({len(found.links):,} links, "
+            f"{len(found.copies):,} copies), so each trial starts about "
             f"{num * 40e-6:.1f} s later; start the search in a folder with less"
         ]
     return lines
