@@ -162,6 +162,25 @@ def test_a_full_disk_leaves_no_folder(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("step", ["open", "write", "fstat"])
+@pytest.mark.parametrize("is_users", [False, True], ids=["new", "an empty one of the user's"])
+def test_an_interrupt_leaves_no_folder_of_ours_and_an_empty_one_of_the_users(tmp_path, monkeypatch, step, is_users):
+    if is_users:
+        (tmp_path / "mine").mkdir()
+    original = getattr(os, step)
+
+    def interrupted(*arguments, **named):
+        if (tmp_path / "mine").exists() and arguments[0] != str(tmp_path):
+            monkeypatch.setattr(os, step, original)
+            raise KeyboardInterrupt
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(os, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MadeFolder(tmp_path, "mine", "new")
+    assert os.listdir(tmp_path) == ["mine"] * is_users and not any(tmp_path.glob("mine/*"))
+
+
 MOUNTS = "mount -t tmpfs none {0} && touch {0}/thesis", "mount --bind {1} {0}"
 
 

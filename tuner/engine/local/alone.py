@@ -10,7 +10,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -144,21 +144,22 @@ def session_folder() -> Iterator[str]:
     First removes the folders of searches that were killed.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        for stale in stale_folders(base, PREFIX):
-            stale.remove()
-        folder = temporary_folder(PREFIX, base)
-    except OSError as error:
-        raise RequestError(
-            f"Ray does not start: no folder can be made in {base} ({error.strerror}); {ELSEWHERE}"
-        ) from None
+    with ExitStack() as stack:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            for stale in stale_folders(base, PREFIX):
+                stale.remove()
+            made = stack.enter_context(temporary_folder(PREFIX, base))
+        except OSError as error:
+            raise RequestError(
+                f"Ray does not start: no folder can be made in {base} ({error.strerror}); {ELSEWHERE}"
+            ) from None
 
-    def remove() -> None:
-        end_strays(str(folder.path))
-        folder.remove()
+        def remove() -> None:
+            end_strays(str(made.path))
+            made.remove()
 
-    with folder as made, removed_at_kill(remove):
+        stack.enter_context(removed_at_kill(remove))
         yield str(made.path / "ray")
 
 
