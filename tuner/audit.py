@@ -53,9 +53,8 @@ def main(argv: list[str]) -> int:
             refuse_data_folder(own.folder / EXPERIMENT, own.data_dir, results_of(own.folder), f"give {OPTION}")
         space, code = code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust)
         say(*code)
-        record = replace(record, experiment=replace(own, space=space))
-        if args.trust:  # other data, too
-            record = replace(record, facts=record.facts | {"data": {}})
+        facts = {**record.facts, "data": {}} if args.trust else record.facts  # without checksums, any data is taken
+        record = replace(record, experiment=replace(own, space=space), facts=facts)
         with only_driver(own.folder, AUDIT):
             say(*lines(audit(record, args.trials, args.seed), limited=bool(own.constraint)))
         return 0

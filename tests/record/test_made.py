@@ -181,6 +181,21 @@ def test_an_interrupt_leaves_no_folder_of_ours_and_an_empty_one_of_the_users(tmp
     assert os.listdir(tmp_path) == ["mine"] * is_users and not any(tmp_path.glob("mine/*"))
 
 
+def test_an_interrupt_leaves_a_folder_that_another_search_has_made(tmp_path, monkeypatch):
+    with temporary_folder("tuner-", tmp_path) as other:
+        before, original = (other.path / RECORD).read_bytes(), os.listdir
+
+        def interrupted(path):
+            monkeypatch.setattr(os, "listdir", original)
+            raise KeyboardInterrupt
+
+        (other.path / "kept").touch()
+        monkeypatch.setattr(os, "listdir", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            MadeFolder(tmp_path, other.path.name, "new")
+        assert (other.path / RECORD).read_bytes() == before and (other.path / "kept").exists()
+
+
 MOUNTS = "mount -t tmpfs none {0} && touch {0}/thesis", "mount --bind {1} {0}"
 
 

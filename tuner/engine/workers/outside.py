@@ -48,8 +48,8 @@ class Writes:
     def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
         places = [os.path.realpath(each) for each in (experiment, *ignored, *caches, tempfile.gettempdir())]
-        self._hidden = os.path.realpath(os.path.expanduser("~")) + "/."
-        folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", self._hidden
+        hidden = os.path.realpath(os.path.expanduser("~")) + "/."
+        folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", hidden
         self._tree, self._start = f"{tree}/", f"{start}/"
         self._around = tuple(each for each in folders if self._start.startswith(each))  # folders with `start` in them
         self._ignored = tuple(each for each in folders if each not in self._around)
@@ -74,11 +74,11 @@ class Writes:
                     self._add(os.path.join(os.path.realpath(folder), name), lost)
 
     def _add(self, path: str, lost: bool) -> None:
-        is_file_of_home = path.startswith(self._hidden) and "/" not in path[len(self._hidden) :]  # such as ~/.bashrc
-        is_ignored = path.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
-        if is_ignored and not is_file_of_home or "/__pycache__" in path:
+        folder = f"{os.path.dirname(path)}/"  # so a hidden file of the home, such as ~/.bashrc, is in no hidden folder
+        is_ignored = folder.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
+        if is_ignored or "/__pycache__" in path:
             return
-        if (path.startswith(self._start) or not path.startswith(self._around)) and len(self.outside) < MAX_NOTED:
+        if (path.startswith(self._start) or not folder.startswith(self._around)) and len(self.outside) < MAX_NOTED:
             self.outside[path] = self.outside.get(path, False) or lost
 
     def outside_at_end(self) -> dict[str, bool]:

@@ -40,39 +40,27 @@ class MadeFolder:
 
     def __init__(self, base: Path, name: str, kind: Literal["made", "aside", "new", "ours"] = "made") -> None:
         self.path, self._pid = base / name, os.getpid()
-        with contextlib.ExitStack() as stack:
+        # After an error or Ctrl-C, nobody else would remove what was made: `undo` does.
+        with contextlib.ExitStack() as stack, contextlib.ExitStack() as undo:
             stack.callback(os.close, parent := os.open(base, os.O_RDONLY | os.O_DIRECTORY))
-            is_made = False
-            try:
-                if kind == "new":
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=parent)
-                        is_made = True
-                stack.callback(os.close, fd := os.open(name, _FOLDER, dir_fd=parent))
-                self.fd, self._parent = fd, parent
-                is_empty = set(os.listdir(fd)) <= {RECORD}
-                if kind == "new" and not is_empty:
+            if kind == "new":
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=parent)
+                    undo.callback(os.rmdir, name, dir_fd=parent)
+            stack.callback(os.close, fd := os.open(name, _FOLDER, dir_fd=parent))
+            self.fd, self._parent = fd, parent
+            is_empty = set(os.listdir(fd)) <= {RECORD}
+            if kind == "new":
+                if not is_empty:
                     raise FileExistsError(errno.EEXIST, "tuner has not made this folder; rename it", str(self.path))
-                creates = os.O_CREAT if kind in ("new", "ours") or kind == "aside" and is_empty else 0
-                flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | creates
-                stack.callback(os.close, record := os.open(RECORD, flags, 0o600, dir_fd=fd))
-                self._record = record
-                self._write(record) if creates else self._check(record, any_inode=kind == "aside")
-            except BaseException as error:
-                if kind == "new" and not isinstance(error, FileExistsError):
-                    self._forget_new(parent, is_made)
-                raise
+                undo.callback(remove_files, fd, [RECORD])
+            creates = os.O_CREAT if kind in ("new", "ours") or kind == "aside" and is_empty else 0
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | creates
+            stack.callback(os.close, record := os.open(RECORD, flags, 0o600, dir_fd=fd))
+            self._record = record
+            self._write(record) if creates else self._check(record, any_inode=kind == "aside")
+            undo.pop_all()
             self._open = stack.pop_all()
-
-    def _forget_new(self, parent: int, is_made: bool) -> None:
-        """Remove the record and, if it `is_made` now, the folder: after an error or Ctrl-C, nobody else would."""
-        with contextlib.suppress(OSError):
-            fd = os.open(self.path.name, _FOLDER, dir_fd=parent)
-            with contextlib.suppress(OSError):
-                os.unlink(RECORD, dir_fd=fd)
-            os.close(fd)
-            if is_made:
-                os.rmdir(self.path.name, dir_fd=parent)
 
     def _truth(self) -> bytes:
         status = os.fstat(self.fd)
