@@ -107,6 +107,16 @@ def test_a_trial_that_starts_on_a_full_disk_waits_for_room(around, monkeypatch):
     assert not errors and files_of(around) == {"made.txt": "own"}
 
 
+def test_a_trial_starts_beside_folders_that_are_very_deep(around):
+    deep = Path(*["d"] * 600)
+    deep.mkdir(parents=True)
+    (deep / "word.txt").write_text("the user's")
+    with own_folder(trial(around), is_new=True):
+        assert (deep / "word.txt").read_text() == "the user's"
+        Path("d/d/new.txt").write_text("own")
+    assert files_of(around) == {"d/d/new.txt": "own"} and not Path("d/d/new.txt").exists()
+
+
 def test_git_reads_a_large_repository_in_a_trial(around):
     subprocess.run(["git", "init", "-q"], check=True)
     for number in range(surroundings.MAX_HIDDEN_ENTRIES):

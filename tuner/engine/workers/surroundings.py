@@ -24,6 +24,7 @@ MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder an
 MAX_COPIED_FILES = 5_000
 MAX_ENTRIES = 1_000  # a folder with more entries, with its subfolders, has only links
 MAX_HIDDEN_ENTRIES = 100  # the same for a hidden folder, such as `.git`
+MAX_DEPTH = 100  # a folder with a longer path, in folders, has only links; Python's recursion ends below 500
 MAX_START_ENTRIES = 20_000  # in the start folder itself; a link adds 40 us to each trial's start
 MAX_LINKS = 10_000  # with more links, a folder that would have only links is one link itself
 IS_EXPERIMENT = "another experiment"
@@ -158,6 +159,8 @@ def _inside(entry: os.DirEntry[str], way: Collection[str], experiment: str) -> S
         return "is an environment"
     if os.path.ismount(entry.path):
         return "is a mount"
+    if entry.path.count("/") > MAX_DEPTH:
+        return f"is more than {MAX_DEPTH} folders deep"
     most = MAX_HIDDEN_ENTRIES if entry.name.startswith(".") else MAX_ENTRIES
     return _scan(entry.path, most, way, experiment)
 
