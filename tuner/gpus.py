@@ -5,6 +5,7 @@ One table lists the GPUs, from NVML. Another lists the running trials, from the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -76,10 +77,19 @@ def device_row(device: Device, trials: Trials) -> tuple[str, ...]:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
     figures = (device.percent, "%"), (device.celsius, "C"), (device.watts, "W")
     percent, celsius, watts = ("-" if value is None else f"{value:.0f} {unit}" for value, unit in figures)
-    here = [f"{experiment}/{trial.id}" for experiment, trial in trials if trial.pid in device.pids]
-    others = len(set(device.pids) - {trial.pid for _, trial in trials})
+    pids = set(map(worker_of, device.pids))
+    here = [f"{experiment}/{trial.id}" for experiment, trial in trials if trial.pid in pids]
+    others = len(pids - {trial.pid for _, trial in trials})
     here += [f"{others} other process{'es' if others > 1 else ''}"] if others else []
     return str(device.index), device.name, percent, memory, celsius, watts, ", ".join(here) or "-"
+
+
+def worker_of(pid: int) -> int:
+    """Returns the process id of the worker for which a trial's process runs; of another process, its own."""
+    with contextlib.suppress(OSError, ValueError):
+        name, worker = Path(f"/proc/{pid}/comm").read_text().split()
+        return int(worker) if name == "tuner" else pid
+    return pid
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -111,7 +111,7 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
             write_model(state, save)
             say(f"{save}: the model after epoch {config['epoch']}, the setting's {which} in the search")
         if splits.test is not None:
-            test = evaluate(find_space(config["space"]), config, state, splits)  # as the search does
+            test = evaluate(config, state, task_of(config), splits)  # as the search does
             say(f"test, after epoch {config['epoch']}, the setting's {which} in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
@@ -155,14 +155,19 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     from tuner.training.data_sums import refuse_other_data, sums_of
     from tuner.training.sources import splits_of
 
-    task = find_space(config["space"]).space.task
-    if task is None:
-        what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
-        raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
+    task = task_of(config)
     splits = splits_of(task, config.get("data_dir") or "", config["seed"])
     if before := config.get("data_sums"):
         refuse_other_data(before, sums_of(splits), f"the data function{place_of(task.data)}")
     return task, splits
+
+
+def task_of(config: dict[str, Any]) -> Task:
+    task = find_space(config["space"]).space.task
+    if task is None:
+        what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
+        raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
+    return task
 
 
 if __name__ == "__main__":

@@ -56,13 +56,19 @@ CONTRACT = {
     "ray._private.accelerators:AcceleratorManager.get_current_node_num_accelerators": "()",
     "ray._private.accelerators:AcceleratorManager.get_current_process_visible_accelerator_ids": "()",
     "ray.train._internal.session:get_session": "()",
+    "ray.train._internal.storage:_get_ray_train_session_dir": "()",
+    "ray.train._internal.session:_session": "a node or None",
+    "ray.train._internal.session:_TrainSession": "class (training_func, world_rank, local_rank, node_rank, local_world_size, world_size, trial_info=None, dataset_shard=None, metadata=None, checkpoint=None, detailed_autofilled_metrics=False, storage=None, synchronous_result_reporting=False)",
+    "ray.train._internal.session:TrialInfo": "class (name, id, resources, logdir, driver_ip, driver_node_id, experiment_name=None, run_id=None)",
+    "ray.tune.registry:_ParameterRegistry": "class ()",
+    "ray.tune.registry:_ParameterRegistry.references": "= {}",
+    "ray.tune.registry:_ParameterRegistry.to_flush": "= {}",
     "ray.train._internal.session:_TrainSession.report": "(self, metrics, checkpoint=None)",
     "ray.train._internal.session:_TrainingResult": "class (checkpoint, metrics)",
     "ray.tune.trainable:Trainable._iteration": "= 0",
     "ray.train._internal.storage:StorageContext.current_checkpoint_index": "= current_checkpoint_index",
     "ray.train._internal.storage:StorageContext.persist_current_checkpoint": "(self, checkpoint)",
     "ray.train._internal.checkpoint_manager:_delete_fs_path": "(fs, fs_path)",
-    "ray.tune.utils.util:Tee": "class (stream1, stream2)",
     "ray.tune.schedulers:AsyncHyperBandScheduler._brackets": "= [_Bracket(grace_period, max_t, reduction_factor, s, stop_last_trials=stop_last_trials) for s in range(brackets)]",
     "ray.tune.schedulers.async_hyperband:_Bracket._rungs": "= [(min_t * self.rf ** (k + s), {}) for k in reversed(range(MAX_RUNGS))]",
     "ray.tune:Tuner._local_tuner": ": Optional[TunerInternal]",
@@ -263,6 +269,7 @@ def names_of(paths):
 
 RAYS = {"_temp_dir", "_system_config", *filter(is_private, names_of(CLASSES + HANDED))}
 PYTHONS = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of NamedTuple and os
+PYTHONS |= {"_registry", "_run_exitfuncs", "_shutdown"}  # of weakref.finalize, atexit and threading
 RAYS_PUBLIC = {name for name in names_of(HANDED) if not name.startswith("_")}
 
 
@@ -304,7 +311,7 @@ def test_overridden_methods_of_rays_classes_are_in_the_contract_with_what_they_b
     overridden = overridden_methods()
     assert {each.split(".")[1] for each in overridden} <= NAMES
     assert overridden == set(re.findall(r"\n\| `(\w+\.\w+)`", tuner.engine.__doc__))
-    assert len(overridden) <= 10 and len(CONTRACT) <= 95
+    assert len(overridden) <= 10 and len(CONTRACT) <= 101
 
 
 @pytest.mark.parametrize(

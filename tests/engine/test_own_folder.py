@@ -633,10 +633,10 @@ def test_the_copy_waits_for_a_worker_that_still_saves_files(around):
 def test_a_worker_ends_only_after_its_trial_has_left_its_folder(monkeypatch):
     monkeypatch.setattr(FunctionTrainable, "cleanup", lambda worker: None)
     worker = object.__new__(trainable_of(lambda config: None, [{"CPU": 1.0}]))
-    module._left.clear()
-    threading.Timer(0.2, module._left.set).start()
+    module.left.clear()
+    threading.Timer(0.2, module.left.set).start()
     worker.cleanup()
-    assert module._left.is_set()
+    assert module.left.is_set()
 
 
 def test_another_searchs_trial_whose_files_cannot_be_saved_ends_no_search(tmp_path, monkeypatch):

@@ -16,6 +16,16 @@ from tuner.spec.spaces import find_space
 DECLARED = 'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1), "width": tune.choice([8, 16])})\n'
 
 
+@pytest.fixture(autouse=True)
+def own_process(monkeypatch):
+    """Sets back what a script sets in the process of its trial."""
+    for name in ("argv", "path", "meta_path"):
+        monkeypatch.setattr(sys, name, [*getattr(sys, name)])
+    before = dict(sys.modules)
+    yield
+    sys.modules["__main__"] = before["__main__"]
+
+
 @pytest.fixture
 def seen(monkeypatch):
     """What a script appends to `seen`."""
@@ -39,8 +49,14 @@ def moved(tmp_path, seen):
 
 
 def ran(space, config):
-    with in_trial(config, "loss"):
-        space.train(config)
+    before, path, meta_path = dict(sys.modules), sys.path, [*sys.meta_path]
+    try:
+        with in_trial(config, "loss"):
+            space.train(config)
+    finally:  # in a search, the trial's process ends
+        for name in [name for name, module in sys.modules.items() if before.get(name) is not module]:
+            del sys.modules[name]
+        sys.modules["__main__"], sys.path, sys.meta_path = before["__main__"], path, meta_path
 
 
 CONSTANTS = """

@@ -3,8 +3,6 @@
 import csv
 import json
 import statistics
-import subprocess
-import sys
 
 import pytest
 
@@ -81,14 +79,6 @@ def test_a_function_without_a_seed_is_repeated_and_that_its_values_are_equal_is_
     assert "NOTE: --confirm 2: the function gets no seed, so --confirm repeats it unseeded" in ran.out
     assert "NOTE: each of the settings has the same value with every seed" in ran.out
     assert [each.luck for each in load(ran.folder).confirmed] == [0, 0]
-
-
-def test_a_script_that_imports_torch_gets_the_seed_in_a_new_worker_too():
-    code = (
-        "from tuner.tuning.trial import Script, seed_streams, sys; assert 'torch' not in sys.modules; "
-        "seed_streams(5, Script('train.py', 'import torch')); import torch; assert torch.initial_seed() == 5"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_population_based_training_cannot_be_confirmed(search_here):

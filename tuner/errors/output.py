@@ -99,7 +99,7 @@ class Bounded:
 
     def __init__(self, write: Callable[[str], Any], most_bytes: int = MOST_BYTES, whose: str = "a trial") -> None:
         self._write, self._left = write, most_bytes
-        self._note = f"\n[what follows was not kept: the output of {whose} is cut after {most_bytes:,} bytes]\n"
+        self._note = cut_after(most_bytes, whose)
 
     def __call__(self, text: str) -> int:
         if self._left > 0:
@@ -108,6 +108,10 @@ class Bounded:
             if self._left <= 0:
                 if_there_is_room(self._write, self._note)
         return len(text)
+
+
+def cut_after(most_bytes: int, whose: str = "a trial") -> str:
+    return f"\n[what follows was not kept: the output of {whose} is cut after {most_bytes:,} bytes]\n"
 
 
 def if_there_is_room(write: Callable[..., Any], *text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from tuner.record.storage.made import MadeFolder, temporary_folder
+from tuner.spec.script import running
 
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
@@ -21,7 +22,7 @@ def trial_id() -> str | None:
     import ray
     from ray import tune
 
-    return tune.get_context().get_trial_id() if ray.is_initialized() else None
+    return tune.get_context().get_trial_id() if running() or ray.is_initialized() else None
 
 
 def checkpoint_folder() -> Path | None:

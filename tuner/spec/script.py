@@ -274,7 +274,10 @@ def _values_of_click(param: Any, config: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Script:
-    """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters."""
+    """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
+
+    It runs in a process of the trial's own, which stays the script's: what the script sets is not set back.
+    """
 
     path: str
     source: str  # the file's text: all trials of a session run it, even if the file changes meanwhile
@@ -333,10 +336,7 @@ class Script:
         changes = {name: each for file, each in files.items() if each.lines for name in script_text.names_of(file)}
         changed = ChangedModules(changes, config)
         with contextlib.ExitStack() as stack:
-            stack.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
-            stack.callback(_forget_modules, folder, before=set(sys.modules))
-            stack.callback(sys.meta_path.remove, changed)
-            _replace(stack, sys, argv=[str(path)], path=[str(folder), *sys.path])
+            sys.argv, sys.path = [str(path)], [str(folder), *sys.path]
             sys.meta_path.insert(0, changed)
             sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
             for package in self._command_lines():
@@ -386,11 +386,3 @@ class ChangedModules(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._modules[module.__name__].run(self._config, module.__dict__)
-
-
-def _forget_modules(folder: Path, before: set[str]) -> None:
-    """Makes the worker's next trial import the modules of a script's folder anew, with its own parameters."""
-    for name in set(sys.modules) - before:
-        file = getattr(sys.modules[name], "__file__", None)
-        if isinstance(file, str) and Path(file).is_relative_to(folder) and "-packages" not in file:
-            del sys.modules[name]

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from functools import partialmethod
+from functools import partial, partialmethod
 from typing import Any, NamedTuple
 
 import ray
@@ -15,12 +15,13 @@ from ray.tune import Callback, CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
-from tuner.engine.cluster import probe
 from tuner.engine.cluster.nodes import Nodes
+from tuner.engine.cluster.probe import OnPath
 from tuner.engine.controller.changes import Watch, installed
 from tuner.engine.controller.failures import Retries
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.local.signals import signals_to
+from tuner.engine.processes.client import run_trial, share, share_in_cluster
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record import clock
 from tuner.record.confirm import to_repeat
@@ -28,14 +29,14 @@ from tuner.record.journal import Journal
 from tuner.record.reading import scan
 from tuner.record.records import Folding
 from tuner.record.storage.trial_files import TrialFiles
-from tuner.spec.experiment import Experiment, Table
+from tuner.spec.experiment import Table
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import LoadedSpace, compared_option, with_place
+from tuner.spec.spaces import compared_option, with_place
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.arrivals import Arrivals
 from tuner.tuning.budget import Budget
-from tuner.tuning.checks.request import Request
+from tuner.tuning.checks.request import Request, material
 from tuner.tuning.output.progress import ProgressTable, table_metrics
 from tuner.tuning.population import PopulationScheduler
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
@@ -126,7 +127,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     loggers: list[LoggerCallback] = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in space.callbacks]
     tuner = tune.Tuner(
-        trainable(experiment, loaded_space, request.splits, resources),
+        trainable(request, resources),
         tune_config=tune.TuneConfig(search_alg=proposals, scheduler=scheduler, reuse_actors=True),
         run_config=tune.RunConfig(
             name="ray",
@@ -158,25 +159,21 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     return Assembly(tuner, installed(watch), stopper, journal, arrivals)
 
 
-def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
+def trainable(request: Request, resources: Resources) -> Any:
     """Returns the space's task or function as a trainable of Ray Tune, with the resources of one trial."""
-    space, e, r = loaded_space.space, experiment, resources
+    space, e, r = request.loaded_space.space, request.experiment, resources
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
     spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
-    setup = trials.TrialSetup(spec, experiment, experiment.folder.absolute() / "ray", space.seeded)
-    probe.by_value(loaded_space)
-    if space.train is not None:
-        function = tune.with_parameters(trials.train_function, function=probe.OnPath(space.train), setup=setup)
-    elif experiment.strategy == "ddp":
-        function = tune.with_parameters(
-            trials.train_in_workers, shared=(ray.put(probe.OnPath((space.task, splits))),), setup=setup
-        )
-    else:
-        # Ray stores the data once per node; all workers of the node map the same arrays.
-        function = tune.with_parameters(
-            trials.train_task, task=probe.OnPath(space.task), splits=probe.OnPath(splits), setup=setup
-        )
-    return trainable_of(function, resources.bundles())
+    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded)
+    if e.strategy == "ddp" and space.task is not None:
+        own = tune.with_parameters(trials.train_in_workers, shared=(ray.put(material(request)),), setup=setup)
+        return trainable_of(own, resources.bundles())
+    # The worker may have to unpickle an error of the user's modules.
+    function = OnPath(partial(trials.train_task if space.train is None else trials.train_function, setup=setup))
+    shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
+    variables = {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
+    own = partial(run_trial, shared=shared, function=function, folder=setup.folder, variables=variables)
+    return trainable_of(own, resources.bundles())
 
 
 class JournalCallback(Callback):

@@ -19,6 +19,7 @@ from tuner.engine.cluster.nodes import launchable, present
 from tuner.engine.local import alone
 from tuner.engine.local.node import OF_THE_FOLDER, cause_in_logs, local_node, start_watched, watched
 from tuner.engine.local.signals import end_strays, kept_from_ray
+from tuner.engine.processes import launch
 from tuner.engine.workers.own_folder import save_all, save_stale
 from tuner.errors import RequestError, say
 from tuner.record.texts import resume_call
@@ -39,6 +40,7 @@ REMEDIES = {  # cause of a failed start, in the text of its error or in a log of
     "can't start new thread|Resource temporarily unavailable": "allow more processes and threads, by `ulimit -u`",
 }
 TOO_SLOW = r"timed? ?out|deadline|has not registered"  # causes that a machine without load would not have
+IMPORTS = "ray.tune", "tuner.engine.processes.client"  # of a worker whose trials run in processes of their own
 TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
 
 
@@ -49,18 +51,21 @@ def ray_here(
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
     If the calling program has already started Ray, uses that Ray and leaves it running. While Ray starts, this process
-    and the workers import the modules `imports`. Raises RequestError if a trial does not fit, or Ray does not start. If
-    Ray ends earlier, this process ends and says how to continue the search that `begun` returns, once it has a folder.
+    imports the modules `imports`, as do the workers of ddp. If Ray ends earlier, this process ends and says how to
+    continue the search that `begun` returns, once it has a folder. Raises RequestError if a trial does not fit, or Ray
+    does not start.
     """
     save_stale()
     with ExitStack() as stack:
+        stack.enter_context(launch.started(keep=ray.is_initialized()))
         stack.callback(lambda: save_all(experiment.folder) if (experiment := begun()) else None)
         if not ray.is_initialized():
             here, stage = alone.local_cluster(), "starting Ray"
             num_processes = resources_of(experiment, [here]).num_processes()
             with patience(lambda: stage), alone.importing(imports):
                 with start_watched(address_space() or "start the search again"):
-                    stack.enter_context(started(here, num_processes, imports))
+                    of_workers = imports if experiment.strategy == "ddp" else IMPORTS
+                    stack.enter_context(started(here, num_processes, of_workers))
                 stack.enter_context(watched(lambda: how_to_continue(begun())))
                 alone.start_ahead(num_processes)
                 stage = f"importing {' and '.join(imports)}"

@@ -101,8 +101,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
                 return None
             with patience("reading the space's data"):
                 request = load_data(request, trusted=call.trust)
-            if not resumed and call.preflight:
-                preflight.check(request)
+            is_checked = not resumed and call.preflight
+            request = preflight.check(request) if is_checked else preflight.packed(request)
         except KeyboardInterrupt as error:
             if resumed or isinstance(error, InterruptedEarly):
                 raise

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import inspect
 import math
-import os
 import random
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Number
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
+from threadpoolctl import threadpool_limits
 
+from tuner.engine.processes.child import program
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, explained, patiently
+from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained, patiently
 from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
@@ -35,7 +32,6 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
-from tuner.spec.script_text import imports
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
 from tuner.training.task import Task, TrialSpec, trial_seed
@@ -63,29 +59,33 @@ class TrialSetup:
         return own_folder(folder, is_new=is_new, script=script, ignored=self.experiment.data_dir)
 
 
-def train_task(config: dict[str, Any], *, task: Task, splits: Any, setup: TrialSetup) -> None:
+def train_task(config: dict[str, Any], material: tuple[Task, Any], *, setup: TrialSetup) -> None:
     """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
     from tuner.training.loop import Training
 
     spec = setup.spec_of(config)
-    state, reporter = begin_task(spec.num_threads, spec.gpus)
-    with setup.own_folder():
+    begin_process(spec)
+    state, reporter = begin_task()
+    with setup.own_folder(), program():
         own = dict(by_path(config))  # of functions that may change the dictionaries of the config
-        training = Training(task, splits, spec)
+        training = Training(*material, spec)
         held = {"config": training.config, "optimizer": training.optimizer}
         reporter.look = lambda: look(own, held)
         best = math.inf if state is None else training.restore(state)
-        # When Ray stops a trial, `tune.report` raises SystemExit. The processes that load examples must then end, too.
-        with contextlib.closing(training):
-            run_epochs(training, best, setup)
+        run_epochs(training, best, setup)
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Does what `train_task` does, in worker processes; Ray does not resolve the reference in the tuple `shared`."""
+    """Does what `train_task` does, in worker processes; Ray does not resolve the reference in the tuple `shared`.
+
+    Such a trial has no process of its own: it runs in Ray's worker, whose placement group has its processes, and the
+    worker's next trial reuses them.
+    """
     from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
-    state, _ = begin_task(num_threads=1, gpus=0)  # the trial's process only waits; its workers train
+    begin_saves()
+    state, _ = begin_task()
     with setup.own_folder():
         group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
         try:
@@ -100,9 +100,8 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: Trial
         keep(group)
 
 
-def begin_task(num_threads: int, gpus: float) -> tuple[bytes | None, Reporter]:
-    """Prepares a worker for a trial of a Task; returns the state to resume from, None without a checkpoint."""
-    start_clean(num_threads, gpus)
+def begin_task() -> tuple[bytes | None, Reporter]:
+    """Returns the state from which a trial of a Task resumes, None without a checkpoint, and the trial's reporter."""
     reporter = begin_reports()
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
@@ -135,21 +134,20 @@ NOT_REACHED = (
 STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
 
 
-def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) -> None:
+def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) -> None:
     """Runs a space's `train`, a function, class or script; a function may report, yield or return its metrics."""
     spec = setup.spec_of(config)
-    start_clean(spec.num_threads, spec.gpus)
+    begin_process(spec)
     experiment = setup.experiment
     names = [goal.metric for goal in experiment.aim.goals]
     limited = [constraint.metric for constraint in experiment.aim.constraints]
     reporter = begin_reports(names[0], {*names, experiment.compared.metric, *limited})
-    seed_streams(spec.seed, function)
+    seed_streams(spec.seed)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:
         reporter.look = trial.look
         trial.stack.enter_context(setup.own_folder(function))
-        if experiment.wandb == "disabled":
-            trial.stack.enter_context(mock.patch.dict(os.environ, WANDB_MODE="disabled"))
+        trial.stack.enter_context(program())
         given = dict(spec.config)
         if takes_config(function) and not isinstance(function, Script):  # a script gets its parameters by other ways
             trial.held["config"] = given
@@ -177,15 +175,13 @@ def train_function(config: dict[str, Any], *, function: Any, setup: TrialSetup) 
             raise ValueError(f"the script's own process has reported nothing; {CHILD}")
 
 
-def seed_streams(seed: int, function: Any) -> None:
-    """Seeds the global random streams of Python, numpy and torch; first imports torch if a script will."""
+def seed_streams(seed: int) -> None:
+    """Seeds the global random streams of Python, numpy and torch."""
+    import torch
+
     random.seed(seed)
     np.random.seed(seed)
-    if isinstance(function, Script) and imports(function.source, "torch"):
-        with contextlib.suppress(ImportError):  # then the script's own import fails, unless it expects that
-            importlib.import_module("torch")
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+    torch.manual_seed(seed)
 
 
 def metrics_of(output: Any, function: Any, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -205,20 +201,14 @@ def metrics_of(output: Any, function: Any, names: Sequence[str] = ()) -> dict[st
     )
 
 
-def start_clean(num_threads: int, gpus: float) -> None:
-    """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
+def begin_process(spec: TrialSpec) -> None:
+    """Gives a trial's process as many threads as the trial has CPUs, and its share of the GPU's memory."""
+    import torch
 
-    The CUDA context is intact, because Ray reuses no worker whose trial raised (`TuneController._schedule_trial_stop`).
-    """
-    gc.collect()
-    if not gc.get_freeze_count():
-        gc.freeze()  # Python's garbage collector then skips the imported modules, which saves 0.1 s per trial
-    torch = sys.modules.get("torch")
-    if torch is not None:  # not imported here, because a function may not use torch
-        torch.set_num_threads(num_threads)
-    accelerator.here.empty_cache()
-    if gpus:
-        accelerator.here.limit(gpus)  # the limit must be set before the model takes GPU memory
+    torch.set_num_threads(spec.num_threads)
+    threadpool_limits(spec.num_threads, "blas")  # numpy has loaded its library with one thread
+    if spec.gpus:
+        accelerator.here.limit(spec.gpus)  # the limit must be set before the model takes GPU memory
 
 
 def report_with(report: dict[str, Any], state: bytes) -> None:

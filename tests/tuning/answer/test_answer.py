@@ -309,7 +309,8 @@ def test_a_folder_that_is_deleted_while_the_answer_is_written_cannot_be_resumed(
         raise FileNotFoundError(2, "No such file or directory", str(searched.folder / "trials.csv"))
 
     monkeypatch.setattr("tuner.tuning.answer.result.conclude", written)
-    request = SimpleNamespace(experiment=results.load(searched.folder).experiment, loaded_space=None, splits=None)
+    parts = dict(loaded_space=None, splits=None, shared=None)
+    request = SimpleNamespace(experiment=results.load(searched.folder).experiment, **parts)
     deleted = False
     with pytest.raises(RequestError, match="--resume mine writes them"):
         save_answer(request, Resources(1, 0, 1, 1))

@@ -22,7 +22,8 @@ def with_task(searched, **changes):  # noqa: F811
 
 def answer_of(searched, splits=None):  # noqa: F811
     experiment = results.load(searched.folder).experiment
-    request = SimpleNamespace(experiment=experiment, loaded_space=searched.space, splits=splits or searched.splits)
+    parts = dict(loaded_space=searched.space, splits=splits or searched.splits, shared=None)
+    request = SimpleNamespace(experiment=experiment, **parts)
     return save_answer(request, Resources(cpus=1, gpus=0, concurrent=1))
 
 

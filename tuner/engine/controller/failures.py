@@ -16,6 +16,7 @@ from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 # A trial's own folder, a folder of Python's `tempfile`, an object's address, a number.
 NUMBERS = re.compile(rf"\b(?:{TRIAL_PREFIX}\w+|tmp[a-z0-9_]{{8}}\b|0x[0-9a-fA-F]+|\d+)|\d+")
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
+KILLED = "the trial's process was ended by SIGKILL"
 NO_MEMORY = re.compile(r"ran out of memory|because memory ran out")  # in the text of a worker that memory has cost
 
 
@@ -96,13 +97,13 @@ def how_it_died(error: Any, killed: int | None) -> str:
     text = str(error)
     if "host ran out of memory" in text:  # Ray's memory monitor has ended it
         return f"its worker died: {first_line(error)}; {LESS_MEMORY}"
-    if "connection error code 2" in text:  # it ended without a message; Ray knows neither signal nor exit code
-        native = "or its native code crashed"
+    if text == KILLED or "connection error code 2" in text:  # it ended without a message; Ray knows no exit code
+        native = "" if text == KILLED else ", or its native code crashed"
         if killed is None:
-            return f"its worker was killed, {native}; `dmesg` says if memory ran out: then {LESS_MEMORY}"
+            return f"its worker was killed{native}; `dmesg` says if memory ran out: then {LESS_MEMORY}"
         if killed:
             return f"its worker was killed, probably by the kernel, because memory ran out; {LESS_MEMORY}"
-        return f"its worker was killed by a signal, {native} (SIGSEGV); memory had not run out"
+        return f"its worker was killed by a signal{native and f'{native} (SIGSEGV)'}; memory had not run out"
     detail = re.search(r"exit detail: *(.+)", text, re.IGNORECASE)
     guesses = r" (?:Some common causes|There are some potential)"
     return f"its worker died: {re.split(guesses, detail[1])[0] if detail else first_line(error)}"

@@ -36,9 +36,10 @@ RETRY_S = 1.0  # seconds between two tries to write to a full disk
 IMPORTABLE = (".py", ".pyc", ".so")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
-_left = threading.Event()  # set while this process runs no trial in a folder of its own
-_left.set()
+left = threading.Event()  # set while this process runs no trial in a folder of its own
+left.set()
 _started_in = ""  # the folder in which this process was started, if it is a worker, which then leaves it
+session_folder = ""  # Ray's, if this is a trial's own process, which is not connected with Ray
 _first_report_at: float | None = None  # when the trial in this process first reported, unix s
 
 
@@ -64,14 +65,14 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     made = temporary_folder(PREFIX)
     ended_well, begun = False, False  # after an error, a download may be incomplete, so that no data is shared
     shown = Shown(str(trial), start_folder(), str(made.path.resolve() / users_code.TRIAL_TREE), made.path.name)
-    writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, _session_of_ray()[0]]))
+    writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, session_of_ray()[0]]))
     try:
         shown.show(script)
         before = when_there_is_room(lambda: trial_files.begin(trial, is_new=is_new, attempt=shown.attempt))
         begun = True
         shown.put_back(before)
         made.note(json.dumps(vars(shown)))  # by it, another process can save a killed trial's files
-        _left.clear()
+        left.clear()
         with shown.entered(), noted(writes):
             yield
         ended_well = True
@@ -90,7 +91,7 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
             what = f"trial {trial.name}: its files cannot be moved to {trial / FILES} ({error})"
             print(f"{what}; they stay in {made.path}, and the next search on this machine moves them", file=sys.stderr)
         finally:
-            _left.set()
+            left.set()
 
 
 @contextlib.contextmanager
@@ -124,7 +125,7 @@ def when_there_is_room(write: Callable[[], T]) -> T:
 def start_folder() -> str:
     """Return the folder in which the search was started; a worker leaves it with its first trial."""
     global _started_in
-    if _session_of_ray()[1]:
+    if session_of_ray()[1]:
         _started_in = _started_in or os.getcwd()
     return _started_in or os.getcwd()
 
@@ -134,12 +135,14 @@ def rest(start: str) -> None:
 
     So the exit handlers of a trial cannot change the user's files.
     """
-    session, is_worker = _session_of_ray()
+    session, is_worker = session_of_ray()
     os.chdir(session if is_worker else start)
 
 
-def _session_of_ray() -> tuple[str, bool]:
-    """Return the folder of Ray's session, empty without one, and whether this process is a worker of Ray."""
+def session_of_ray() -> tuple[str, bool]:
+    """Return the folder of Ray's session, empty without one, and whether this process runs trials."""
+    if session_folder:
+        return session_folder, True
     worker: Any = sys.modules.get("ray._private.worker")  # not imported: a program that calls tuner may not need Ray
     node = worker and worker._global_node
     return (node.get_session_dir_path(), worker.global_worker.mode == worker.WORKER_MODE) if node else ("", False)
@@ -153,7 +156,7 @@ def reported() -> None:
 
 def await_left() -> None:
     """Wait until the trial in this process has left its folder, at most LEAVES_S, before Ray ends the process."""
-    _left.wait(LEAVES_S)
+    left.wait(LEAVES_S)
 
 
 def save_stale(trial: Path | None = None) -> None:

@@ -22,11 +22,9 @@ from ray import cloudpickle
 from ray.train._internal.session import get_session
 from ray.tune import Checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
-from ray.tune.utils.util import Tee
 
 from tuner.engine.workers.own_folder import reported
 from tuner.errors.gate import metrics_of, text_of
-from tuner.errors.output import Bounded, if_there_is_room
 from tuner.errors.users_code import place_of, place_of_frame, place_raised
 from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
@@ -126,16 +124,20 @@ def patiently(report: Callable[[], None], tell: Callable[[str], None]) -> None:
 
 
 def begin_reports(metric: str = DEFAULT_METRIC, needed: Collection[str] = ()) -> Reporter:
-    """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
+    """Installs a `Reporter` in this process's session for a new trial."""
     session = get_session()
+    own = session.report
+    report = type(session).report.__get__(session) if isinstance(own, Reporter) else own  # of the trial before
+    session.report = reporter = Reporter(report, metric, needed)
+    return reporter
+
+
+def begin_saves() -> None:
+    """Makes a worker sync each checkpoint of a new trial."""
+    session = get_session()
+    logging.getLogger("ray.train").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
     storage, original = session.storage, type(session.storage).persist_current_checkpoint
     storage.persist_current_checkpoint = partial(persisted, original.__get__(storage))
-    session.report = reporter = Reporter(type(session).report.__get__(session), metric, needed)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
-            stream.write, stream.flush = Bounded(stream.write), partial(if_there_is_room, stream.flush)
-    return reporter
 
 
 def persisted(persist: Callable[[Checkpoint], Checkpoint], checkpoint: Checkpoint) -> Checkpoint:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray._private import worker
 from ray.train._internal.session import get_session
 from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
-from tuner.engine.workers.own_folder import await_left
+from tuner.engine.workers.own_folder import await_left, session_of_ray
 from tuner.engine.workers.reports import errors_sent
 from tuner.record.checkpoints import STATE, load_state
 from tuner.record.report_keys import RAY_KEYS
@@ -22,7 +20,7 @@ from tuner.record.storage.made import temporary_folder
 
 
 class StillTrainingError(Exception):
-    """The worker cannot start a trial: the previous trial's function still runs, or its process group still exists."""
+    """The worker cannot start a trial: the previous trial's function still runs."""
 
 
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
@@ -48,9 +46,6 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             if not super().reset_config(new_config):
                 raise StillTrainingError("the function of this worker's previous trial has not ended")
-            distributed = sys.modules.get("torch.distributed")
-            if distributed and distributed.is_available() and distributed.is_initialized():
-                raise StillTrainingError("the process group of this worker's previous trial still exists")
             return True
 
     made: type = tune.with_resources(TrialFunction, tune.PlacementGroupFactory(bundles))
@@ -60,8 +55,8 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 @contextmanager
 def checkpoint_folder() -> Iterator[str]:
     """Creates a temporary folder for a checkpoint in Ray's session, so that none is left if this process is killed."""
-    node = worker._global_node
-    with temporary_folder("tuner-", Path(node.get_session_dir_path()) if node else None) as made:
+    session, _ = session_of_ray()
+    with temporary_folder("tuner-", Path(session) if session else None) as made:
         (folder := made.path / "checkpoint").mkdir()
         yield str(folder)
 

@@ -162,7 +162,9 @@ def save_answer(request: Request, resources: Resources) -> tuple[ExperimentRecor
     try:
         best = best_trial(record, *winner) if (winner := record.best()) else None
         with told("trials.csv or best/ is not complete"):
-            best = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus)
+            best = conclude(
+                record, request.loaded_space, request.splits, resources.cpus, resources.gpus, request.shared
+            )
         try:
             with told("report.html is not written"):
                 write_report(record)

@@ -13,6 +13,7 @@ import shutil
 import stat
 from collections.abc import Container, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +55,9 @@ from tuner.tuning.answer.best import (
 )
 
 if TYPE_CHECKING:
+    from tuner.engine.processes.client import Shared
     from tuner.training.data import Splits
+    from tuner.training.task import Task
 
 logger = logging.getLogger(__name__)
 # A spreadsheet runs a text as a formula if it starts with one of these characters, so trials.csv puts a `'` before such
@@ -71,7 +74,12 @@ SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
 
 def conclude(
-    record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, cpus: float, gpus: float
+    record: ExperimentRecord,
+    loaded_space: LoadedSpace,
+    splits: Splits | None,
+    cpus: float,
+    gpus: float,
+    shared: Shared | None = None,
 ) -> BestTrial | None:
     """Writes trials.csv and, if a trial has a finite metric, `best/`; returns the best trial by `experiment.BEST_RULE`.
 
@@ -92,7 +100,7 @@ def conclude(
         for point, each in enumerate([winner, *others]):
             place = point_in(new, point)
             place.mkdir(parents=True, exist_ok=True)
-            _write(record, loaded_space, splits, (cpus, gpus), *each, place, point)
+            _write(record, loaded_space, splits, shared, (cpus, gpus), *each, place, point)
         _link(best, new, _sorted_out(best)[1])
     if ended or splits is not None:
         for point, (its, at, _) in enumerate([winner, *others]):
@@ -121,8 +129,8 @@ def _notice_without(
 
 
 def _write(
-    record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, resources: tuple[float, float],
-    trial: TrialRecord, report: Report, checkpoint: Path | None, new: Path, point: int,
+    record: ExperimentRecord, loaded_space: LoadedSpace, splits: Splits | None, shared: Shared | None,
+    resources: tuple[float, float], trial: TrialRecord, report: Report, checkpoint: Path | None, new: Path, point: int,
 ) -> None:  # fmt: skip
     """Writes a trial of the answer to the folder `new`; tests it if the search has finished and it was not tested."""
     folder, ended = record.experiment.folder, record.state == "finished"
@@ -142,7 +150,7 @@ def _write(
     else:
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
-            test = _tested(loaded_space, config, state, splits)
+            test = _tested(shared, (loaded_space.space.task, splits), config, state)
         if _has_model(held):
             _keep(held, MODEL, new)
         elif state and held and (held / MODEL).exists():
@@ -346,36 +354,48 @@ def write_model(state: dict[str, Any], path: Path) -> None:
     path.write_bytes(saved.getbuffer())
 
 
-def evaluate(
-    loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
-) -> dict[str, float]:
+def evaluate(config: dict[str, Any], state: dict[str, Any], task: Task, splits: Splits) -> dict[str, float]:
     """Returns the metrics of a training's state on the test part, computed on the CPU."""
     import torch
 
     from tuner.training.loop import Training
 
-    assert loaded_space.space.task is not None and splits.test is not None  # only a task has splits
+    assert splits.test is not None
     # One process evaluates, with as many threads as the trial has CPUs, as in `tuner.train`. Another number of threads
     # would sum in another order and change the last digits.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
-    with bounded_output(), scratch_folder(loaded_space.name):
-        with contextlib.closing(Training(loaded_space.space.task, splits, spec)) as training:
+    with bounded_output(), scratch_folder(config["space"]):
+        with contextlib.closing(Training(task, splits, spec)) as training:
             training.load_weights(state)  # the optimizer is not needed, and may not be loadable
             return training.evaluate(splits.test)
 
 
 def _tested(
-    loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
+    shared: Shared | None, material: Any, config: dict[str, Any], state: dict[str, Any]
 ) -> dict[str, float] | None:
     """Returns the metrics of `evaluate`; None, with a warning, if the space's code fails: the answer is kept."""
+    from tuner.engine.processes.client import EndedError, apart
+
+    evaluated = partial(_evaluated, config=config, state=state)
     try:
-        return evaluate(loaded_space, config, state, splits)
-    except (Exception, SystemExit) as error:
-        logger.debug("the test of trial %s", config["trial"], exc_info=True)
+        test, why = apart(shared, evaluated) if shared else evaluated({}, material)
+    except EndedError as error:
+        test, why = None, str(error)
+    if test is None:
         kept = "its model and validation metrics are saved; correct the space, and --resume computes the rest"
-        logger.warning("NOTE: trial %s has no test metrics: %s; %s", config["trial"], with_place(error), kept)
-        return None
+        logger.warning("NOTE: trial %s has no test metrics: %s; %s", config["trial"], why, kept)
+    return test
+
+
+def _evaluated(
+    _: Any, material: tuple[Task, Splits], *, config: dict[str, Any], state: dict[str, Any]
+) -> tuple[dict[str, float] | None, str]:
+    """Returns the metrics of `evaluate`, or None and the error of the space's code."""
+    try:
+        return evaluate(config, state, *material), ""
+    except (Exception, SystemExit) as error:
+        return None, with_place(error)
 
 
 def trials_csv(record: ExperimentRecord) -> str:

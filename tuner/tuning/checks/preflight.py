@@ -14,15 +14,19 @@ import time
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+from tuner.engine.cluster.probe import by_value
+from tuner.engine.processes.client import EndedError, apart, share
 from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
+from tuner.spec.experiment import Experiment
 from tuner.spec.patience import patience
 from tuner.spec.script import Script
 from tuner.spec.script_text import check_reports, source_of
@@ -30,7 +34,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
 from tuner.training.task import METRICS
-from tuner.tuning.checks.request import CheckFailed, Config, Request, load_data
+from tuner.tuning.checks.request import CheckFailed, Config, Request, load_data, material
 from tuner.tuning.searchers.sampling import variants
 
 logger = logging.getLogger(__name__)
@@ -39,16 +43,20 @@ SKIP = "; --no-preflight skips this check"
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
 
-def check(request: Request) -> None:
-    """Tries the Task of a request, or reads the text of its train function; RequestError if a trial would fail."""
+def check(request: Request) -> Request:
+    """Tries the Task of a request, or reads the text of its train function; RequestError if a trial would fail.
+
+    Returns the `packed` request.
+    """
     path = request.loaded_space.path
     try:
         _check_sendable(request)
+        request = packed(request)
         if request.splits is not None:
-            with scratch_folder(request.loaded_space.name):
-                _check_task(request)
+            _check_task(request)
         else:
             _check_reporting(request.loaded_space.space.train, request.experiment.compared.metric)
+        return request
     except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
@@ -58,12 +66,15 @@ def check(request: Request) -> None:
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
+def packed(request: Request) -> Request:
+    """Returns the request with what its trials share, packed: what runs here later changes nothing of it."""
+    return replace(request, shared=share(material(request)))
+
+
 def _check_sendable(request: Request) -> None:
     """Raises CheckFailed if a function of the space, or a dataset that is not Arrays, cannot be sent to a worker."""
-    from tuner.engine.cluster import probe
-
     space, parts = request.loaded_space.space, request.splits.parts if request.splits else {}
-    probe.by_value(request.loaded_space)
+    by_value(request.loaded_space)
     sent: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
     for each in METRICS:
         sent |= {f"{each}[{name!r}]": metric for name, metric in sent.pop(each, {}).items()}
@@ -113,28 +124,20 @@ def _check_reporting(train: Any, metric: str) -> None:
 def _check_task(request: Request) -> None:
     """Tries one batch per config of `settings_of`; raises CheckFailed if a trial would fail or all would diverge."""
     from tuner.training.task import kept_streams
-    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, try_setting
+    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row
 
     experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
-    assert space.task is not None and splits is not None
+    assert space.task is not None and splits is not None and request.shared is not None
     check_lengths(splits, space)
     odd = {name: nonfinite_row(part) for name, part in splits.parts.items()}
-    diverged: dict[str, CheckFailed] = {}
-    untried: dict[str, str] = {}
-    doing = ""
-    with patience(lambda: doing, SKIP), kept_streams(), _silence() as heard:
+    with patience("drawing the settings to try", SKIP), kept_streams(), _silence():
         settings = settings_of(space, experiment.seed)
-        for number, (name, config) in enumerate(settings, 1):
-            doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
-            try:
-                if blamed := try_setting(space.task, splits, odd, config, experiment):
-                    diverged[name] = replace(blamed, tried=config)
-            except CheckFailed as failed:
-                failed.tried = failed.tried or config
-                if not _is_of_this_process(failed.problem, request):
-                    raise
-                untried[name] = failed.problem
-    texts = [" ".join(str(each.message).split()) for each in heard]
+    gpus = request.resources.gpus if request.resources else experiment.gpus_per_trial
+    tried = partial(try_settings, settings=settings, odd=odd, experiment=experiment, gpus=gpus)
+    try:
+        diverged, untried, texts = apart(request.shared, tried)
+    except EndedError as error:
+        raise CheckFailed("a training step", f"ends its process: {error}") from error
     for start, function in WARNINGS.items():
         if text := next((text for text in texts if text.startswith(start)), ""):
             logger.warning("the %s%s: %s", function, place_of(getattr(space.task, function)), text)
@@ -151,6 +154,39 @@ def _check_task(request: Request) -> None:
             if row is not None:
                 found = nonfinite_data(space.task, splits, name, row)
                 logger.warning("%s %s; %s", found.part, found.problem, found.advice)
+
+
+def try_settings(
+    _: Config,
+    material: tuple[Any, Any],
+    *,
+    settings: list[tuple[str, Config]],
+    odd: Mapping[str, int | None],
+    experiment: Experiment,
+    gpus: float | str,
+) -> tuple[dict[str, CheckFailed], dict[str, str], list[str]]:
+    """Tries one batch with each setting, by its name; returns which diverge, which cannot be tried, and the warnings.
+
+    Raises CheckFailed if a trial would fail.
+    """
+    from tuner.training.task import kept_streams
+    from tuner.tuning.checks.trying import try_setting
+
+    diverged: dict[str, CheckFailed] = {}
+    untried: dict[str, str] = {}
+    doing = ""
+    with scratch_folder(experiment.space), patience(lambda: doing, SKIP), kept_streams(), _silence() as heard:
+        for number, (name, config) in enumerate(settings, 1):
+            doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
+            try:
+                if blamed := try_setting(*material, odd, config, experiment):
+                    diverged[name] = replace(blamed, tried=config)
+            except CheckFailed as failed:
+                failed.tried = failed.tried or config
+                if not _is_of_this_process(failed.problem, gpus):
+                    raise
+                untried[name] = failed.problem
+    return diverged, untried, [" ".join(str(each.message).split()) for each in heard]
 
 
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
@@ -229,9 +265,8 @@ def _listed(names: Collection[str]) -> str:
     return ", ".join(list(names)[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _is_of_this_process(problem: str, request: Request) -> bool:
+def _is_of_this_process(problem: str, gpus: float | str) -> bool:
     """Whether a trial may succeed nevertheless: this process ran out of memory, or lacks the GPU that trials get."""
-    gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
     needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
     return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
 

@@ -38,6 +38,8 @@ from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 
 if TYPE_CHECKING:
+    from tuner.engine.cluster.probe import OnPath
+    from tuner.engine.processes.client import Shared
     from tuner.training.data import Splits
     from tuner.tuning.session import SearchCall
 
@@ -69,6 +71,7 @@ class Request:
     wandb_mode: str
     splits: Splits | None = None
     past: dict[str, Any] = field(default_factory=dict)  # the settings and trials of --start-from
+    shared: Shared | None = None  # `material`, once it has been packed for trials on this machine
 
 
 def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:
@@ -138,6 +141,16 @@ def load_data(request: Request, *, trusted: bool = False) -> Request:
     return replace(request, splits=splits, facts=facts)
 
 
+def material(request: Request) -> OnPath:
+    """Returns what all trials share: the train function, or the task and its data."""
+    from tuner.engine.cluster.probe import OnPath, by_value
+    from tuner.engine.processes.client import resolved
+
+    space = request.loaded_space.space
+    by_value(request.loaded_space)
+    return OnPath(resolved(space.train) if space.train is not None else (space.task, request.splits))
+
+
 @dataclass(eq=False)
 class CheckFailed(Exception):
     """Raised if a part of the space or its data fails; `advice`, and the config `tried`, are empty if unknown."""
@@ -146,6 +159,9 @@ class CheckFailed(Exception):
     problem: str
     advice: str = ""
     tried: Config = field(default_factory=dict)
+
+    def __reduce__(self) -> Any:
+        return CheckFailed, (self.part, self.problem, self.advice, self.tried)
 
 
 def advice_on(error: BaseException, function: object = None, arguments: str = "") -> str:

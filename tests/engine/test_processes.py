@@ -1,0 +1,203 @@
+"""Each trial is a process of its own: it ends as Python's would, and inherits nothing from the trial before."""
+
+from pathlib import Path
+
+import pytest
+
+HEAD = """
+import ctypes, os, resource, signal, subprocess, sys, threading, time
+from pathlib import Path
+from ray import tune
+from tuner.space import Space
+"""
+EXITS = {  # what the last line does -> status, a part of the reason
+    "return": ("completed", ""),
+    "raise KeyError('lr')": ("failed", "KeyError: 'lr' ("),
+    "sys.exit()": ("completed", ""),
+    "sys.exit(0)": ("completed", ""),
+    "sys.exit(1)": ("failed", "called sys.exit(1) ("),
+    "sys.exit('no data')": ("failed", "called sys.exit('no data') ("),
+    "os._exit(0)": ("completed", ""),
+    "os._exit(3)": ("failed", "exit code 3"),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("failed", "its worker was killed"),
+    "os.kill(os.getpid(), signal.SIGSEGV)": ("failed", "SIGSEGV"),
+    "os.kill(os.getpid(), signal.SIGTERM)": ("failed", "SIGTERM"),
+    "ctypes.PyDLL(None).sleep(1000)": ("failed", "no report for"),  # stuck in C, with Python's lock
+    "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)) or bytearray(2**40)": ("failed", "MemoryError"),
+    "threading.Thread(target=lambda: 1 / 0).start()": ("completed", ""),
+    "threading.Thread(target=lambda: (time.sleep(0.5), Path('late').touch())).start()": ("completed", ""),
+}
+BEGINS = """
+def train(config):
+    left = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdout=subprocess.DEVNULL)
+    Path("left").write_text(f"{left.pid}")
+    Path("name").write_bytes(Path("/proc/self/comm").read_bytes())
+    print("begins", flush=True)
+    tune.report({"loss": 1.0, "process": os.getpid()})
+"""
+
+
+def is_alive(pid):
+    return Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_each_exit_is_told_as_it_was_with_its_files_and_leaves_no_process(search, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    params = f"params={{'exit': tune.grid_search({list(EXITS)})}}"
+    lines = "".join(f"    if config['exit'] == {line!r}:\n        {line}\n" for line in EXITS)
+    (tmp_path / "space.py").write_text(f"{HEAD}{BEGINS}{lines}\nspace = Space({params}, train=train, metric='loss')\n")
+    limits = "--num-samples", "1", "--max-failures", "0", "--trial-timeout", "8s"
+    ran = search(str(tmp_path / "space.py"), "--scheduler", "fifo", *limits)
+    found = {trial.config["exit"]: (trial.status, trial.reason or "") for trial in ran.record.trials}
+    wrong = {e: found[e] for e, (status, why) in EXITS.items() if found[e][0] != status or why not in found[e][1]}
+    assert not wrong
+    trial_pid = {event["trial"]: event["pid"] for event in ran.events if event["event"] == "trial_started"}
+    for trial in ran.record.trials:
+        folder = ran.folder / "ray" / trial.id
+        files = {path.name: path.read_text() for path in (folder / "files").iterdir()}
+        assert not is_alive(files["left"]) and not is_alive(int(trial.reports[0].metrics["process"])), trial.config
+        assert files["name"] == f"tuner {trial_pid[trial.id]}\n"
+        assert (folder / "stdout").read_text().startswith("begins\n")
+        assert ("late" in files) == ("late" in trial.config["exit"])
+    assert "ZeroDivisionError" in "".join(path.read_text() for path in ran.folder.glob("ray/*/stderr"))
+
+
+# What a trial may set in its process; the next one must find none of it.
+SETS = """
+import gc, logging, os, socket, sys, warnings
+import numpy as np
+import torch
+import helper
+
+def found():
+    umask = os.umask(0)
+    os.umask(umask)
+    return [
+        torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark,
+        torch.is_anomaly_enabled(), len(torch.nn.modules.module._global_forward_hooks),
+        torch.nn.Linear.forward.__name__, helper.seen, helper.Counter.seen, float(helper.layer.weight.sum()),
+        logging.root.level, len(logging.root.handlers), len(warnings.filters), umask, len(sys.path),
+        sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled(),
+        sys.excepthook.__name__, sorted(os.environ), torch.get_num_threads(), sorted(os.listdir(".")),
+    ]
+
+def codes():
+    return {f"state_{number}": hash(str(each)) % 2**40 for number, each in enumerate(found())}
+
+def set_all():
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.deterministic = torch.backends.cudnn.benchmark = True
+    torch.autograd.set_detect_anomaly(True)
+    torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    torch.nn.Linear.forward = lambda self, inputs: inputs @ self.weight.T * 2
+    helper.seen.append(1)
+    helper.Counter.seen.append(1)
+    with torch.no_grad():
+        helper.layer.weight.add_(1)
+    logging.basicConfig(filename="log.txt", level=logging.DEBUG)
+    warnings.simplefilter("error")
+    os.umask(0o77)
+    sys.path.insert(0, "/nowhere")
+    sys.setrecursionlimit(5000)
+    socket.setdefaulttimeout(7)
+    gc.disable()
+    sys.excepthook = lambda *_: None
+    os.environ["SET"] = "1"
+    torch.set_num_threads(1)
+
+def curve():
+    stream = torch.Generator().manual_seed(3)
+    inputs = torch.randn(64, 8, generator=stream)
+    optimizer = torch.optim.SGD(helper.layer.parameters(), lr=0.1)
+    for epoch in range(3):
+        loss = helper.layer(inputs).square().mean()
+        optimizer.zero_grad(), loss.backward(), optimizer.step()
+        yield loss.item()
+"""
+HELPER = """
+import torch
+torch.manual_seed(0)
+layer, seen = torch.nn.Linear(8, 1), []
+
+class Counter:
+    seen = []
+"""
+TRAINED = """
+    state = codes()
+    for loss in curve():
+        tune.report({"loss": loss, **state})
+    if number == 1:
+        set_all()
+"""
+KINDS = {
+    "function": f"""
+def train(config):
+    number = config["number"]{TRAINED}
+space = tuner.Space(params=PARAMS, train=train, metric="loss", max_epochs=4)
+""",
+    "class": """
+class Trained(tune.Trainable):
+    def setup(self, config):
+        self.number, self.state, self.losses = config["number"], codes(), curve()
+
+    def step(self):
+        report = {"loss": next(self.losses), **self.state, "done": self.iteration == 2}
+        if self.iteration == 2 and self.number == 1:
+            set_all()
+        return report
+
+space = tuner.Space(params=PARAMS, train=Trained, metric="loss", max_epochs=4)
+""",
+    "script": f"""
+tuner.script(PARAMS, metric="loss")
+number = 0
+if True:{TRAINED}
+""",
+    "task": """
+def data(data_dir):
+    inputs = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    one, others = tuner.Arrays(inputs[:1], inputs[:1, 0]), tuner.Arrays(inputs[1:], inputs[1:, 0])
+    return tuner.Splits(train=one, validation=others)  # trials have seeds of their own, and shuffle what they train on
+
+def loss(outputs, targets):
+    return (outputs[:, 0] - targets).square().mean()
+
+RUN = {}
+
+def model(config):
+    RUN.update(number=config["number"], state=sum(codes().values()), epochs=0)
+    return helper.layer
+
+def state(model):
+    RUN["epochs"] += 1
+    if RUN["epochs"] == 3 and RUN["number"] == 1:
+        set_all()
+    return RUN["state"]
+
+space = tuner.Space(params=PARAMS, metric="loss", max_epochs=3, task=tuner.Task(
+    data=data, model=model, optimizer=lambda p, c: torch.optim.SGD(p, lr=0.1), loss=loss,
+    model_metrics={"state": state}))
+""",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trial_is_the_same_first_and_after_one_that_sets_everything(search, tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper.py").write_text(HELPER)
+    params = 'PARAMS = {"number": tune.grid_search([0, 1, 2])}\n'
+    (tmp_path / "space.py").write_text(f"import tuner\nfrom tuner import tune\n{params}{SETS}{KINDS[kind]}")
+    options = "--max-concurrent-trials", "1", "--scheduler", "fifo", "--num-samples", "1"
+    ran = search(str(tmp_path / "space.py"), *options, "--unchecked", "number")
+    first, setting, after = (
+        [
+            {name: report.metrics[name] for name in report.metrics if name.startswith(("loss", "state"))}
+            for report in trial.reports
+        ]
+        for trial in ran.record.trials
+    )
+    assert ran.code == 0 and len(first) == 3 and len({report["loss"] for report in first}) == 3
+    assert first == after and first == setting

@@ -1,0 +1,166 @@
+"""What runs in a trial's own process: connects it with its worker, calls the trial's function, ends the process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import pickle
+import socket
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from pyarrow.fs import LocalFileSystem
+from ray import cloudpickle
+from ray.train._internal import session as ray_session
+from ray.train._internal import storage as ray_storage
+from ray.train._internal.session import TrialInfo, _TrainSession
+
+from tuner.engine.processes.packed import Packed
+from tuner.engine.workers import own_folder
+from tuner.engine.workers.reports import errors_sent
+
+REPORT, LOAD, MODULES, END = "report", "load", "modules", "end"  # what a call sends
+# What Ray Train's sessions have, and trials do not.
+OF_TRAIN = "world_rank", "local_rank", "node_rank", "local_world_size", "world_size", "dataset_shard", "metadata"
+GO, STOPPED, RAISED = "go", "stopped", "raised"  # the answers to REPORT
+
+
+class Call(NamedTuple):
+    """A call of a pickled function with the search's material, the service's value of this key, and with a config.
+
+    Of a call that is no trial, `trial`, `storage` and `checkpoint` are None.
+    """
+
+    key: str
+    function: bytes
+    config: dict[str, Any]
+    environment: dict[str, str]
+    path: list[str]
+    folder: str  # in which the search was started
+    session_folder: str = ""  # Ray's, on this node
+    trial: TrialInfo | None = None
+    storage: Any = None
+    checkpoint: Any = None
+
+
+class Reports:
+    """Takes the place of a session's `report` in the trial's own process: sends a report to the worker, and waits."""
+
+    def __init__(self, session: _TrainSession, channel: Connection) -> None:
+        self.session, self.channel, self.turn, self.stopped = session, channel, threading.Lock(), False
+        self.before: tuple[set[str], dict[str, str]] | None = (set(sys.modules), environment())
+
+    def __call__(self, metrics: dict[str, Any], checkpoint: Any = None) -> None:
+        """Send a report and wait for the worker's answer; SystemExit if Ray stops the trial."""
+        with self.turn:
+            if not self.stopped:
+                if self.before:
+                    self.tell_modules(*self.before)
+                    self.before = None
+                if checkpoint and isinstance(checkpoint.filesystem, LocalFileSystem):
+                    checkpoint.path = os.path.abspath(checkpoint.path)  # the worker is in another folder
+                self.channel.send_bytes(cloudpickle.dumps((REPORT, metrics, checkpoint)))
+                answer, value = pickle.loads(self.channel.recv_bytes())
+                if answer == RAISED:
+                    raise value
+                if answer == GO:
+                    vars(self.session).update({"loaded_checkpoint": value} if value else {})
+                    return
+                self.stopped = True
+        raise SystemExit(0)
+
+    def tell_modules(self, modules: set[str], before: dict[str, str]) -> None:
+        """Tell which installed packages the trial has imported: with the service's copy, later trials start faster.
+
+        If the trial has changed its environment, they may have read it, and each trial imports its own.
+        """
+        if before == environment():
+            files = [(name, getattr(module, "__file__", None) or "") for name, module in list(sys.modules.items())]
+            installed = [name for name, file in files if "-packages" in file and name not in modules]
+            if installed:
+                self.channel.send_bytes(pickle.dumps((MODULES, installed)))
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PWD": ""}  # the trial's own folder sets it
+
+
+def session_of(call: Call) -> _TrainSession:
+    """Return what Ray's functions for trials ask, such as `tune.get_context`, in the trial's own process."""
+    session = _TrainSession.__new__(_TrainSession)
+    vars(session).update(dict.fromkeys(OF_TRAIN), trial_info=call.trial, storage=call.storage)
+    vars(session).update(loaded_checkpoint=call.checkpoint)
+    return session
+
+
+def run(pickled_call: bytes, channel: Connection, held: dict[str, Any]) -> NoReturn:
+    """Make a call in this process, which ends with it; tell the other side the result or the error."""
+    call = Call(*pickle.loads(pickled_call))
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        finalizer.atexit = False  # it removes what the service still needs
+    open_streams()
+    faulthandler.enable()
+    os.environ.clear()
+    os.environ.update(call.environment)
+    os.chdir(call.folder)
+    own_folder.session_folder = call.session_folder
+    session = session_of(call)
+    session.report = reports = Reports(session, channel)
+    ray_session._session = session if call.trial else None
+    ray_storage._get_ray_train_session_dir = lambda: f"{call.session_folder}/artifacts"
+    result, error, printed = None, None, ""
+    try:
+        with errors_sent():
+            torch.set_num_threads(len(os.sched_getaffinity(0)))
+            material = held[call.key] if call.key in held else asked(channel, call.path)
+            result = pickle.loads(call.function)(call.config, material)
+    except BaseException as raised:
+        if not reports.stopped:
+            error, printed = raised, traceback.format_exc()
+            if call.trial:
+                print(printed, file=sys.stderr, flush=True)
+    channel.send_bytes(cloudpickle.dumps((END, result, error, printed)))
+    os._exit(error is not None)
+
+
+def open_streams() -> None:
+    """Open Python's standard streams anew: they were made for the service's, and remember what those could do."""
+    streams = ((0, "stdin", "r", "strict"), (1, "stdout", "w", "strict"), (2, "stderr", "w", "backslashreplace"))
+    for number, name, mode, errors in streams:
+        stream = open(number, mode, encoding="utf-8", errors=errors, buffering=1, closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def asked(channel: Connection, path: list[str]) -> Any:
+    """Ask the other side for the material, which the service could not unpickle for all trials."""
+    sys.path[:] = path
+    channel.send_bytes(pickle.dumps((LOAD,)))
+    packed, sizes, fd = pickle.loads(channel.recv_bytes())
+    if fd >= 0:
+        with socket.socket(fileno=os.dup(channel.fileno())) as receiver:
+            _, (fd, *_), *_ = socket.recv_fds(receiver, 1, 1)
+    return Packed("", packed, sizes, fd).unpacked()
+
+
+@contextlib.contextmanager
+def program() -> Iterator[None]:
+    """End a `with` block as a Python program: its threads, its exit handlers, the files that only its variables hold.
+
+    Python's own end takes 0.4 s, since it frees all that is imported.
+    """
+    try:
+        yield
+    finally:
+        main = vars(sys.modules["__main__"])
+        for step in (threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush):  # type: ignore[attr-defined]
+            with contextlib.suppress(BaseException):
+                step()

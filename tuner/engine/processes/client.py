@@ -1,0 +1,295 @@
+"""Starts the service of a node, and runs a trial in a process of its own on behalf of Ray's worker."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import cloudpickle, tune
+from ray._private import worker
+from ray.exceptions import RayActorError
+from ray.train._internal.session import get_session
+from ray.tune.registry import _ParameterRegistry
+
+from tuner.engine.controller.failures import KILLED
+from tuner.engine.processes import child, keeper, service
+from tuner.engine.processes.launch import connected, runs, service_name
+from tuner.engine.processes.packed import Packed, pack
+from tuner.engine.workers import own_folder
+from tuner.engine.workers.reports import begin_saves
+from tuner.errors import say
+
+LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
+
+
+def resolved(function: Any) -> Any:
+    """Returns a function whose parameters of `tune.with_parameters` go with it: trials are not connected to Ray."""
+    for cell in getattr(function, "__closure__", None) or ():
+        registry = cell.cell_contents
+        if isinstance(registry, _ParameterRegistry):
+            registry.to_flush |= {name: ray.get(each) for name, each in registry.references.items()}
+    return function
+
+
+def hold(name: str, request: service.Hold, fd: int = -1) -> str:
+    """Let the service unpickle a value for all trials; returns why each trial must do it itself, or an empty text."""
+    while True:
+        with connected(name, service.HOLD) as client:
+            connection = Connection(os.dup(client.fileno()))
+            try:
+                connection.send_bytes(pickle.dumps(tuple(request)))
+                if fd >= 0:
+                    socket.send_fds(client, [b"f"], [fd])
+                answer = str(connection.recv())
+            except (EOFError, OSError):
+                return "its import ended the process"
+        if answer != service.LATER:
+            return answer
+        time.sleep(0.05)
+
+
+def hold_packed(name: str, packed: Packed) -> str:
+    fields = packed.key, packed.pickled, list(packed.sizes), packed.fd
+    return hold(name, service.Hold(packed.key, fields, (), list(sys.path), os.getcwd()), packed.fd)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all trials of a search share, for workers: packed in the driver's memory, which its node maps, or in Ray's.
+
+    Args:
+        name: of the search's services.
+        key: by which a service holds the value.
+        driver: the driver's process id, if all trials run on its node; else 0, and `reference` has the value.
+    """
+
+    name: str
+    key: str
+    driver: int = 0
+    pickled: bytes = b""
+    sizes: tuple[int, ...] = ()
+    fd: int = -1
+    reference: Any = None
+
+    def packed(self) -> Packed:
+        if self.reference is not None:
+            (value,) = self.reference
+            return replace(pack(ray.get(value)), key=self.key)
+        is_elsewhere = self.fd >= 0 and self.driver != os.getpid()
+        fd = os.open(f"/proc/{self.driver}/fd/{self.fd}", os.O_RDONLY) if is_elsewhere else self.fd
+        return Packed(self.key, self.pickled, self.sizes, fd)
+
+
+def share(value: Any) -> Shared:
+    """Pack a value for trials on this node, whose service, if it runs, unpickles it meanwhile."""
+    packed = pack(value)
+    shared = Shared(service_name(), packed.key, os.getpid(), packed.pickled, tuple(packed.sizes), packed.fd)
+    if packed.fd >= 0:
+        weakref.finalize(shared, os.close, packed.fd)
+    if runs():
+        threading.Thread(target=_hold_quietly, args=(shared,), daemon=True).start()
+    return shared
+
+
+def share_in_cluster(value: Any) -> Shared:
+    return Shared(service_name(), os.urandom(8).hex(), reference=(ray.put(value),))
+
+
+def _hold_quietly(shared: Shared) -> None:
+    with contextlib.suppress(OSError):  # the search has ended
+        if (why := hold_packed(shared.name, shared.packed())) and not why.startswith(service.RAISES):
+            say(f"NOTE: each trial imports the space itself, which may take seconds: {why}", to=sys.stderr)
+
+
+def _hold_modules(name: str, modules: list[str]) -> None:
+    key = hashlib.sha256(" ".join(modules).encode()).hexdigest()
+    with contextlib.suppress(OSError):
+        hold(name, service.Hold(key, (), modules))
+
+
+def apart(shared: Shared, function: Callable[..., Any]) -> Any:
+    """Return `function({}, value)` with the shared value, from a process of its own if this process runs the service.
+
+    Raises the error of the function, or one that says how the process ended.
+    """
+    if not runs():
+        return function({}, shared.packed().unpacked())
+    call = child.Call(shared.key, cloudpickle.dumps(function), {}, dict(os.environ), list(sys.path), os.getcwd())
+    with contextlib.closing(Caller(shared)) as caller:
+        return caller.call(call, ("/proc/self/fd/1", "/proc/self/fd/2"))
+
+
+def run_trial(
+    config: dict[str, Any], *, shared: Shared, function: Any, folder: Path, variables: dict[str, str]
+) -> None:
+    """Run a trial in a process of its own; Ray runs this function in a worker.
+
+    Args:
+        function: called in that process as `function(config, value)` with the shared value.
+        folder: has the trials' folders.
+        variables: of the trial's environment, besides the worker's.
+    """
+    caller = caller_of(shared)
+    caller.await_end(2 * keeper.GRACE_S + 1)  # a stopped trial may still hold a GPU's memory
+    session, node = get_session(), worker._global_node
+    begin_saves()
+    call = child.Call(
+        shared.key,
+        cloudpickle.dumps(function),
+        config,
+        environment(variables),
+        list(sys.path),
+        os.getcwd(),
+        node.get_session_dir_path() if node else "",
+        session.trial_info,
+        session.storage,
+        session.loaded_checkpoint,
+    )
+    own = folder / session.trial_id
+    try:
+        caller.call(call, (str(own / "stdout"), str(own / "stderr")))
+    except EndedError as error:
+        own_folder.save_stale(own.resolve())
+        raise error.cause from None
+
+
+@cache
+def caller_of(shared: Shared) -> Caller:
+    return Caller(shared)
+
+
+class EndedError(Exception):
+    """A process has ended without a result; `cause` is the error for Ray."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Caller:
+    """Makes calls in processes of their own, one after the other, for a worker or the driver."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.name = shared.name
+        self.client = connected(self.name, service.CLIENT, starts=not shared.driver)  # keeps the service alive
+        self.packed = shared.packed()
+        hold_packed(self.name, self.packed)
+        self.control: Connection | None = None  # to the keeper of a process that has not ended
+
+    def call(self, call: child.Call, outputs: tuple[str, str]) -> Any:
+        """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+        ours, theirs = socket.socketpair()
+        with connected(self.name, service.TRIAL) as client, theirs:
+            self.control = Connection(os.dup(client.fileno()))
+            self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
+            socket.send_fds(client, [b"f"], [theirs.fileno()])
+        own_folder.left.clear()
+        with Connection(ours.detach()) as channel:
+            result, error = self.passed_on(channel)
+        status = self.await_end(None)
+        if error is not None:
+            raise error
+        if status != 0:
+            raise EndedError(ended_by(status))
+        return result
+
+    def close(self) -> None:
+        """End the call, if one has not ended."""
+        self.client.close()
+        if self.control:
+            self.control.close()
+
+    def passed_on(self, channel: Connection) -> tuple[Any, BaseException | None]:
+        """Pass on reports to Ray until the call has ended; returns result and error. SystemExit if Ray stops it."""
+        assert self.control
+        while channel in wait([channel, self.control]):
+            try:
+                kind, *values = pickle.loads(channel.recv_bytes())
+            except (EOFError, OSError):
+                break
+            if kind == child.MODULES:
+                threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
+            elif kind == child.LOAD:
+                self.send_value(channel)
+            elif kind == child.END:
+                result, error, printed = values
+                if error is not None:
+                    error.add_note(printed)  # what Ray prints then ends with the user's line
+                return result, error
+            else:
+                self.answer(channel, *values)
+        return None, None
+
+    def answer(self, channel: Connection, metrics: dict[str, Any], checkpoint: Any) -> None:
+        """Give Ray a report, which returns once Ray lets the trial go on, and tell the trial."""
+        try:
+            tune.report(metrics, checkpoint=checkpoint)
+            answer: tuple[str, Any] = child.GO, tune.get_checkpoint() if checkpoint else None
+        except Exception as error:
+            answer = child.RAISED, error
+        except SystemExit:
+            with contextlib.suppress(OSError):
+                channel.send_bytes(pickle.dumps((child.STOPPED, None)))
+                self.control.send(keeper.STOP)  # type: ignore[union-attr]
+            self.await_end(LEAVES_S)
+            raise
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
+            channel.send_bytes(cloudpickle.dumps(answer))
+
+    def send_value(self, channel: Connection) -> None:
+        channel.send_bytes(pickle.dumps((self.packed.pickled, list(self.packed.sizes), self.packed.fd)))
+        if self.packed.fd >= 0:
+            with socket.socket(fileno=os.dup(channel.fileno())) as sender:
+                socket.send_fds(sender, [b"f"], [self.packed.fd])
+
+    def await_end(self, seconds: float | None) -> int | None:
+        """Wait for the end of the last trial's process; returns how it ended, None if it has not or nobody knows."""
+        status: int | None = None
+        if self.control is not None and (seconds is None or self.control.poll(seconds)):
+            with contextlib.suppress(EOFError, OSError):
+                _, status = self.control.recv()
+            self.control.close()
+            self.control = None
+        if self.control is None:
+            own_folder.left.set()
+        return status
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """A trial's environment: its worker's and the search's own variables; `ray.init` there joins the search's Ray.
+
+    Ray's debugger would wait for somebody who connects to it; Python's own ends at once, since there is no input.
+    """
+    own = {**os.environ, **variables, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+    return {name: value for name, value in own.items() if not (name == "PYTHONBREAKPOINT" and "ray." in value)}
+
+
+def lost(why: str) -> Exception:
+    error: Exception = RayActorError(error_msg=why)
+    return error
+
+
+def ended_by(status: int | None) -> Exception:
+    """The error for a process that ended without a word: by an exit code, or by a signal, which is negative."""
+    if status is None:
+        return lost("the process that keeps the trial's was killed")
+    if status > 0:
+        return RuntimeError(f"the trial's process ended with exit code {status} (os._exit)")
+    if -status == signal.SIGKILL:
+        return lost(KILLED)
+    return RuntimeError(f"the trial's process was ended by {signal.Signals(-status).name}; its stderr says where")

@@ -1,0 +1,159 @@
+"""Forks one trial, keeps its output, and ends all its processes with it.
+
+The trial's keeper is the parent of all that the trial leaves behind: Linux gives a process whose parent has ended to
+the nearest subreaper, even if it has a session of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import time
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, NoReturn
+
+from tuner.errors.output import MOST_BYTES, cut_after
+
+GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+STOP, ENDED = "stop", "ended"
+
+
+class Start(NamedTuple):
+    """What a keeper needs to know: the files of the trial's output, and the pickled `Call` of its child."""
+
+    outputs: tuple[str, str]  # absolute paths for stdout and stderr; empty = nowhere
+    worker: int  # the process id in the journal
+    call: bytes
+
+
+def run(client: socket.socket, held: dict[str, Any]) -> NoReturn:
+    """In a fork of the service: run one trial for the client, then end this process."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        client.settimeout(None)
+        control = Connection(os.dup(client.fileno()))
+        start = Start(*control.recv())
+        _, (channel, *_), *_ = socket.recv_fds(client, 1, 1)
+        client.close()
+        pipes = os.pipe(), os.pipe()
+        if not (pid := os.fork()):
+            try:
+                begin_child(channel, pipes, start.worker)
+                from tuner.engine.processes import child
+
+                child.run(start.call, Connection(channel), held)
+            finally:
+                os._exit(70)  # `child.run` does not return
+        os.close(channel)
+        for _, end in pipes:
+            os.close(end)
+        keep(pid, control, {pipe[0]: path for pipe, path in zip(pipes, start.outputs, strict=True)})
+    finally:
+        os._exit(0)
+
+
+def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -> None:
+    """Give the trial's process its name and its streams, and close all that is not its own."""
+    with open("/proc/self/comm", "w") as comm:
+        comm.write(f"tuner {worker}")  # by which `tuner.gpus` finds the trial of a process on a GPU
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, (_, end) in enumerate(pipes, 1):
+        os.dup2(end, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != channel:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+class Kept:
+    """A file that takes the first MOST_BYTES of a stream; a full disk loses output and nothing else."""
+
+    def __init__(self, path: str) -> None:
+        self.left, self.file = MOST_BYTES, None
+        with contextlib.suppress(OSError):
+            self.file = open(path, "ab", buffering=0) if path else None
+
+    def write(self, data: bytes) -> None:
+        if self.left > 0 and self.file:
+            with contextlib.suppress(OSError):
+                self.file.write(data[: self.left])
+                if self.left < len(data):
+                    self.file.write(cut_after(MOST_BYTES).encode())
+        self.left -= len(data)
+
+
+def keep(pid: int, control: Connection, outputs: dict[int, str]) -> None:
+    """Pass on the trial's output until it has ended, and end it if the client says so or is gone."""
+    kept = {fd: Kept(path) for fd, path in outputs.items()}
+    process = os.pidfd_open(pid)
+    status: int | None = None
+    deadlines: list[tuple[float, int]] = []
+    selector = selectors.DefaultSelector()
+    for each in (process, control.fileno(), *outputs):
+        selector.register(each, selectors.EVENT_READ)
+    while status is None or outputs:
+        wait = max(0.0, deadlines[0][0] - time.monotonic()) if deadlines else None
+        for key, _ in selector.select(wait):
+            fd = key.fd
+            if fd in outputs:
+                if data := os.read(fd, 1 << 16):
+                    kept[fd].write(data)
+                else:
+                    selector.unregister(fd)
+                    del outputs[fd]
+            elif fd == process:
+                selector.unregister(fd)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                end_rest()
+            else:  # the client says STOP, or has ended
+                is_stopped = not deadlines and said(control)
+                now = time.monotonic()
+                if is_stopped:
+                    deadlines = [(now + GRACE_S, signal.SIGTERM), (now + 2 * GRACE_S, signal.SIGKILL)]
+                else:
+                    selector.unregister(fd)
+                    deadlines = [(now, signal.SIGKILL)]
+        while deadlines and deadlines[0][0] <= time.monotonic():
+            _, number = deadlines.pop(0)
+            if status is None:
+                os.kill(pid, number)
+    with contextlib.suppress(OSError):
+        control.send((ENDED, status))
+
+
+def said(control: Connection) -> bool:
+    try:
+        return bool(control.recv())
+    except (EOFError, OSError):
+        return False
+
+
+def children() -> list[int]:
+    """Return the ids of this process's children."""
+    found: list[int] = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:
+            found += map(int, file.read().split())
+    return found
+
+
+def end_rest() -> None:
+    """End all that the trial has left, also what its ended processes leave."""
+    while left := children():
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

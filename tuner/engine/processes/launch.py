@@ -1,0 +1,94 @@
+"""Starts and reaches the service of a node (`tuner.engine.processes.service`), without an import of Ray or torch."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+from tuner.engine.processes import service
+
+MODULES = ("torch", "ray.tune", "tuner.tuning.trial")  # 2 to 5 s
+STARTS_S = 300.0  # seconds that a service may take to import `MODULES` on a busy machine
+BEGIN = "import sys; from tuner.engine.processes.service import main; main(*sys.argv[1:])"
+# A library that makes its threads at its import cannot be forked afterwards; each trial sets its own number.
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_name = ""  # of the service of the search that this process runs
+_root: tuple[str, subprocess.Popen[bytes]] | None = None  # forks the services of all searches of this process
+
+
+def service_name() -> str:
+    """The name of the search's services, one a node, which nobody can guess."""
+    return _name or new_name()
+
+
+def runs() -> bool:
+    """Whether the search of this process has a service on this node."""
+    return bool(_name)
+
+
+def new_name() -> str:
+    return f"tuner-{secrets.token_hex(16)}"
+
+
+@contextmanager
+def started(*, keep: bool) -> Iterator[None]:
+    """Run a new search's service on this node during a `with` block; it also ends with this process.
+
+    With `keep`, what the service has imported stays for the next search of this process.
+    """
+    global _name, _root
+    name = _name = new_name()
+    if _root is None or _root[1].poll() is not None:
+        root = new_name()
+        _root = root, launch(root, subprocess.PIPE)
+    pool = ThreadPoolExecutor(1, "service")
+    client = pool.submit(connected, _root[0], service.SERVE + name.encode())
+    pool.shutdown(wait=False)  # the search goes on while the service starts
+    try:
+        yield
+    finally:
+        _name = ""
+        with client.result() as connection, suppress(OSError):
+            connection.settimeout(5.0)
+            connection.shutdown(socket.SHUT_WR)
+            connection.recv(1)  # until the service has ended
+        if not keep:
+            _root[1].terminate()  # it may still import
+            _root[1].communicate()
+            _root = None
+
+
+def launch(name: str, stdin: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.Popen(
+        [sys.executable, "-c", BEGIN, name, *MODULES], stdin=stdin, env=environment, start_new_session=True
+    )
+
+
+def connected(name: str, wants: bytes, *, starts: bool = False) -> socket.socket:
+    """Connect to this node's service; with `starts`, start it if there is none. Raises ConnectionError."""
+    until = time.monotonic() + STARTS_S
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        try:
+            client.connect(f"\0{name}")
+            if not service.is_ours(client):
+                raise PermissionError(f"another user has the socket {name}")
+            client.sendall(wants)
+            return client
+        except ConnectionError:
+            client.close()
+            if starts:
+                launch(name, subprocess.DEVNULL)
+            elif time.monotonic() > until:
+                raise
+        starts = False
+        time.sleep(0.02)

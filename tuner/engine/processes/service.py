@@ -1,0 +1,218 @@
+"""The service that forks the trials of one search on one node; `tuner.engine.processes.client` starts it.
+
+A generation of the service is a process with one thread, which has imported what trials need and never trains. To
+import more, it forks a candidate. If this has neither other threads, children nor CUDA afterwards, it takes the
+service over; trials start meanwhile. Ray's own processes have threads, so they cannot be forked.
+
+A service whose standard input is a pipe ends with it; it also forks services of single searches, each of which ends
+with its client. Another service ends `IDLE_S` after its last client has left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import selectors
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from tuner.engine.processes import keeper
+from tuner.training.devices import accelerator
+
+IDLE_S = 10.0  # seconds; a node may have no worker of the search between two trials
+PATIENCE_S = 5.0  # seconds that a client's request may take to arrive
+CLIENT, HOLD, SERVE, TRIAL = b"c", b"h", b"s", b"t"  # the first byte of a connection: what the client wants
+NAME_BYTES = 38  # of the name of a service, which follows SERVE
+LATER = "later"  # the answer while a candidate imports
+RAISES = "it raises "  # begins the answer if the value cannot be unpickled
+
+
+class Hold(NamedTuple):
+    """Asks the service to unpickle a value once for all later trials, or to import modules.
+
+    Args:
+        key: of the value, or of the modules.
+        packed: the arguments of a `Packed`; its file descriptor follows, if there is one.
+        modules: names; a module that cannot be imported is left out.
+        path: `sys.path` of the trials.
+        folder: the folder in which the search was started.
+    """
+
+    key: str
+    packed: tuple[Any, ...] = ()
+    modules: Sequence[str] = ()
+    path: Sequence[str] = ()
+    folder: str = "/"
+
+
+held: dict[str, Any] = {}  # the unpickled values by key
+
+
+class Service:
+    """One generation of a service on the abstract socket `name`; `owner`, if any, is open as long as it is needed."""
+
+    def __init__(self, name: str, owner: int | socket.socket | None) -> None:
+        self.listener, self.owner = socket.socket(socket.AF_UNIX), owner
+        self.listener.bind(f"\0{name}")  # raises OSError if the node has this service
+        self.listener.listen(128)
+        self.clients = set[socket.socket]()
+        self.refused: dict[str, str] = {}  # by key, why each trial must load the value itself
+
+    def run(self) -> None:
+        """Serve until the owner or all clients have left, or until a candidate has taken over."""
+        while self.serve():
+            pass  # this process was a candidate, and is the service now
+
+    def serve(self) -> bool:
+        self.candidate: tuple[socket.socket, str] | None = None
+        left_at = time.monotonic()
+        gc.collect()
+        gc.freeze()  # a garbage collection in a trial then copies no page of what it shares with the others
+        with selectors.DefaultSelector() as self.selector:
+            listened: list[Any] = [self.listener, *self.clients, *([] if self.owner is None else [self.owner])]
+            for each in listened:
+                self.selector.register(each, selectors.EVENT_READ)
+            while self.owner is not None or self.clients or time.monotonic() - left_at < IDLE_S:
+                for key, _ in self.selector.select(1.0):
+                    is_candidate = self.candidate is not None and key.fileobj is self.candidate[0]
+                    if is_candidate and self.is_replaced():
+                        os._exit(0)
+                    if key.fileobj is self.owner:
+                        return False
+                    if key.fileobj is self.listener:
+                        with contextlib.suppress(OSError, EOFError):
+                            if self.accept():
+                                return True
+                    elif key.fileobj in self.clients:
+                        self.selector.unregister(key.fileobj)
+                        self.clients.discard(key.fileobj)
+                        key.fileobj.close()
+                        left_at = time.monotonic()
+        return False
+
+    def accept(self) -> bool:
+        """Do what a new client wants; returns whether this process is a candidate that takes the service over."""
+        client, _ = self.listener.accept()
+        client.settimeout(PATIENCE_S)
+        wants = client.recv(1) if is_ours(client) else b""
+        if wants == CLIENT:
+            self.clients.add(client)
+            self.selector.register(client, selectors.EVENT_READ)
+            return False
+        if wants == SERVE and not os.fork():
+            name = client.recv(NAME_BYTES, socket.MSG_WAITALL).decode()
+            self.selector.close()
+            self.listener.close()
+            Service(name, client).run()
+            atexit._run_exitfuncs()  # a library that was imported may have temporary files
+            os._exit(0)
+        with client:
+            if wants == TRIAL and not os.fork():
+                self.selector.close()
+                keeper.run(client, held)
+            if wants == HOLD and (request := self.wanted(client)):
+                ours, theirs = socket.socketpair()
+                if not os.fork():
+                    ours.close()
+                    become(request, client, theirs)
+                    return True
+                theirs.close()
+                self.candidate = ours, request.key
+                self.selector.register(ours, selectors.EVENT_READ)
+        return False
+
+    def wanted(self, client: socket.socket) -> Hold | None:
+        """Return the request for which a candidate has to be made; answer all others."""
+        client.settimeout(None)
+        connection = Connection(os.dup(client.fileno()))
+        request = Hold(*pickle.loads(connection.recv_bytes()))
+        if request.key in held or request.key in self.refused:
+            connection.send(self.refused.get(request.key, ""))
+        elif self.candidate:
+            connection.send(LATER)
+        else:
+            return request
+        return None
+
+    def is_replaced(self) -> bool:
+        """Whether the candidate has taken over; notes why not."""
+        assert self.candidate
+        (candidate, key), self.candidate = self.candidate, None
+        self.selector.unregister(candidate)
+        with candidate:
+            said = candidate.recv(1000)
+        if said != b"\0":
+            self.refused[key] = said.decode(errors="replace") or "its import ended the process"
+        return said == b"\0"
+
+
+def is_ours(client: socket.socket) -> bool:
+    """Whether the other side is a process of the same user: any process of the node may name an abstract socket."""
+    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(user == os.geteuid())
+
+
+def become(request: Hold, client: socket.socket, parent: socket.socket) -> None:
+    """In a candidate: import what is asked and tell client and parent; ends the process if it must not be forked."""
+    connection = Connection(os.dup(client.fileno()))
+    fds: Sequence[int] = []
+    if request.packed and request.packed[-1] >= 0:
+        _, fds, *_ = socket.recv_fds(client, 1, 1)
+    why = loaded(request, fds)
+    parent.sendall(why.encode()[:1000] or b"\0")
+    parent.close()
+    connection.send(why)
+    if why:
+        os._exit(0)
+
+
+def loaded(request: Hold, fds: Sequence[int]) -> str:
+    """Import modules and unpickle a value; returns why trials must do it themselves, or an empty text."""
+    from tuner.engine.processes.packed import Packed
+
+    sys.path[:] = request.path or sys.path
+    os.chdir(request.folder)
+    for name in request.modules:
+        with contextlib.suppress(Exception):  # a trial that needs the module raises the error
+            importlib.import_module(name)
+    try:
+        if request.packed:
+            held[request.key] = Packed(*request.packed[:-1], *(fds or [-1])).unpacked()
+        else:
+            held[request.key] = None
+    except BaseException as error:
+        return f"{RAISES}{type(error).__name__}: {error}"
+    return why_unforkable()
+
+
+def why_unforkable() -> str:
+    """Say what keeps this process from being forked: other threads, child processes, or a CUDA context."""
+    threads, children = len(os.listdir("/proc/self/task")) - 1, keeper.children()
+    if threads:
+        return f"its import leaves {threads} thread{'s' * (threads > 1)}"
+    if children:
+        return f"its import leaves {len(children)} process{'es' * (len(children) > 1)}"
+    if accelerator.here.in_use():
+        return "its import uses a GPU"
+    return ""
+
+
+def main(name: str, *modules: str) -> None:
+    """Serve on the abstract socket `name`; first import `modules`, while clients wait."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers and candidates
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    service = Service(name, 0 if stat.S_ISFIFO(os.fstat(0).st_mode) else None)
+    for each in modules:
+        importlib.import_module(each)
+    service.run()
