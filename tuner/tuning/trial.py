@@ -206,7 +206,7 @@ def begin_process(spec: TrialSpec) -> None:
     import torch
 
     torch.set_num_threads(spec.num_threads)
-    threadpool_limits(spec.num_threads, "blas")  # numpy has loaded its library with one thread
+    threadpool_limits(spec.num_threads)  # libraries of numpy and others were loaded with one thread
     if spec.gpus:
         accelerator.here.limit(spec.gpus)  # the limit must be set before the model takes GPU memory
 

@@ -101,7 +101,7 @@ def session_of(call: Call) -> _TrainSession:
     return session
 
 
-def run(pickled_call: bytes, channel: Connection, held: dict[str, Any]) -> NoReturn:
+def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
     """Make a call in this process, which ends with it; tell the other side the result or the error."""
     call = Call(*pickle.loads(pickled_call))
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
@@ -110,6 +110,8 @@ def run(pickled_call: bytes, channel: Connection, held: dict[str, Any]) -> NoRet
     faulthandler.enable()
     os.environ.clear()
     os.environ.update(call.environment)
+    for name, value in changed.items():
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     os.chdir(call.folder)
     own_folder.session_folder = call.session_folder
     session = session_of(call)

@@ -34,6 +34,7 @@ from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import begin_saves
 from tuner.errors import say
 
+DRIVERS_S = 60.0  # maximum seconds that a worker waits for the service that the driver starts, before it starts one
 LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
 
 
@@ -123,15 +124,17 @@ def _hold_modules(name: str, modules: list[str]) -> None:
 
 
 def apart(shared: Shared, function: Callable[..., Any]) -> Any:
-    """Return `function({}, value)` with the shared value, from a process of its own if this process runs the service.
+    """Return `function({}, value)`, which is not None, from a process of its own if this process runs the service.
 
-    Raises the error of the function, or one that says how the process ended.
+    Raises the error of the function, EndedError if the process ended otherwise, or OSError without a service.
     """
     if not runs():
         return function({}, shared.packed().unpacked())
     call = child.Call(shared.key, cloudpickle.dumps(function), {}, dict(os.environ), list(sys.path), os.getcwd())
     with contextlib.closing(Caller(shared)) as caller:
-        return caller.call(call, ("/proc/self/fd/1", "/proc/self/fd/2"))
+        if (result := caller.call(call, (1, 2))) is None:
+            raise EndedError(RuntimeError("its process ended with exit code 0 (os._exit)"))
+        return result
 
 
 def run_trial(
@@ -185,14 +188,20 @@ class Caller:
     """Makes calls in processes of their own, one after the other, for a worker or the driver."""
 
     def __init__(self, shared: Shared) -> None:
-        self.name = shared.name
-        self.client = connected(self.name, service.CLIENT, starts=not shared.driver)  # keeps the service alive
-        self.packed = shared.packed()
-        hold_packed(self.name, self.packed)
+        self.name, self.packed = shared.name, shared.packed()
+        self.join(starts_after=DRIVERS_S if shared.driver else 0.0)
         self.control: Connection | None = None  # to the keeper of a process that has not ended
 
-    def call(self, call: child.Call, outputs: tuple[str, str]) -> Any:
+    def join(self, starts_after: float) -> None:
+        """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
+        self.client = connected(self.name, service.CLIENT, starts_after=starts_after)
+        hold_packed(self.name, self.packed)
+
+    def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
         """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+        if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
+            self.client.close()
+            self.join(starts_after=0.0)
         ours, theirs = socket.socketpair()
         with connected(self.name, service.TRIAL) as client, theirs:
             self.control = Connection(os.dup(client.fileno()))
@@ -292,4 +301,6 @@ def ended_by(status: int | None) -> Exception:
         return RuntimeError(f"the trial's process ended with exit code {status} (os._exit)")
     if -status == signal.SIGKILL:
         return lost(KILLED)
-    return RuntimeError(f"the trial's process was ended by {signal.Signals(-status).name}; its stderr says where")
+    names = {each.value: each.name for each in signal.Signals}
+    name = names.get(-status, f"signal {-status}")  # those of real time have no names
+    return RuntimeError(f"the trial's process was ended by {name}; its stderr says where")

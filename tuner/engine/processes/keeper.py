@@ -26,12 +26,12 @@ STOP, ENDED = "stop", "ended"
 class Start(NamedTuple):
     """What a keeper needs to know: the files of the trial's output, and the pickled `Call` of its child."""
 
-    outputs: tuple[str, str]  # absolute paths for stdout and stderr; empty = nowhere
+    outputs: tuple[str | int, str | int]  # absolute paths for stdout and stderr, or descriptors of the service
     worker: int  # the process id in the journal
     call: bytes
 
 
-def run(client: socket.socket, held: dict[str, Any]) -> NoReturn:
+def run(client: socket.socket, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
     """In a fork of the service: run one trial for the client, then end this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -47,7 +47,7 @@ def run(client: socket.socket, held: dict[str, Any]) -> NoReturn:
                 begin_child(channel, pipes, start.worker)
                 from tuner.engine.processes import child
 
-                child.run(start.call, Connection(channel), held)
+                child.run(start.call, Connection(channel), held, changed)
             finally:
                 os._exit(70)  # `child.run` does not return
         os.close(channel)
@@ -62,6 +62,8 @@ def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -
     """Give the trial's process its name and its streams, and close all that is not its own."""
     with open("/proc/self/comm", "w") as comm:
         comm.write(f"tuner {worker}")  # by which `tuner.gpus` finds the trial of a process on a GPU
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # as Ray's workers have; else the kernel would end these, which are small
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_CHILD_SUBREAPER, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,10 +79,10 @@ def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -
 class Kept:
     """A file that takes the first MOST_BYTES of a stream; a full disk loses output and nothing else."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | int) -> None:
         self.left, self.file = MOST_BYTES, None
         with contextlib.suppress(OSError):
-            self.file = open(path, "ab", buffering=0) if path else None
+            self.file = open(path, "ab", buffering=0, closefd=isinstance(path, str))
 
     def write(self, data: bytes) -> None:
         if self.left > 0 and self.file:
@@ -91,7 +93,7 @@ class Kept:
         self.left -= len(data)
 
 
-def keep(pid: int, control: Connection, outputs: dict[int, str]) -> None:
+def keep(pid: int, control: Connection, outputs: dict[int, str | int]) -> None:
     """Pass on the trial's output until it has ended, and end it if the client says so or is gone."""
     kept = {fd: Kept(path) for fd, path in outputs.items()}
     process = os.pidfd_open(pid)
@@ -147,12 +149,17 @@ def children() -> list[int]:
 
 
 def end_rest() -> None:
-    """End all that the trial has left, also what its ended processes leave."""
-    while left := children():
+    """End all that the trial has left, also what its ended processes leave, but not what belongs to another user."""
+    others = set[int]()
+    while left := set(children()) - others:
         for pid in left:
-            with contextlib.suppress(OSError):
+            try:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+            except PermissionError:  # it runs as another user, as `sudo` does
+                others.add(pid)
+            except OSError:
+                continue
 
 
 def prctl(option: int, value: int) -> None:

@@ -44,25 +44,26 @@ def started(*, keep: bool) -> Iterator[None]:
     With `keep`, what the service has imported stays for the next search of this process.
     """
     global _name, _root
-    name = _name = new_name()
     if _root is None or _root[1].poll() is not None:
         root = new_name()
         _root = root, launch(root, subprocess.PIPE)
+    name, (root, process) = new_name(), _root
     pool = ThreadPoolExecutor(1, "service")
-    client = pool.submit(connected, _root[0], service.SERVE + name.encode())
+    client = pool.submit(connected, root, service.SERVE + name.encode(), process=process)
     pool.shutdown(wait=False)  # the search goes on while the service starts
+    _name = name
     try:
         yield
     finally:
         _name = ""
-        with client.result() as connection, suppress(OSError):
+        if not keep:
+            process.terminate()  # it may still import
+            process.communicate()
+            _root = None
+        with suppress(OSError), client.result() as connection:
             connection.settimeout(5.0)
             connection.shutdown(socket.SHUT_WR)
             connection.recv(1)  # until the service has ended
-        if not keep:
-            _root[1].terminate()  # it may still import
-            _root[1].communicate()
-            _root = None
 
 
 def launch(name: str, stdin: int) -> subprocess.Popen[bytes]:
@@ -73,9 +74,14 @@ def launch(name: str, stdin: int) -> subprocess.Popen[bytes]:
     )
 
 
-def connected(name: str, wants: bytes, *, starts: bool = False) -> socket.socket:
-    """Connect to this node's service; with `starts`, start it if there is none. Raises ConnectionError."""
-    until = time.monotonic() + STARTS_S
+def connected(
+    name: str, wants: bytes, *, starts_after: float = STARTS_S, process: subprocess.Popen[bytes] | None = None
+) -> socket.socket:
+    """Connect to this node's service, or start one if there is none after so many seconds.
+
+    Raises ConnectionError if its `process` has ended, or if none answers within STARTS_S.
+    """
+    began = time.monotonic()
     while True:
         client = socket.socket(socket.AF_UNIX)
         try:
@@ -86,9 +92,10 @@ def connected(name: str, wants: bytes, *, starts: bool = False) -> socket.socket
             return client
         except ConnectionError:
             client.close()
-            if starts:
-                launch(name, subprocess.DEVNULL)
-            elif time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > STARTS_S or (process and process.poll() is not None):
                 raise
-        starts = False
+            if waited >= starts_after:
+                launch(name, subprocess.DEVNULL)
+                starts_after = STARTS_S
         time.sleep(0.02)

@@ -1,8 +1,8 @@
 """The service that forks the trials of one search on one node; `tuner.engine.processes.client` starts it.
 
 A generation of the service is a process with one thread, which has imported what trials need and never trains. To
-import more, it forks a candidate. If this has neither other threads, children nor CUDA afterwards, it takes the
-service over; trials start meanwhile. Ray's own processes have threads, so they cannot be forked.
+import more, it forks a candidate. If this has neither other threads, children, open files nor CUDA afterwards, it takes
+the service over; trials start meanwhile. Ray's own processes have threads, so they cannot be forked.
 
 A service whose standard input is a pipe ends with it; it also forks services of single searches, each of which ends
 with its client. Another service ends `IDLE_S` after its last client has left.
@@ -23,7 +23,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ class Hold(NamedTuple):
 
 
 held: dict[str, Any] = {}  # the unpickled values by key
+changed: dict[str, str | None] = {}  # variables of the environment that imports have set, or removed (None)
 
 
 class Service:
@@ -66,6 +67,7 @@ class Service:
         self.listener, self.owner = socket.socket(socket.AF_UNIX), owner
         self.listener.bind(f"\0{name}")  # raises OSError if the node has this service
         self.listener.listen(128)
+        self.listener.setblocking(False)  # two generations may wait for the same client
         self.clients = set[socket.socket]()
         self.refused: dict[str, str] = {}  # by key, why each trial must load the value itself
 
@@ -119,18 +121,28 @@ class Service:
             os._exit(0)
         with client:
             if wants == TRIAL and not os.fork():
-                self.selector.close()
-                keeper.run(client, held)
+                self.close()
+                keeper.run(client, held, changed)
             if wants == HOLD and (request := self.wanted(client)):
                 ours, theirs = socket.socketpair()
                 if not os.fork():
                     ours.close()
-                    become(request, client, theirs)
+                    try:
+                        become(request, client, theirs)
+                    except BaseException:
+                        os._exit(1)
                     return True
                 theirs.close()
                 self.candidate = ours, request.key
                 self.selector.register(ours, selectors.EVENT_READ)
         return False
+
+    def close(self) -> None:
+        """In a keeper: close what is the service's, so that a service that was killed refuses its clients."""
+        self.selector.close()
+        for each in (self.listener, self.owner, self.candidate and self.candidate[0], *self.clients):
+            if isinstance(each, socket.socket):
+                each.close()
 
     def wanted(self, client: socket.socket) -> Hold | None:
         """Return the request for which a candidate has to be made; answer all others."""
@@ -165,14 +177,21 @@ def is_ours(client: socket.socket) -> bool:
 
 def become(request: Hold, client: socket.socket, parent: socket.socket) -> None:
     """In a candidate: import what is asked and tell client and parent; ends the process if it must not be forked."""
+    keeper.prctl(keeper.PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else a child of the import has no exit code
     connection = Connection(os.dup(client.fileno()))
     fds: Sequence[int] = []
     if request.packed and request.packed[-1] >= 0:
         _, fds, *_ = socket.recv_fds(client, 1, 1)
     why = loaded(request, fds)
+    if why:
+        keeper.end_rest()
+    keeper.prctl(keeper.PR_SET_PDEATHSIG, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     parent.sendall(why.encode()[:1000] or b"\0")
     parent.close()
-    connection.send(why)
+    with contextlib.suppress(OSError), connection:  # the client may have ended meanwhile
+        connection.send(why)
     if why:
         os._exit(0)
 
@@ -181,6 +200,7 @@ def loaded(request: Hold, fds: Sequence[int]) -> str:
     """Import modules and unpickle a value; returns why trials must do it themselves, or an empty text."""
     from tuner.engine.processes.packed import Packed
 
+    files, environment = open_files(), dict(os.environ)
     sys.path[:] = request.path or sys.path
     os.chdir(request.folder)
     for name in request.modules:
@@ -193,18 +213,31 @@ def loaded(request: Hold, fds: Sequence[int]) -> str:
             held[request.key] = None
     except BaseException as error:
         return f"{RAISES}{type(error).__name__}: {error}"
-    return why_unforkable()
+    names = {*environment, *os.environ}
+    changed.update({name: os.environ.get(name) for name in names if os.environ.get(name) != environment.get(name)})
+    return why_unforkable(open_files() - files)
 
 
-def why_unforkable() -> str:
-    """Say what keeps this process from being forked: other threads, child processes, or a CUDA context."""
+def open_files() -> set[str]:
+    """Return the targets of this process's descriptors, without memory files, `null` and sources of random bits."""
+    targets = set[str]()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            targets.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {each for each in targets if not each.startswith(("/memfd:", "/dev/null", "/dev/urandom", "/dev/random"))}
+
+
+def why_unforkable(files: Collection[str]) -> str:
+    """Say what keeps this process from being forked: threads, children, CUDA, or the `files` that its import opened."""
     threads, children = len(os.listdir("/proc/self/task")) - 1, keeper.children()
     if threads:
         return f"its import leaves {threads} thread{'s' * (threads > 1)}"
     if children:
         return f"its import leaves {len(children)} process{'es' * (len(children) > 1)}"
-    if accelerator.here.in_use():
+    if accelerator.here.in_use() or any(each.startswith("/dev/nvidia") for each in files):
         return "its import uses a GPU"
+    if files:  # trials would share the position in it
+        return f"its import leaves {min(files)} open"
     return ""
 
 

@@ -380,7 +380,7 @@ def _tested(
     evaluated = partial(_evaluated, config=config, state=state)
     try:
         test, why = apart(shared, evaluated) if shared else evaluated({}, material)
-    except EndedError as error:
+    except (EndedError, OSError) as error:
         test, why = None, str(error)
     if test is None:
         kept = "its model and validation metrics are saved; correct the space, and --resume computes the rest"
