@@ -79,7 +79,8 @@ def found():
         torch.nn.Linear.forward.__name__, helper.seen, helper.Counter.seen, float(helper.layer.weight.sum()),
         logging.root.level, len(logging.root.handlers), len(warnings.filters), umask, len(sys.path),
         sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled(),
-        sys.excepthook.__name__, sorted(os.environ), torch.get_num_threads(), sorted(os.listdir(".")),
+        sys.excepthook.__name__, sorted(os.environ), torch.get_num_threads(),
+        sorted({*os.listdir(".")} - {"__pycache__"}),  # Python makes it meanwhile in the start folder
     ]
 
 def codes():

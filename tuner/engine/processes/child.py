@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
-import torch
 from pyarrow.fs import LocalFileSystem
 from ray import cloudpickle
 from ray.train._internal import session as ray_session
@@ -121,6 +120,8 @@ def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed:
     result, error, printed = None, None, ""
     try:
         with errors_sent():
+            import torch  # the service has done it; who makes calls may not need it
+
             torch.set_num_threads(len(os.sched_getaffinity(0)))
             material = held[call.key] if call.key in held else asked(channel, call.path)
             result = pickle.loads(call.function)(call.config, material)

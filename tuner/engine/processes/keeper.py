@@ -67,6 +67,7 @@ def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     prctl(PR_SET_CHILD_SUBREAPER, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, (_, end) in enumerate(pipes, 1):
         os.dup2(end, number)

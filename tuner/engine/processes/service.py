@@ -244,7 +244,8 @@ def why_unforkable(files: Collection[str]) -> str:
 def main(name: str, *modules: str) -> None:
     """Serve on the abstract socket `name`; first import `modules`, while clients wait."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers and candidates
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # the driver decides
+        signal.signal(number, signal.SIG_IGN)
     service = Service(name, 0 if stat.S_ISFIFO(os.fstat(0).st_mode) else None)
     for each in modules:
         importlib.import_module(each)
