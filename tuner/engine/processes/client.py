@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray import cloudpickle, tune
@@ -132,7 +132,9 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
         return function({}, shared.packed().unpacked())
     call = child.Call(shared.key, cloudpickle.dumps(function), {}, dict(os.environ), list(sys.path), os.getcwd())
     with contextlib.closing(Caller(shared)) as caller:
-        if (result := caller.call(call, (1, 2))) is None:
+        result = caller.call(call, (1, 2))
+        caller.await_end(None)  # so that all its output comes before the next line of this process
+        if result is None:
             raise EndedError(RuntimeError("its process ended with exit code 0 (os._exit)"))
         return result
 
@@ -176,6 +178,13 @@ def caller_of(shared: Shared) -> Caller:
     return Caller(shared)
 
 
+class Ended(NamedTuple):
+    """What a process said when its call had ended."""
+
+    result: Any
+    error: BaseException | None
+
+
 class EndedError(Exception):
     """A process has ended without a result; `cause` is the error for Ray."""
 
@@ -209,13 +218,15 @@ class Caller:
             socket.send_fds(client, [b"f"], [theirs.fileno()])
         own_folder.left.clear()
         with Connection(ours.detach()) as channel:
-            result, error = self.passed_on(channel)
+            ended = self.passed_on(channel)
+        if ended is not None and ended.error is None:
+            return ended.result  # the process frees its memory meanwhile; the next call waits for its end
         status = self.await_end(None)
-        if error is not None:
-            raise error
+        if ended is not None:
+            raise ended.error  # type: ignore[misc]
         if status != 0:
             raise EndedError(ended_by(status))
-        return result
+        return None
 
     def close(self) -> None:
         """End the call, if one has not ended."""
@@ -223,8 +234,8 @@ class Caller:
         if self.control:
             self.control.close()
 
-    def passed_on(self, channel: Connection) -> tuple[Any, BaseException | None]:
-        """Pass on reports to Ray until the call has ended; returns result and error. SystemExit if Ray stops it."""
+    def passed_on(self, channel: Connection) -> Ended | None:
+        """Pass on reports to Ray until the call ends; None if its process says nothing, SystemExit if Ray stops it."""
         assert self.control
         while channel in wait([channel, self.control]):
             try:
@@ -239,10 +250,10 @@ class Caller:
                 result, error, printed = values
                 if error is not None:
                     error.add_note(printed)  # what Ray prints then ends with the user's line
-                return result, error
+                return Ended(result, error)
             else:
                 self.answer(channel, *values)
-        return None, None
+        return None
 
     def answer(self, channel: Connection, metrics: dict[str, Any], checkpoint: Any) -> None:
         """Give Ray a report, which returns once Ray lets the trial go on, and tell the trial."""

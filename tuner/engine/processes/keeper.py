@@ -1,4 +1,4 @@
-"""Forks one trial, keeps its output, and ends all its processes with it.
+"""Forks the process of one trial, keeps its output, and ends all its processes with it.
 
 The trial's keeper is the parent of all that the trial leaves behind: Linux gives a process whose parent has ended to
 the nearest subreaper, even if it has a session of its own.
@@ -31,37 +31,56 @@ class Start(NamedTuple):
     call: bytes
 
 
-def run(client: socket.socket, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
-    """In a fork of the service: run one trial for the client, then end this process."""
+def run(service: socket.socket, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
+    """In a fork of the service: wait for a client, run one trial for it, then end this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        client.settimeout(None)
-        control = Connection(os.dup(client.fileno()))
-        start = Start(*control.recv())
-        _, (channel, *_), *_ = socket.recv_fds(client, 1, 1)
-        client.close()
-        pipes = os.pipe(), os.pipe()
+        pipes, (ours, theirs) = (os.pipe(), os.pipe()), socket.socketpair()
         if not (pid := os.fork()):
             try:
-                begin_child(channel, pipes, start.worker)
+                begin_child(theirs.fileno(), pipes)
                 from tuner.engine.processes import child
 
-                child.run(start.call, Connection(channel), held, changed)
+                waiting = Connection(os.dup(theirs.fileno()))
+                worker, call = waiting.recv()
+                channel = received(theirs)
+                waiting.close()
+                theirs.close()
+                name_process(worker)
+                child.run(call, Connection(channel), held, changed)
             finally:
                 os._exit(70)  # `child.run` does not return
-        os.close(channel)
+        theirs.close()
         for _, end in pipes:
             os.close(end)
+        with socket.socket(fileno=received(service)) as client, ours:
+            service.close()
+            control = Connection(os.dup(client.fileno()))
+            start = Start(*control.recv())
+            channel = received(client)
+            with Connection(os.dup(ours.fileno())) as to_child:
+                to_child.send((start.worker, start.call))
+            socket.send_fds(ours, [b"f"], [channel])
+        os.close(channel)
         keep(pid, control, {pipe[0]: path for pipe, path in zip(pipes, start.outputs, strict=True)})
     finally:
         os._exit(0)
 
 
-def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -> None:
-    """Give the trial's process its name and its streams, and close all that is not its own."""
+def received(sender: socket.socket) -> int:
+    """Receive a file descriptor; ValueError if the sender has ended."""
+    _, (fd, *_), *_ = socket.recv_fds(sender, 1, 1)
+    return fd
+
+
+def name_process(worker: int) -> None:
     with open("/proc/self/comm", "w") as comm:
         comm.write(f"tuner {worker}")  # by which `tuner.gpus` finds the trial of a process on a GPU
+
+
+def begin_child(kept: int, pipes: tuple[tuple[int, int], ...]) -> None:
+    """Give the trial's process its streams, and close all that is not its own, except `kept`."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")  # as Ray's workers have; else the kernel would end these, which are small
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -72,7 +91,7 @@ def begin_child(channel: int, pipes: tuple[tuple[int, int], ...], worker: int) -
     for number, (_, end) in enumerate(pipes, 1):
         os.dup2(end, number)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != channel:
+        if int(name) > 2 and int(name) != kept:
             with contextlib.suppress(OSError):
                 os.close(int(name))
 

@@ -70,6 +70,7 @@ class Service:
         self.listener.setblocking(False)  # two generations may wait for the same client
         self.clients = set[socket.socket]()
         self.refused: dict[str, str] = {}  # by key, why each trial must load the value itself
+        self.spare: socket.socket | None = None  # to a keeper whose child waits for a trial
 
     def run(self) -> None:
         """Serve until the owner or all clients have left, or until a candidate has taken over."""
@@ -120,13 +121,15 @@ class Service:
             atexit._run_exitfuncs()  # a library that was imported may have temporary files
             os._exit(0)
         with client:
-            if wants == TRIAL and not os.fork():
-                self.close()
-                keeper.run(client, held, changed)
+            if wants == TRIAL:  # a fork takes 15 ms or more, so the next trial's is made now
+                with self.spare or self.forked() as spare, contextlib.suppress(OSError):
+                    socket.send_fds(spare, [b"f"], [client.fileno()])
+                self.spare = self.forked()
             if wants == HOLD and (request := self.wanted(client)):
                 ours, theirs = socket.socketpair()
                 if not os.fork():
                     ours.close()
+                    self.drop_spare()  # it lacks what this candidate imports
                     try:
                         become(request, client, theirs)
                     except BaseException:
@@ -137,12 +140,23 @@ class Service:
                 self.selector.register(ours, selectors.EVENT_READ)
         return False
 
-    def close(self) -> None:
-        """In a keeper: close what is the service's, so that a service that was killed refuses its clients."""
-        self.selector.close()
-        for each in (self.listener, self.owner, self.candidate and self.candidate[0], *self.clients):
-            if isinstance(each, socket.socket):
+    def forked(self) -> socket.socket:
+        """Fork a keeper, which forks the process of a trial; returns the socket by which it gets its client."""
+        ours, theirs = socket.socketpair()
+        if not os.fork():
+            ours.close()
+            self.selector.close()
+            # A service that was killed must refuse its clients. The owner waits for the ends of keepers, too.
+            for each in (self.listener, *self.clients, *(self.candidate or ())[:1]):
                 each.close()
+            keeper.run(theirs, held, changed)
+        theirs.close()
+        return ours
+
+    def drop_spare(self) -> None:
+        if self.spare:
+            self.spare.close()
+            self.spare = None
 
     def wanted(self, client: socket.socket) -> Hold | None:
         """Return the request for which a candidate has to be made; answer all others."""
