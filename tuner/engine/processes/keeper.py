@@ -56,6 +56,7 @@ def run(service: socket.socket, held: dict[str, Any], changed: dict[str, str | N
             os.close(end)
         with socket.socket(fileno=received(service)) as client, ours:
             service.close()
+            client.setblocking(True)  # the service limits the time of its own reads
             control = Connection(os.dup(client.fileno()))
             start = Start(*control.recv())
             channel = received(client)

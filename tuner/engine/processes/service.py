@@ -121,10 +121,9 @@ class Service:
             atexit._run_exitfuncs()  # a library that was imported may have temporary files
             os._exit(0)
         with client:
-            if wants == TRIAL:  # a fork takes 15 ms or more, so the next trial's is made now
+            if wants == TRIAL:
                 with self.spare or self.forked() as spare, contextlib.suppress(OSError):
                     socket.send_fds(spare, [b"f"], [client.fileno()])
-                self.spare = self.forked()
             if wants == HOLD and (request := self.wanted(client)):
                 ours, theirs = socket.socketpair()
                 if not os.fork():
@@ -138,6 +137,10 @@ class Service:
                 theirs.close()
                 self.candidate = ours, request.key
                 self.selector.register(ours, selectors.EVENT_READ)
+        if (
+            wants == TRIAL
+        ):  # a fork takes 15 ms or more, so that of the next trial is made now; it must not have `client`
+            self.spare = self.forked()
         return False
 
     def forked(self) -> socket.socket:

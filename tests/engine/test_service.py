@@ -1,0 +1,108 @@
+"""The service that forks trials: what it may import for all of them, what it must not, and what its end costs."""
+
+import contextlib
+import itertools
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+from ray import cloudpickle
+
+from tuner.engine.processes import launch
+from tuner.engine.processes.child import Call
+from tuner.engine.processes.client import Caller, EndedError, Shared, hold_packed
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started():
+    with launch.started(keep=False):
+        yield
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """Make the shared value of a module with this source: all that its variable `value` has."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def shared_by(source):
+        name = f"helper_of_service_{next(NUMBERS)}"
+        (tmp_path / f"{name}.py").write_text(source)
+        return Shared(launch.service_name(), name, os.getpid(), f"c{name}\nvalue\n.".encode())
+
+    return shared_by
+
+
+def called(caller, function):
+    """Run a function of the shared value in a process of its own."""
+    environment = {**os.environ, "LOST": "1"}
+    call = Call(caller.packed.key, cloudpickle.dumps(function), {}, environment, list(sys.path), os.getcwd())
+    return caller.call(call, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("", ""),
+        ("import subprocess\nassert subprocess.run('exit 3', shell=True).returncode == 3", ""),
+        ("import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "1 thread"),
+        ("import subprocess\nsubprocess.Popen(['sleep', '1000'])", "1 process"),
+        ("opened = open(__file__)", "helper_of_service"),
+        ("raise KeyError('lr')", "it raises KeyError: 'lr'"),
+        ("import os\nos._exit(3)", "its import ended the process"),
+    ],
+)
+def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affected(shared, source, why):
+    own = shared(f"import os\nvalue = [os.getpid()]\n{source}")
+    told = hold_packed(own.name, own.packed())
+    assert why in told and bool(why) == bool(told)
+    after = shared("value = 7")
+    assert hold_packed(after.name, after.packed()) == ""
+    with contextlib.closing(Caller(after)) as caller:
+        assert called(caller, lambda _, value: value) == 7
+    if not why:
+        with contextlib.closing(Caller(own)) as caller:
+            assert called(caller, lambda _, value: (value[0] != os.getpid(), os.getpid())[0])
+    left = psutil.Process(launch._root[1].pid).children(recursive=True)
+    assert not [each for each in left if "sleep" in each.cmdline()]
+
+
+def test_variables_that_an_import_sets_arrive(shared):
+    own = shared("import os\nvalue = 1\nos.environ['SET_BY_HELPER'] = 'x'\nos.environ.pop('HOME')")
+    with contextlib.closing(Caller(own)) as caller:
+        found = called(caller, lambda _, value: (os.environ.get("SET_BY_HELPER"), os.environ.get("HOME"), value))
+        assert found == ("x", None, 1)
+        assert called(caller, lambda *_: os.environ["LOST"]) == "1"
+
+
+def test_a_killed_service_is_started_anew(shared):
+    own = shared("value = 5")
+    with contextlib.closing(Caller(own)) as caller:
+        assert called(caller, lambda _, value: value) == 5
+        caller.await_end(None)
+        name, root = launch._root[0], launch._root[1].pid
+        family = [each for each in psutil.process_iter(["cmdline"]) if name in (each.info["cmdline"] or ())]
+        others = [each for each in family if each.pid != root]
+        for each in others:
+            each.send_signal(signal.SIGKILL)
+        psutil.wait_procs(others)
+        assert [called(caller, lambda _, value: value + 1) for _ in range(2)] == [6, 6]
+
+
+def test_each_call_has_a_process_of_its_own_whose_end_is_told(shared):
+    own = shared("value = []")
+
+    def grown(_, value):
+        value.append(1)
+        return len(value), os.getpid()
+
+    with contextlib.closing(Caller(own)) as caller:
+        (first, one), (second, other) = called(caller, grown), called(caller, grown)
+        assert (first, second) == (1, 1) and one != other
+        with pytest.raises(EndedError, match="exit code 3"):
+            called(caller, lambda *_: os._exit(3))
+        with pytest.raises(ZeroDivisionError):
+            called(caller, lambda *_: 1 / 0)
