@@ -62,6 +62,14 @@ def test_each_exit_is_told_as_it_was_with_its_files_and_leaves_no_process(search
     assert "ZeroDivisionError" in "".join(path.read_text() for path in ran.folder.glob("ray/*/stderr"))
 
 
+def test_a_trial_that_calls_ray_joins_the_search_s_own(search, tmp_path):
+    call = "ray.get(ray.put(7)) + len(ray.nodes())"
+    lines = f"def train(config):\n    import ray\n    tune.report({{'loss': {call}}})\n"
+    (tmp_path / "space.py").write_text(f"{HEAD}{lines}space = Space(params={{}}, train=train, metric='loss')\n")
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [8]
+
+
 # What a trial may set in its process; the next one must find none of it.
 SETS = """
 import gc, logging, os, socket, sys, warnings

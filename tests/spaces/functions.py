@@ -58,7 +58,7 @@ def report_gpus(config):
         # Without the variable, CUDA would show all devices.
         ids = range(8) if shown is None else [int(index) for index in shown.split(",") if index]
         code = sum(1 << index for index in ids)
-        node = int(ray.get_runtime_context().get_node_id()[:8], 16)
+        node = int(os.environ["RAY_RAYLET_PID"])
         tune.report({"loss": config["x"], "visible": code, "begun": begun, "ended": time.time(), "on_node": node})
 
 

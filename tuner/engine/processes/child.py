@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
+import ray
 from pyarrow.fs import LocalFileSystem
 from ray import cloudpickle
+from ray._private import ray_constants, worker
 from ray.train._internal import session as ray_session
 from ray.train._internal import storage as ray_storage
 from ray.train._internal.session import TrialInfo, _TrainSession
@@ -116,6 +118,8 @@ def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed:
     session = session_of(call)
     session.report = reports = Reports(session, channel)
     ray_session._session = session if call.trial else None
+    # Else `ray.init` takes the address of this machine's network for 127.0.0.1, where the search's own Ray listens.
+    ray_constants.ENABLE_RAY_CLUSTER = not call.environment.get("RAY_ADDRESS", "").startswith("127.0.0.1:")
     ray_storage._get_ray_train_session_dir = lambda: f"{call.session_folder}/artifacts"
     result, error, printed = None, None, ""
     try:
@@ -163,6 +167,8 @@ def program() -> Iterator[None]:
     try:
         yield
     finally:
+        if not ray.is_initialized():
+            atexit.unregister(worker.shutdown)  # it takes 45 ms
         main = vars(sys.modules["__main__"])
         for step in (threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush):  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):

@@ -69,6 +69,7 @@ def started(*, keep: bool) -> Iterator[None]:
 def launch(name: str, stdin: int) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
     return subprocess.Popen(
         [sys.executable, "-c", BEGIN, name, *MODULES], stdin=stdin, env=environment, start_new_session=True
     )
