@@ -13,6 +13,7 @@ from ray import cloudpickle
 from tuner.engine.processes import launch
 from tuner.engine.processes.child import Call
 from tuner.engine.processes.client import Caller, EndedError, Shared, hold_packed
+from tuner.engine.processes.packed import in_memory
 
 NUMBERS = itertools.count()
 
@@ -31,7 +32,7 @@ def shared(tmp_path, monkeypatch):
     def shared_by(source):
         name = f"helper_of_service_{next(NUMBERS)}"
         (tmp_path / f"{name}.py").write_text(source)
-        return Shared(launch.service_name(), name, os.getpid(), f"c{name}\nvalue\n.".encode())
+        return Shared(launch.service_name(), in_memory([memoryview(f"c{name}\nvalue\n.".encode())]))
 
     return shared_by
 
@@ -39,7 +40,7 @@ def shared(tmp_path, monkeypatch):
 def called(caller, function):
     """Run a function of the shared value in a process of its own."""
     environment = {**os.environ, "LOST": "1"}
-    call = Call(caller.packed.key, cloudpickle.dumps(function), {}, environment, list(sys.path), os.getcwd())
+    call = Call(tuple(caller.packed), cloudpickle.dumps(function), {}, environment, list(sys.path), os.getcwd())
     return caller.call(call, (1, 2))
 
 
@@ -57,10 +58,10 @@ def called(caller, function):
 )
 def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affected(shared, source, why):
     own = shared(f"import os\nvalue = [os.getpid()]\n{source}")
-    told = hold_packed(own.name, own.packed())
+    told = hold_packed(own.name, own.packed)
     assert why in told and bool(why) == bool(told)
     after = shared("value = 7")
-    assert hold_packed(after.name, after.packed()) == ""
+    assert hold_packed(after.name, after.packed) == ""
     with contextlib.closing(Caller(after)) as caller:
         assert called(caller, lambda _, value: value) == 7
     if not why:

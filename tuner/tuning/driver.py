@@ -57,7 +57,7 @@ def ray_here(
     """
     save_stale()
     with ExitStack() as stack:
-        stack.enter_context(launch.started(keep=ray.is_initialized()))
+        stack.enter_context(launch.started(imports, keep=ray.is_initialized()))
         stack.callback(lambda: save_all(experiment.folder) if (experiment := begun()) else None)
         if not ray.is_initialized():
             here, stage = alone.local_cluster(), "starting Ray"

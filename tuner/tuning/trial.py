@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
-from threadpoolctl import threadpool_limits
+from wrapt import when_imported
 
 from tuner.engine.processes.child import program
+from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained, patiently
 from tuner.engine.workers.trainable import checkpoint_folder, run_class
@@ -176,12 +177,10 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
 
 
 def seed_streams(seed: int) -> None:
-    """Seeds the global random streams of Python, numpy and torch."""
-    import torch
-
+    """Seeds the global random streams of Python, numpy and torch, which a function may import later."""
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    when_imported("torch")(lambda torch: torch.manual_seed(seed))
 
 
 def metrics_of(output: Any, function: Any, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -203,10 +202,7 @@ def metrics_of(output: Any, function: Any, names: Sequence[str] = ()) -> dict[st
 
 def begin_process(spec: TrialSpec) -> None:
     """Gives a trial's process as many threads as the trial has CPUs, and its share of the GPU's memory."""
-    import torch
-
-    torch.set_num_threads(spec.num_threads)
-    threadpool_limits(spec.num_threads)  # libraries of numpy and others were loaded with one thread
+    limit_threads(spec.num_threads)
     if spec.gpus:
         accelerator.here.limit(spec.gpus)  # the limit must be set before the model takes GPU memory
 

@@ -7,7 +7,6 @@ import contextlib
 import faulthandler
 import os
 import pickle
-import socket
 import sys
 import threading
 import traceback
@@ -25,22 +24,23 @@ from ray.train._internal import storage as ray_storage
 from ray.train._internal.session import TrialInfo, _TrainSession
 
 from tuner.engine.processes.packed import Packed
+from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
 
-REPORT, LOAD, MODULES, END = "report", "load", "modules", "end"  # what a call sends
+REPORT, MODULES, END = "report", "modules", "end"  # what a call sends
 # What Ray Train's sessions have, and trials do not.
 OF_TRAIN = "world_rank", "local_rank", "node_rank", "local_world_size", "world_size", "dataset_shard", "metadata"
 GO, STOPPED, RAISED = "go", "stopped", "raised"  # the answers to REPORT
 
 
 class Call(NamedTuple):
-    """A call of a pickled function with the search's material, the service's value of this key, and with a config.
+    """A call of a pickled function with a config and with what the trials of a search share, the fields of a `Packed`.
 
     Of a call that is no trial, `trial`, `storage` and `checkpoint` are None.
     """
 
-    key: str
+    shared: tuple[Any, ...]
     function: bytes
     config: dict[str, Any]
     environment: dict[str, str]
@@ -84,8 +84,8 @@ class Reports:
         If the trial has changed its environment, they may have read it, and each trial imports its own.
         """
         if before == environment():
-            files = [(name, getattr(module, "__file__", None) or "") for name, module in list(sys.modules.items())]
-            installed = [name for name, file in files if "-packages" in file and name not in modules]
+            new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
+            installed = [name for name, module in new if "-packages" in (getattr(module, "__file__", None) or "")]
             if installed:
                 self.channel.send_bytes(pickle.dumps((MODULES, installed)))
 
@@ -124,11 +124,12 @@ def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed:
     result, error, printed = None, None, ""
     try:
         with errors_sent():
-            import torch  # the service has done it; who makes calls may not need it
-
-            torch.set_num_threads(len(os.sched_getaffinity(0)))
-            material = held[call.key] if call.key in held else asked(channel, call.path)
-            result = pickle.loads(call.function)(call.config, material)
+            limit_threads(len(os.sched_getaffinity(0)))
+            packed = Packed(*call.shared)
+            if packed.key not in held:  # the service could not unpickle it for all trials
+                sys.path[:] = call.path
+                held[packed.key] = packed.unpacked()
+            result = pickle.loads(call.function)(call.config, held[packed.key])
     except BaseException as raised:
         if not reports.stopped:
             error, printed = raised, traceback.format_exc()
@@ -145,17 +146,6 @@ def open_streams() -> None:
         stream = open(number, mode, encoding="utf-8", errors=errors, buffering=1, closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def asked(channel: Connection, path: list[str]) -> Any:
-    """Ask the other side for the material, which the service could not unpickle for all trials."""
-    sys.path[:] = path
-    channel.send_bytes(pickle.dumps((LOAD,)))
-    packed, sizes, fd = pickle.loads(channel.recv_bytes())
-    if fd >= 0:
-        with socket.socket(fileno=os.dup(channel.fileno())) as receiver:
-            _, (fd, *_), *_ = socket.recv_fds(receiver, 1, 1)
-    return Packed("", packed, sizes, fd).unpacked()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -47,15 +47,12 @@ def resolved(function: Any) -> Any:
     return function
 
 
-def hold(name: str, request: service.Hold, fd: int = -1) -> str:
+def hold(name: str, request: service.Hold) -> str:
     """Let the service unpickle a value for all trials; returns why each trial must do it itself, or an empty text."""
     while True:
-        with connected(name, service.HOLD) as client:
-            connection = Connection(os.dup(client.fileno()))
+        with connected(name, service.HOLD) as client, Connection(os.dup(client.fileno())) as connection:
             try:
                 connection.send_bytes(pickle.dumps(tuple(request)))
-                if fd >= 0:
-                    socket.send_fds(client, [b"f"], [fd])
                 answer = str(connection.recv())
             except (EOFError, OSError):
                 return "its import ended the process"
@@ -65,55 +62,46 @@ def hold(name: str, request: service.Hold, fd: int = -1) -> str:
 
 
 def hold_packed(name: str, packed: Packed) -> str:
-    fields = packed.key, packed.pickled, list(packed.sizes), packed.fd
-    return hold(name, service.Hold(packed.key, fields, (), list(sys.path), os.getcwd()), packed.fd)
+    return hold(name, service.Hold(packed.key, tuple(packed), (), list(sys.path), os.getcwd()))
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all trials of a search share, for workers: packed in the driver's memory, which its node maps, or in Ray's.
+    """What all trials of a search share, for workers.
 
     Args:
         name: of the search's services.
-        key: by which a service holds the value.
-        driver: the driver's process id, if all trials run on its node; else 0, and `reference` has the value.
+        packed: the value in the driver's memory, if all trials run on its node.
+        key: else that by which the services hold it, and `reference` has it in Ray's memory.
     """
 
     name: str
-    key: str
-    driver: int = 0
-    pickled: bytes = b""
-    sizes: tuple[int, ...] = ()
-    fd: int = -1
+    packed: Packed | None = None
+    key: str = ""
     reference: Any = None
 
-    def packed(self) -> Packed:
-        if self.reference is not None:
-            (value,) = self.reference
-            return replace(pack(ray.get(value)), key=self.key)
-        is_elsewhere = self.fd >= 0 and self.driver != os.getpid()
-        fd = os.open(f"/proc/{self.driver}/fd/{self.fd}", os.O_RDONLY) if is_elsewhere else self.fd
-        return Packed(self.key, self.pickled, self.sizes, fd)
+    def here(self) -> Packed:
+        """Return the value in the memory of this node."""
+        return self.packed or pack(ray.get(self.reference[0]))._replace(key=self.key)
 
 
 def share(value: Any) -> Shared:
     """Pack a value for trials on this node, whose service, if it runs, unpickles it meanwhile."""
     packed = pack(value)
-    shared = Shared(service_name(), packed.key, os.getpid(), packed.pickled, tuple(packed.sizes), packed.fd)
-    if packed.fd >= 0:
-        weakref.finalize(shared, os.close, packed.fd)
+    shared = Shared(service_name(), packed)
+    weakref.finalize(shared, os.close, packed.fd)
     if runs():
         threading.Thread(target=_hold_quietly, args=(shared,), daemon=True).start()
     return shared
 
 
 def share_in_cluster(value: Any) -> Shared:
-    return Shared(service_name(), os.urandom(8).hex(), reference=(ray.put(value),))
+    return Shared(service_name(), key=os.urandom(8).hex(), reference=(ray.put(value),))
 
 
 def _hold_quietly(shared: Shared) -> None:
     with contextlib.suppress(OSError):  # the search has ended
-        if (why := hold_packed(shared.name, shared.packed())) and not why.startswith(service.RAISES):
+        if (why := hold_packed(shared.name, shared.here())) and not why.startswith(service.RAISES):
             say(f"NOTE: each trial imports the space itself, which may take seconds: {why}", to=sys.stderr)
 
 
@@ -129,9 +117,10 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
     Raises the error of the function, EndedError if the process ended otherwise, or OSError without a service.
     """
     if not runs():
-        return function({}, shared.packed().unpacked())
-    call = child.Call(shared.key, cloudpickle.dumps(function), {}, dict(os.environ), list(sys.path), os.getcwd())
+        return function({}, shared.here().unpacked())
     with contextlib.closing(Caller(shared)) as caller:
+        pickled = cloudpickle.dumps(function)
+        call = child.Call(tuple(caller.packed), pickled, {}, dict(os.environ), list(sys.path), os.getcwd())
         result = caller.call(call, (1, 2))
         caller.await_end(None)  # so that all its output comes before the next line of this process
         if result is None:
@@ -154,7 +143,7 @@ def run_trial(
     session, node = get_session(), worker._global_node
     begin_saves()
     call = child.Call(
-        shared.key,
+        tuple(caller.packed),
         cloudpickle.dumps(function),
         config,
         environment(variables),
@@ -197,8 +186,8 @@ class Caller:
     """Makes calls in processes of their own, one after the other, for a worker or the driver."""
 
     def __init__(self, shared: Shared) -> None:
-        self.name, self.packed = shared.name, shared.packed()
-        self.join(starts_after=DRIVERS_S if shared.driver else 0.0)
+        self.name, self.packed = shared.name, shared.here()
+        self.join(starts_after=DRIVERS_S if shared.packed else 0.0)
         self.control: Connection | None = None  # to the keeper of a process that has not ended
 
     def join(self, starts_after: float) -> None:
@@ -244,8 +233,6 @@ class Caller:
                 break
             if kind == child.MODULES:
                 threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
-            elif kind == child.LOAD:
-                self.send_value(channel)
             elif kind == child.END:
                 result, error, printed = values
                 if error is not None:
@@ -270,12 +257,6 @@ class Caller:
             raise
         with contextlib.suppress(OSError):  # the process has ended meanwhile
             channel.send_bytes(cloudpickle.dumps(answer))
-
-    def send_value(self, channel: Connection) -> None:
-        channel.send_bytes(pickle.dumps((self.packed.pickled, list(self.packed.sizes), self.packed.fd)))
-        if self.packed.fd >= 0:
-            with socket.socket(fileno=os.dup(channel.fileno())) as sender:
-                socket.send_fds(sender, [b"f"], [self.packed.fd])
 
     def await_end(self, seconds: float | None) -> int | None:
         """Wait for the end of the last trial's process; returns how it ended, None if it has not or nobody knows."""

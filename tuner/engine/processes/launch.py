@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from tuner.engine.processes import service
 
-MODULES = ("torch", "ray.tune", "tuner.tuning.trial")  # 2 to 5 s
+MODULES = "ray.tune", "tuner.tuning.trial"  # 2 s; a space that needs more, such as torch, brings it
 STARTS_S = 300.0  # seconds that a service may take to import `MODULES` on a busy machine
 BEGIN = "import sys; from tuner.engine.processes.service import main; main(*sys.argv[1:])"
 # A library that makes its threads at its import cannot be forked afterwards; each trial sets its own number.
@@ -38,15 +38,15 @@ def new_name() -> str:
 
 
 @contextmanager
-def started(*, keep: bool) -> Iterator[None]:
+def started(imports: Sequence[str] = (), *, keep: bool) -> Iterator[None]:
     """Run a new search's service on this node during a `with` block; it also ends with this process.
 
-    With `keep`, what the service has imported stays for the next search of this process.
+    It imports the modules `imports`, too. With `keep`, what it has imported stays for the next search of this process.
     """
     global _name, _root
     if _root is None or _root[1].poll() is not None:
         root = new_name()
-        _root = root, launch(root, subprocess.PIPE)
+        _root = root, launch(root, subprocess.PIPE, imports)
     name, (root, process) = new_name(), _root
     pool = ThreadPoolExecutor(1, "service")
     client = pool.submit(connected, root, service.SERVE + name.encode(), process=process)
@@ -66,12 +66,12 @@ def started(*, keep: bool) -> Iterator[None]:
             connection.recv(1)  # until the service has ended
 
 
-def launch(name: str, stdin: int) -> subprocess.Popen[bytes]:
+def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
     return subprocess.Popen(
-        [sys.executable, "-c", BEGIN, name, *MODULES], stdin=stdin, env=environment, start_new_session=True
+        [sys.executable, "-c", BEGIN, name, *imports, *MODULES], stdin=stdin, env=environment, start_new_session=True
     )
 
 

@@ -6,47 +6,51 @@ import mmap
 import os
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from ray import cloudpickle
 
+ALIGNMENT = 64  # bytes; arrays begin at multiples of a cache line, as numpy's own do
 
-@dataclass(frozen=True)
-class Packed:
-    """A pickled value; its buffers, of `sizes` bytes, lie one after the other in the memory file `fd` (-1 = none)."""
+
+class Packed(NamedTuple):
+    """A pickled value and its buffers, of `sizes` bytes, one after the other in a memory file of a running process."""
 
     key: str
-    pickled: bytes
-    sizes: Sequence[int] = ()
-    fd: int = -1
+    sizes: tuple[int, ...]
+    fd: int
+    pid: int
 
     def unpacked(self) -> Any:
-        """Return the value. Its arrays are writable: the process that changes one copies the pages that it changes."""
-        if self.fd < 0:
-            return cloudpickle.loads(self.pickled)
-        is_empty = not any(self.sizes)
-        memory = memoryview(b"" if is_empty else mmap.mmap(self.fd, 0, access=mmap.ACCESS_COPY))
-        buffers, start = [], 0
-        for size in self.sizes:
-            buffers.append(memory[start : start + size])
-            start += padded(size)
-        return cloudpickle.loads(self.pickled, buffers=buffers)
+        """Return the value. Its arrays are writable: the process that changes one copies the pages that it changes.
+
+        Raises OSError if the process that packed it has ended, or is another user's.
+        """
+        with open(f"/proc/{self.pid}/fd/{self.fd}", "rb", buffering=0) as file:
+            memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        starts = accumulate(map(padded, self.sizes), initial=0)
+        pickled, *buffers = (memory[start : start + size] for start, size in zip(starts, self.sizes, strict=False))
+        return cloudpickle.loads(pickled, buffers=buffers)
 
 
 def pack(value: Any) -> Packed:
     """Pickle a value by Ray's cloudpickle; raises what its objects raise when they are pickled."""
     buffers: list[pickle.PickleBuffer] = []
     pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    parts = [buffer.raw() for buffer in buffers]
-    fd = os.memfd_create("tuner") if parts else -1
+    return in_memory([memoryview(pickled), *(buffer.raw() for buffer in buffers)])
+
+
+def in_memory(parts: Sequence[memoryview]) -> Packed:
+    """Write a pickle and its buffers to a new memory file."""
+    fd = os.memfd_create("tuner")
     for part in parts:
         for piece in (part, bytes(padded(part.nbytes) - part.nbytes)):
             written = 0
             while written < len(piece):
                 written += os.write(fd, piece[written:])
-    return Packed(os.urandom(8).hex(), pickled, [part.nbytes for part in parts], fd)
+    return Packed(os.urandom(8).hex(), tuple(part.nbytes for part in parts), fd, os.getpid())
 
 
 def padded(size: int) -> int:
-    return -(-size // 64) * 64  # arrays begin at multiples of a cache line, as numpy's own do
+    return -(-size // ALIGNMENT) * ALIGNMENT

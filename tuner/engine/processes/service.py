@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from tuner.engine.processes import keeper
+from tuner.engine.processes.threads import libraries
 from tuner.training.devices import accelerator
 
 IDLE_S = 10.0  # seconds; a node may have no worker of the search between two trials
@@ -43,7 +44,7 @@ class Hold(NamedTuple):
 
     Args:
         key: of the value, or of the modules.
-        packed: the arguments of a `Packed`; its file descriptor follows, if there is one.
+        packed: the fields of a `Packed`.
         modules: names; a module that cannot be imported is left out.
         path: `sys.path` of the trials.
         folder: the folder in which the search was started.
@@ -80,6 +81,8 @@ class Service:
     def serve(self) -> bool:
         self.candidate: tuple[socket.socket, str] | None = None
         left_at = time.monotonic()
+        libraries.cache_clear()
+        libraries()
         gc.collect()
         gc.freeze()  # a garbage collection in a trial then copies no page of what it shares with the others
         with selectors.DefaultSelector() as self.selector:
@@ -137,9 +140,7 @@ class Service:
                 theirs.close()
                 self.candidate = ours, request.key
                 self.selector.register(ours, selectors.EVENT_READ)
-        if (
-            wants == TRIAL
-        ):  # a fork takes 15 ms or more, so that of the next trial is made now; it must not have `client`
+        if wants == TRIAL:  # a fork takes 15 ms or more, so the next trial's is made now, which must not have `client`
             self.spare = self.forked()
         return False
 
@@ -188,7 +189,7 @@ class Service:
 
 def is_ours(client: socket.socket) -> bool:
     """Whether the other side is a process of the same user: any process of the node may name an abstract socket."""
-    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    _, user, _ = struct.unpack("iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII")))
     return bool(user == os.geteuid())
 
 
@@ -197,10 +198,7 @@ def become(request: Hold, client: socket.socket, parent: socket.socket) -> None:
     keeper.prctl(keeper.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else a child of the import has no exit code
     connection = Connection(os.dup(client.fileno()))
-    fds: Sequence[int] = []
-    if request.packed and request.packed[-1] >= 0:
-        _, fds, *_ = socket.recv_fds(client, 1, 1)
-    why = loaded(request, fds)
+    why = loaded(request)
     if why:
         keeper.end_rest()
     keeper.prctl(keeper.PR_SET_PDEATHSIG, 0)
@@ -213,7 +211,7 @@ def become(request: Hold, client: socket.socket, parent: socket.socket) -> None:
         os._exit(0)
 
 
-def loaded(request: Hold, fds: Sequence[int]) -> str:
+def loaded(request: Hold) -> str:
     """Import modules and unpickle a value; returns why trials must do it themselves, or an empty text."""
     from tuner.engine.processes.packed import Packed
 
@@ -224,10 +222,7 @@ def loaded(request: Hold, fds: Sequence[int]) -> str:
         with contextlib.suppress(Exception):  # a trial that needs the module raises the error
             importlib.import_module(name)
     try:
-        if request.packed:
-            held[request.key] = Packed(*request.packed[:-1], *(fds or [-1])).unpacked()
-        else:
-            held[request.key] = None
+        held[request.key] = Packed(*request.packed).unpacked() if request.packed else None
     except BaseException as error:
         return f"{RAISES}{type(error).__name__}: {error}"
     names = {*environment, *os.environ}
