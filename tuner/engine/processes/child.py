@@ -55,9 +55,9 @@ class Call(NamedTuple):
 class Reports:
     """Takes the place of a session's `report` in the trial's own process: sends a report to the worker, and waits."""
 
-    def __init__(self, session: _TrainSession, channel: Connection) -> None:
+    def __init__(self, session: _TrainSession, channel: Connection, modules: set[str]) -> None:
         self.session, self.channel, self.turn, self.stopped = session, channel, threading.Lock(), False
-        self.before: tuple[set[str], dict[str, str]] | None = (set(sys.modules), environment())
+        self.before: tuple[set[str], dict[str, str]] | None = (modules, environment())
 
     def __call__(self, metrics: dict[str, Any], checkpoint: Any = None) -> None:
         """Send a report and wait for the worker's answer; SystemExit if Ray stops the trial."""
@@ -102,13 +102,20 @@ def session_of(call: Call) -> _TrainSession:
     return session
 
 
-def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
-    """Make a call in this process, which ends with it; tell the other side the result or the error."""
-    call = Call(*pickle.loads(pickled_call))
+def prepare() -> set[str]:
+    """Do what a process for any call needs, before it gets one; returns the modules that it has."""
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         finalizer.atexit = False  # it removes what the service still needs
     open_streams()
     faulthandler.enable()
+    return set(sys.modules)
+
+
+def run(
+    pickled_call: bytes, channel: Connection, modules: set[str], held: dict[str, Any], changed: dict[str, str | None]
+) -> NoReturn:
+    """Make a call in this process, which ends with it; tell the other side the result or the error."""
+    call = Call(*pickle.loads(pickled_call))
     os.environ.clear()
     os.environ.update(call.environment)
     for name, value in changed.items():
@@ -116,7 +123,7 @@ def run(pickled_call: bytes, channel: Connection, held: dict[str, Any], changed:
     os.chdir(call.folder)
     own_folder.session_folder = call.session_folder
     session = session_of(call)
-    session.report = reports = Reports(session, channel)
+    session.report = reports = Reports(session, channel, modules)
     ray_session._session = session if call.trial else None
     # Else `ray.init` takes the address of this machine's network for 127.0.0.1, where the search's own Ray listens.
     ray_constants.ENABLE_RAY_CLUSTER = not call.environment.get("RAY_ADDRESS", "").startswith("127.0.0.1:")

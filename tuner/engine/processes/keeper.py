@@ -42,13 +42,14 @@ def run(service: socket.socket, held: dict[str, Any], changed: dict[str, str | N
                 begin_child(theirs.fileno(), pipes)
                 from tuner.engine.processes import child
 
+                modules = child.prepare()
                 waiting = Connection(os.dup(theirs.fileno()))
                 worker, call = waiting.recv()
                 channel = received(theirs)
                 waiting.close()
                 theirs.close()
                 name_process(worker)
-                child.run(call, Connection(channel), held, changed)
+                child.run(call, Connection(channel), modules, held, changed)
             finally:
                 os._exit(70)  # `child.run` does not return
         theirs.close()
