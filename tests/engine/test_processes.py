@@ -65,7 +65,8 @@ def test_each_exit_is_told_as_it_was_with_its_files_and_leaves_no_process(search
 def test_a_trial_that_calls_ray_joins_the_search_s_own(search, tmp_path):
     call = "ray.get(ray.put(7)) + len(ray.nodes())"
     lines = f"def train(config):\n    import ray\n    tune.report({{'loss': {call}}})\n"
-    (tmp_path / "space.py").write_text(f"{HEAD}{lines}space = Space(params={{}}, train=train, metric='loss')\n")
+    space = "space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='loss')"
+    (tmp_path / "space.py").write_text(f"{HEAD}{lines}{space}\n")
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
     assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [8]
 

@@ -20,7 +20,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module", autouse=True)
 def started():
-    with launch.started(keep=False):
+    with launch.root(()), launch.started():
         yield
 
 
@@ -67,7 +67,7 @@ def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affecte
     if not why:
         with contextlib.closing(Caller(own)) as caller:
             assert called(caller, lambda _, value: (value[0] != os.getpid(), os.getpid())[0])
-    left = psutil.Process(launch._root[1].pid).children(recursive=True)
+    left = psutil.Process(launch._root.process.pid).children(recursive=True)
     assert not [each for each in left if "sleep" in each.cmdline()]
 
 
@@ -84,7 +84,7 @@ def test_a_killed_service_is_started_anew(shared):
     with contextlib.closing(Caller(own)) as caller:
         assert called(caller, lambda _, value: value) == 5
         caller.await_end(None)
-        name, root = launch._root[0], launch._root[1].pid
+        name, root = launch._root.name, launch._root.process.pid
         family = [each for each in psutil.process_iter(["cmdline"]) if name in (each.info["cmdline"] or ())]
         others = [each for each in family if each.pid != root]
         for each in others:

@@ -57,7 +57,8 @@ def ray_here(
     """
     save_stale()
     with ExitStack() as stack:
-        stack.enter_context(launch.started(imports, keep=ray.is_initialized()))
+        stack.enter_context(launch.root(imports))
+        stack.enter_context(launch.started())
         stack.callback(lambda: save_all(experiment.folder) if (experiment := begun()) else None)
         if not ray.is_initialized():
             here, stage = alone.local_cluster(), "starting Ray"

@@ -7,11 +7,13 @@ import Ray Tune, and torch if the space uses it. So this module's top imports ne
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner.engine.local.process_state import process_state
+from tuner.engine.processes import launch
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.data_folders import remember
 from tuner.record.journal import Journal
@@ -68,6 +70,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
     if not call.dry_run:
         say("resuming a search" if call.resume else STARTING)
     with ExitStack() as stack:
+        if not (call.dry_run or call.resume or call.given.get("address")):
+            stack.enter_context(launch.root(imports_of(call.space, call.given.get("space", ""))))
         with patience("importing Ray"):
             stack.enter_context(process_state())
             from tuner.engine.local.signals import give_up, signals_to
@@ -81,10 +85,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
         default = resumed.experiment if resumed else call.space.options if call.space else Options()
         options = call.options_over(default)
         if not (options.address or call.dry_run):
-            name = resumed.space if resumed else options.space
-            own = call.space
-            torch = bool(own.space.task or "torch" in sys.modules) if own else mentions_torch(name)
-            imports = ("ray.tune", "torch") if torch else ("ray.tune",)
+            imports = imports_of(call.space, resumed.space if resumed else options.space)
             stack.enter_context(driver.ray_here(options, imports, lambda: call.begun))
         from tuner.tuning.checks import preflight
         from tuner.tuning.checks.request import checked, load_data
@@ -141,6 +142,12 @@ def run_search(call: SearchCall) -> SearchResult | None:
         mirror.hurry = record.state == "interrupted"
         say(*ending(request, record, best))
         return SearchResult(experiment.folder, record.state, record)
+
+
+def imports_of(own: LoadedSpace | None, name: str) -> Sequence[str]:
+    """Returns the large modules that the trials of a space import: of the caller's own, else of the one so named."""
+    torch = bool(own.space.task or "torch" in sys.modules) if own else mentions_torch(name)
+    return ("ray.tune", "torch") if torch else ("ray.tune",)
 
 
 def make_folder(experiment: Experiment) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from tuner.engine.processes import service
 
@@ -20,7 +21,15 @@ BEGIN = "import sys; from tuner.engine.processes.service import main; main(*sys.
 # A library that makes its threads at its import cannot be forked afterwards; each trial sets its own number.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 _name = ""  # of the service of the search that this process runs
-_root: tuple[str, subprocess.Popen[bytes]] | None = None  # forks the services of all searches of this process
+_root: Root | None = None
+
+
+class Root(NamedTuple):
+    """The process that forks the services of all searches of this process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    stays: bool  # what it has imported is for later searches, too: the program keeps Ray for them
 
 
 def service_name() -> str:
@@ -38,28 +47,44 @@ def new_name() -> str:
 
 
 @contextmanager
-def started(imports: Sequence[str] = (), *, keep: bool) -> Iterator[None]:
-    """Run a new search's service on this node during a `with` block; it also ends with this process.
+def root(imports: Sequence[str]) -> Iterator[None]:
+    """Run the process that forks services during a `with` block, unless one runs; it imports `imports` and MODULES.
 
-    It imports the modules `imports`, too. With `keep`, what it has imported stays for the next search of this process.
+    It ends with this process at the latest.
     """
-    global _name, _root
-    if _root is None or _root[1].poll() is not None:
-        root = new_name()
-        _root = root, launch(root, subprocess.PIPE, imports)
-    name, (root, process) = new_name(), _root
+    global _root
+    if _root is None or _root.process.poll() is not None:
+        ray, name = sys.modules.get("ray"), new_name()
+        _root = Root(name, launch(name, subprocess.PIPE, imports), bool(ray and ray.is_initialized()))
+    try:
+        yield
+    finally:
+        end_root()
+
+
+def end_root() -> None:
+    global _root
+    if _root and not _root.stays:
+        _root.process.terminate()  # it may still import
+        _root.process.communicate()
+        _root = None
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """Run a new search's service on this node during a `with` block inside that of `root`."""
+    global _name
+    assert _root
+    name = new_name()
     pool = ThreadPoolExecutor(1, "service")
-    client = pool.submit(connected, root, service.SERVE + name.encode(), process=process)
+    client = pool.submit(connected, _root.name, service.SERVE + name.encode(), process=_root.process)
     pool.shutdown(wait=False)  # the search goes on while the service starts
     _name = name
     try:
         yield
     finally:
         _name = ""
-        if not keep:
-            process.terminate()  # it may still import
-            process.communicate()
-            _root = None
+        end_root()
         with suppress(OSError), client.result() as connection:
             connection.settimeout(5.0)
             connection.shutdown(socket.SHUT_WR)
