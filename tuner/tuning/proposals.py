@@ -174,7 +174,8 @@ class Proposals(SearchAlgorithm):
             # Ray would put relative paths into its temporary folder.
             folder = (self._experiment.folder / "ray" / trial_id).absolute()
             folder.mkdir(parents=True, exist_ok=True)
-            logs = str(folder / "stdout"), str(folder / "stderr")
+            if self._experiment.strategy == "ddp":  # other trials have a process of their own, whose output is kept
+                logs = str(folder / "stdout"), str(folder / "stderr")
         return new_trial(self._ray_experiment, trial_id, setting, self._keep, logs)
 
 
