@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
+
+from tuner.training.task import trial_seed
 
 HEAD = """
 import ctypes, os, resource, signal, subprocess, sys, threading, time
@@ -69,6 +72,19 @@ def test_a_trial_that_calls_ray_joins_the_search_s_own(search, tmp_path):
     (tmp_path / "space.py").write_text(f"{HEAD}{lines}{space}\n")
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
     assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [8]
+
+
+def test_torch_is_seeded_also_if_only_a_helper_imports_it(search, tmp_path):
+    (tmp_path / "drawing.py").write_text("import torch\n\ndef drawn():\n    return torch.rand(()).item()\n")
+    lines = "def train(config):\n    import drawing\n    tune.report({'loss': drawing.drawn()})\n"
+    space = "space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='loss')"
+    (tmp_path / "space.py").write_text(f"{HEAD}{lines}{space}\n")
+    trials = search(str(tmp_path / "space.py"), "--num-samples", "3", "--seed", "5").record.trials
+    generator = torch.Generator()
+    for trial in trials:  # the first one imports torch itself, the service does for later ones
+        generator.manual_seed(trial_seed(5, trial.id))
+        assert trial.reports[0].metrics["loss"] == torch.rand((), generator=generator).item()
+    assert len(trials) == 3
 
 
 # What a trial may set in its process; the next one must find none of it.

@@ -107,3 +107,18 @@ def test_each_call_has_a_process_of_its_own_whose_end_is_told(shared):
             called(caller, lambda *_: os._exit(3))
         with pytest.raises(ZeroDivisionError):
             called(caller, lambda *_: 1 / 0)
+
+
+def test_an_error_whose_class_only_the_process_can_import_is_told(shared, tmp_path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "own_errors.py").write_text("class OwnError(Exception):\n    pass\n")
+
+    def raises(_, value):
+        sys.path.insert(0, str(inner))
+        import own_errors
+
+        raise own_errors.OwnError("no data")
+
+    with contextlib.closing(Caller(shared("value = 1"))) as caller, pytest.raises(RuntimeError, match="OwnError: no"):
+        called(caller, raises)

@@ -142,7 +142,8 @@ def run(
             error, printed = raised, traceback.format_exc()
             if call.trial:
                 print(printed, file=sys.stderr, flush=True)
-    channel.send_bytes(cloudpickle.dumps((END, result, error, printed)))
+    sent = None if error is None else cloudpickle.dumps(error)
+    channel.send_bytes(cloudpickle.dumps((END, result, sent, printed)))
     os._exit(error is not None)
 
 

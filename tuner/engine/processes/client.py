@@ -186,14 +186,16 @@ class Caller:
     """Makes calls in processes of their own, one after the other, for a worker or the driver."""
 
     def __init__(self, shared: Shared) -> None:
-        self.name, self.packed = shared.name, shared.here()
+        self.name, self.shared = shared.name, shared
         self.join(starts_after=DRIVERS_S if shared.packed else 0.0)
         self.control: Connection | None = None  # to the keeper of a process that has not ended
 
     def join(self, starts_after: float) -> None:
         """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
         self.client = connected(self.name, service.CLIENT, starts_after=starts_after)
-        hold_packed(self.name, self.packed)
+        self.packed = self.shared.here()
+        if not hold_packed(self.name, self.packed) and not self.shared.packed:
+            os.close(self.packed.fd)  # the service has mapped it; else each worker of the node would keep a copy
 
     def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
         """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
@@ -234,10 +236,8 @@ class Caller:
             if kind == child.MODULES:
                 threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
             elif kind == child.END:
-                result, error, printed = values
-                if error is not None:
-                    error.add_note(printed)  # what Ray prints then ends with the user's line
-                return Ended(result, error)
+                result, sent, printed = values
+                return Ended(result, None if sent is None else error_of(sent, printed))
             else:
                 self.answer(channel, *values)
         return None
@@ -269,6 +269,16 @@ class Caller:
         if self.control is None:
             own_folder.left.set()
         return status
+
+
+def error_of(sent: bytes, printed: str) -> BaseException:
+    """Return a trial's error, with its traceback `printed`; a RuntimeError if only the trial can import its class."""
+    try:
+        error: BaseException = pickle.loads(sent)
+    except Exception:
+        error = RuntimeError(printed.rstrip().rpartition("\n")[2])
+    error.add_note(printed)  # what Ray prints then ends with the user's line
+    return error
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:

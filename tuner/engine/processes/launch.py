@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from tuner.engine.processes import service
+from tuner.errors import RequestError
 
 MODULES = "ray.tune", "tuner.tuning.trial"  # 2 s; a space that needs more, such as torch, brings it
 STARTS_S = 300.0  # seconds that a service may take to import `MODULES` on a busy machine
@@ -92,12 +93,15 @@ def started() -> Iterator[None]:
 
 
 def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start a process that serves on the socket `name`; raises RequestError if the system starts none."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
-    return subprocess.Popen(
-        [sys.executable, "-c", BEGIN, name, *imports, *MODULES], stdin=stdin, env=environment, start_new_session=True
-    )
+    command = [sys.executable, "-c", BEGIN, name, *imports, *MODULES]
+    try:
+        return subprocess.Popen(command, stdin=stdin, env=environment, start_new_session=True)
+    except OSError as error:
+        raise RequestError(f"cannot start a process ({error}); allow more processes, by `ulimit -u`") from error
 
 
 def connected(
