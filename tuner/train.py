@@ -102,6 +102,8 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         say(f"{config['space']}: {setting(config['config'])}")
         while training.epoch < config["max_epochs"]:
             report = training.run_epoch()
+            if doubt := report.pop("doubt", ""):
+                say(f"NOTE: {doubt}")
             say(f"epoch {training.epoch}/{config['max_epochs']}: {figures(report)}")
             if training.epoch == config["epoch"] and (save or splits.test is not None):
                 best = training.state()
@@ -111,7 +113,7 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
             write_model(state, save)
             say(f"{save}: the model after epoch {config['epoch']}, the setting's {which} in the search")
         if splits.test is not None:
-            test = evaluate(config, state, task_of(config), splits)  # as the search does
+            test, _ = evaluate(config, state, task_of(config), splits)  # as the search does
             say(f"test, after epoch {config['epoch']}, the setting's {which} in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")

@@ -11,7 +11,7 @@ from torch import nn
 from trained import figures, same, weights
 
 from tuner.training.data import Arrays, Splits
-from tuner.training.loop import MicroBatcher, check_mean
+from tuner.training.micro_batches import MicroBatcher, check_mean
 
 NUM_EXAMPLES = 50
 

@@ -29,7 +29,9 @@ WAITS = Own("waits_for_disk")
 IMPROVED = Own("improved")
 # The metrics that a report lacks because they cannot be kept: pairs of a name and the reason.
 LEFT_OUT = Own("left_out")
-OWN_KEYS = frozenset({FINAL, ARRIVED, WAITS, IMPROVED, LEFT_OUT})
+# In the first report of a Task after a checkpoint: why that may lack some of its state.
+DOUBT = Own("doubt")
+OWN_KEYS = frozenset({FINAL, ARRIVED, WAITS, IMPROVED, LEFT_OUT, DOUBT})
 # Keys that Ray would obey, as the end of the trial or the number of its epoch, or that it overwrites.
 _RAYS = "Ray sets it itself; report it under another name"
 REFUSED = {name: _RAYS for name in (*RAY_KEYS, "timesteps_this_iter", "episodes_this_iter", "__duplicate__")}

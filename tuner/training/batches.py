@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from tuner.training.beside import generators_in, seed_all, set_states, states_of
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
 from tuner.training.task import Task, kept_streams, reseed
 
@@ -79,8 +80,11 @@ class LoadedExamples(Examples, Dataset[Decoded]):
         self.files = part
         self.loader: DataLoader[Decoded] | None = None
         self.order: list[Rows] = []  # the batches of the current epoch
+        self.generators = generators_in(part)
+        before = states_of(self.generators)
         with kept_streams():
             first, _ = whole(self[0, [0]])
+        set_states(self.generators, before)
         super().__init__(part, task, device, first)
 
     def batches(self, order: Tensor, batch_size: int, memory_format: torch.memory_format) -> Iterator[Batch]:
@@ -114,6 +118,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, the numbers depend neither on the number of loader processes nor on a resume.
         reseed(key, epoch=rows[0])
+        seed_all(self.generators, key, rows[0])
         try:
             inputs, targets = read_examples(self.files, rows)
         except DataError as error:

@@ -6,32 +6,29 @@ import contextlib
 import copy
 import io
 import logging
-import operator
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
+from tuner.training import beside, doubts
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import DataSplit, Splits
 from tuner.training.devices import accelerator
-from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
-from tuner.training.metrics import WholePart, as_measure, has_rows
-from tuner.training.modules import modules_beside
+from tuner.training.metrics import WholePart, as_measure
+from tuner.training.micro_batches import MicroBatcher, check_mean
 from tuner.training.options import keep_changes, options_of
 from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.plain import load_plain
 from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_number
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 NUM_CHECKED = 8  # parts of batches whose loss must be a mean over examples; one alone may be so by chance
 SMALL_CONVOLUTION = 1_500_000  # oneDNN is slower up to this many multiply-adds per batch in the largest convolution
@@ -94,18 +91,24 @@ class Training:
         self.names = {"loss", *task.all_metrics, *task.model_metrics}
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
-        self.beside = modules_beside(task, self.model, self.optimizer).to(self.device)
+        self.beside = beside.modules_beside(task, self.model, self.optimizer).to(self.device)
         if len(self.beside) and self.strategy.num_workers > 1:
             what = f"the optimizer also trains a {type(self.beside[0]).__name__}, whose gradients ddp does not average"
             raise ValueError(f"{what}; make it a part of the model, or give --strategy single")
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
         self.options = options_of([self.optimizer])
+        functions = {name: each for name, each in vars(task).items() if name != "data"}
+        self.own_generators = beside.generators_in(functions, self.model)
+        self.attributes = beside.attributes_of(self.model)
+        self.first_loss: float | None = None  # of the first validation batch, after the last epoch
+        self.doubt = ""  # why a checkpoint may lack some of the training's state
 
-    def run_epoch(self) -> dict[str, float]:
+    def run_epoch(self) -> dict[str, Any]:
         """Trains one epoch, validates, and returns the report.
 
         The report has the task's metrics and `loss` on the validation part, and `train_loss`; losses are means over
         the examples of all processes. The report of the last epoch has the task's final metrics, too.
+        After `restore`, the first report also has its `doubt`, a text, if there is one.
         `micro_batch_size` is the most examples that one process trains on at once. `train_s` and `validate_s` are
         seconds; `images_per_s` is training examples per second.
         """
@@ -114,13 +117,19 @@ class Training:
         trained = time.perf_counter()
         names = self.names if self.epoch >= self.spec.max_epochs else self.names - self.task.final_metrics.keys()
         report = self.evaluate_examples(self.validation_examples, names)
-        return report | {
-            "train_loss": train_loss,
-            "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
-            "train_s": trained - started,
-            "validate_s": time.perf_counter() - trained,
-            "images_per_s": len(self.train_examples) / (trained - started),
-        }
+        doubt = {"doubt": self.doubt} if self.doubt else {}
+        self.doubt = ""
+        return (
+            report
+            | doubt
+            | {
+                "train_loss": train_loss,
+                "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
+                "train_s": trained - started,
+                "validate_s": time.perf_counter() - trained,
+                "images_per_s": len(self.train_examples) / (trained - started),
+            }
+        )
 
     def train_epoch(self) -> float:
         seed, epoch = self.spec.seed, self.epoch + 1
@@ -148,7 +157,7 @@ class Training:
         work, undo = partial(self.gradients, inputs, targets), partial(self.undo, states)
         loss = self.train_fit(work, targets.shape[0], undo)
         self.precision.step(self.optimizer)
-        self.drop_gradients()
+        self.optimizer.zero_grad()
         return loss
 
     def gradients(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
@@ -184,7 +193,7 @@ class Training:
             logger.warning("batch norm normalizes over the micro-batch: from now on, figures depend on its size")
 
     def drop_gradients(self) -> None:
-        for parameter in self.parameters:  # zero_grad takes 10 us more, 2 % of a small step
+        for parameter in self.parameters:
             parameter.grad = None
         for module in self.beside:
             module.zero_grad()
@@ -203,7 +212,7 @@ class Training:
         self.train_examples.close()
         self.validation_examples.close()
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not `inference_mode`: a model may keep a tensor, such as a hidden state, and train on it
     def evaluate_examples(self, examples: Examples, names: Collection[str]) -> dict[str, float]:
         """Returns what is named, in the order of the task: losses as means over the examples, and metrics."""
         measures = {name: measure for name, measure in self.measures.items() if name in names}
@@ -212,10 +221,13 @@ class Training:
         totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
         rows = torch.arange(*self.strategy.part_of(len(examples)))
+        is_first = examples is self.validation_examples and "loss" in measures
         for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
             work = partial(self.measured, list(measures.values()), inputs, targets)
             sums, batches = self.evaluate_fit(work, len(targets))
             totals += sums
+            if is_first and measures:
+                self.first_loss, is_first = float(sums[0]) / len(targets), False
             for batch in batches:
                 whole.add(*batch)
         means = self.strategy.total(totals) / len(examples)
@@ -224,6 +236,17 @@ class Training:
         return {
             name: values[name] for name in ("loss", *self.task.all_metrics, *self.task.model_metrics) if name in names
         }
+
+    @torch.no_grad()
+    def loss_of_first_batch(self) -> float:
+        """Returns the validation loss of this process's first batch, as `evaluate_examples` notes it."""
+        examples, size = self.validation_examples, max(self.batch_size, self.validation_examples.chunk_length)
+        first, last = self.strategy.part_of(len(examples))
+        self.evaluated.eval()
+        [(inputs, targets)] = examples.batches(torch.arange(first, min(last, first + size)), size, self.evaluate_format)
+        work = partial(self.measured, [self.measures["loss"]], inputs, targets)
+        sums, _ = self.evaluate_fit(work, len(targets))
+        return float(sums[0]) / len(targets)
 
     def measured(
         self, measures: list[Measure], inputs: Tensor, targets: Tensor, size: int
@@ -248,6 +271,10 @@ class Training:
             "options": self.options,
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.precision.scaler.state_dict(),
+            "generators": beside.states_of(self.own_generators),
+            "attributes": beside.changes(self.attributes, beside.attributes_of(self.model)),
+            "first_loss": self.first_loss,
+            "config": doubts.fingerprint(self.config),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
 
@@ -258,20 +285,31 @@ class Training:
         return saved.getvalue()  # no copy
 
     def restore(self, state: bytes) -> Any:
-        """Continues from the content of a checkpoint; returns the `extra` that was saved with it."""
+        """Continues from the content of a checkpoint; returns the `extra` that was saved with it.
+
+        Sets `doubt` if the model does not validate as it did when the checkpoint was saved.
+        """
         # Loaded onto the GPU, the state would double the memory of the model and the optimizer.
         try:
             saved = load_plain(io.BytesIO(state))
         except ValueError as error:
             raise ValueError(f"the checkpoint {error}") from None
         self.load_state_dict(saved["training"])
+        self.doubt = doubts.of_checkpoint(self, saved["training"])
+        self.load_all_weights(saved["training"])  # a model may change when it is evaluated
         return saved["extra"]
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Restores from `state` what an evaluation needs."""
+        """Restores from `state` what an evaluation of the saved model needs."""
         self.model.load_state_dict(state["model"])
         self.beside.load_state_dict(state["beside"])
         self.evaluate_fit.limit = state["fits"]["evaluate"]
+
+    def load_all_weights(self, state: dict[str, Any]) -> None:
+        """Restores from `state` all that an epoch changes, without optimizer and schedule."""
+        self.load_weights(state)
+        beside.set_attributes(self.model, state["attributes"])
+        beside.set_states(self.own_generators, state["generators"])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
@@ -292,7 +330,7 @@ class Training:
             options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
             schedules = []
         self.epoch = state["epoch"]
-        self.load_weights(state)
+        self.load_all_weights(state)
         # A copy, because `load_state_dict` keeps references to the tensors of a state that it need not convert.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for schedule in schedules:
@@ -303,68 +341,6 @@ class Training:
         if state["scaler"]:
             self.precision.scaler.load_state_dict(state["scaler"])
         self.train_fit.limit = state["fits"]["train"]
-
-
-class MicroBatcher:
-    """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
-
-    Gradients and loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
-    normalizes over each micro-batch, and counts the examples of a failed attempt twice; dropout draws a mask for each
-    micro-batch. A repeated step restores torch's random streams, but not those of Python and numpy, because saving
-    them takes 34 us. With ddp, `Group` restarts all processes when training runs out of memory.
-
-    Args:
-        what: what the examples are used for; written to the log.
-        shrink: whether to halve the number; if False, the first out-of-memory error is raised.
-    """
-
-    def __init__(self, what: str, *, shrink: bool) -> None:
-        self.what, self.shrink = what, shrink
-        self.limit: int | None = None  # the most examples at once, at least 1; None = no limit
-
-    def size(self, num_examples: int) -> int:
-        return num_examples if self.limit is None else min(num_examples, self.limit)
-
-    def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
-        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep."""
-        while True:
-            size = self.size(num_examples)
-            try:
-                return work(size)
-            except RuntimeError as error:
-                if size == 1 or not self.shrink or not is_out_of_memory(error):
-                    raise
-                logger.warning("%s of %d examples at once: %s", self.what, size, str(error).partition("\n")[0])
-            # Not in the `except` block, where the exception keeps the failed attempt's frames and tensors alive.
-            undo()
-            self.limit = size // 2
-            logger.warning("%s continues with %d examples at once", self.what, self.limit)
-            release()
-
-
-@torch.no_grad()
-def check_mean(loss: Measure, outputs: Any, targets: Tensor) -> None:
-    """Raises ValueError if a loss is no mean over examples: parts of a batch would then give other gradients.
-
-    Compares the loss of a batch with the mean of its halves' losses, weighted by their sizes. Not checked are a loss
-    that draws random numbers, and outputs that are not rows of examples.
-    """
-    number, whole = len(targets), loss(outputs, targets)
-    rows = all(has_rows(each, number) for each in _pytree.tree_leaves(outputs))
-    if number < 2 or not rows or not whole.isfinite() or not torch.equal(whole, loss(outputs, targets)):
-        return
-    some = (number + 1) // 2
-    first, second = (
-        loss(_pytree.tree_map(operator.itemgetter(part), outputs), targets[part])
-        for part in (slice(some), slice(some, None))
-    )
-    mean = (first * some + second * (number - some)) / number
-    if not torch.isclose(mean, whole, rtol=1e-4, atol=1e-6):
-        what = f"that of {number} examples is {whole:.6g}, the mean of its halves {mean:.6g}"
-        raise ValueError(
-            f"the loss is no mean over examples: {what}. Processes of ddp, or smaller batches after memory ran out, "
-            f"would train something else; write it as a mean, or give --strategy single and --on-oom fail"
-        )
 
 
 def small_convolutions(model: nn.Module, sample: Tensor, batch_size: int) -> bool:

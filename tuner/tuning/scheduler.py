@@ -17,7 +17,7 @@ from tuner.errors.gate import plain
 from tuner.record.events import RETURNED, TRAINED
 from tuner.record.journal import Journal
 from tuner.record.records import finite
-from tuner.record.report_keys import EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
+from tuner.record.report_keys import DOUBT, EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
 from tuner.rules import rule_of
 from tuner.rules.own_length import of_grace, of_length
 from tuner.rules.rule import Action, Decisions, RuleDecision
@@ -229,7 +229,8 @@ class SearchScheduler(TrialScheduler):
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         final = {"final": True} if result.get(FINAL) is True else {}
         left_out = {"left_out": dict(result[LEFT_OUT])} if LEFT_OUT in result else {}
-        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final, **left_out)
+        doubt = {"doubt": result[DOUBT]} if DOUBT in result else {}
+        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final, **left_out, **doubt)
         decided, before = self._last.get(trial_id, (0, None))
         # A restarted trial may repeat an epoch on which the rule has already decided. Only pbt decides again, since it
         # sets trials back to earlier epochs.

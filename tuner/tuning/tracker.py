@@ -59,6 +59,7 @@ class Tracker:
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._names: set[str] = set()  # the metrics of all reports
         self._left_out: set[str] = set()  # the metrics of which a notice has said that they cannot be kept
+        self._doubted = False  # whether a notice has said that checkpoints lack state
         self._begin()
         for event in history:
             self.hear(event)
@@ -92,6 +93,9 @@ class Tracker:
                 if name not in self._left_out:
                     self._left_out.add(name)
                     self.on_notice(f"trial {trial_id}: its metric {name!r} is left out: {reason}")
+            if "doubt" in event and not self._doubted:
+                self._doubted = True
+                self.on_notice(f"trial {trial_id}: {event['doubt']}")
         elif kind == "decision":
             trial.stopped = event["action"] == "stop"
             trial.status = "paused" if event["action"] == "pause" else trial.status

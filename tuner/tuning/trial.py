@@ -27,7 +27,7 @@ from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
-from tuner.record.report_keys import EPOCH, FINAL, IMPROVED, WAITS
+from tuner.record.report_keys import DOUBT, EPOCH, FINAL, IMPROVED, WAITS
 from tuner.spec.arrived import by_path, look
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
@@ -117,6 +117,8 @@ def run_epochs(training: Any, best: Any, setup: TrialSetup) -> None:
     while training.epoch < most:
         report: dict[str, Any] = training.run_epoch()
         report[EPOCH] = training.epoch
+        if "doubt" in report:
+            report[DOUBT] = report.pop("doubt")
         if training.epoch < most and reached(setup.experiment.limits, (*aim.goals, compared), report):
             report |= training.final_metrics()
         improved, best = aim.improved(best, report)

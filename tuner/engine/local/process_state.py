@@ -50,6 +50,9 @@ def process_state() -> Iterator[None]:
         for name, value in VARIABLES.items():
             _set_variable(name, value)
         stack.callback(setattr, sys, "dont_write_bytecode", sys.dont_write_bytecode)
+        stack.callback(_set_variable, "PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED"))
+        # A set of texts then has one order in all trials, also those of a resume, and in processes that they start.
+        os.environ.setdefault("PYTHONHASHSEED", "0")
         sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
         import ray  # noqa: F401  (sets the level of its logger)
 

@@ -96,6 +96,7 @@ def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Pop
     """Start a process that serves on the socket `name`; raises RequestError if the system starts none."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment.setdefault("PYTHONHASHSEED", "0")  # `process_state` sets it for all other processes of the search
     environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
     command = [sys.executable, "-c", BEGIN, name, *imports, *MODULES]
     try:

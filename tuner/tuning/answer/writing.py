@@ -144,13 +144,14 @@ def _write(
     best = folder / "best"
     held, _ = held_in(best, trial, report)
     same = metrics_in(held, report, **{name: config[name] for name in SAME}) if held else None
-    test = same["test"] if same else None
+    test, doubt = (same["test"], same.get("doubt", "")) if same else (None, "")
     if splits is None:
         config[CHECKSUMS] = _copy_files(record, trial, checkpoint, held, new)
     else:
         state = _stage_model(checkpoint, new)
         if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
-            test = _tested(shared, (loaded_space.space.task, splits), config, state)
+            material = loaded_space.space.task, splits
+            test, doubt = _tested(shared, material, config, state, report.metrics.get("loss"))
         if _has_model(held):
             _keep(held, MODEL, new)
         elif state and held and (held / MODEL).exists():
@@ -159,6 +160,7 @@ def _write(
             config[CHECKSUMS] = sums
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     metrics |= {"notice": splits.notice} if splits is not None and splits.notice else {}
+    metrics |= {"doubt": doubt} if doubt else {}
     if broken := trial.broken(record.experiment.aim, report):
         metrics["broken"] = broken
     if settings := record.confirmation.settings:
@@ -354,10 +356,16 @@ def write_model(state: dict[str, Any], path: Path) -> None:
     path.write_bytes(saved.getbuffer())
 
 
-def evaluate(config: dict[str, Any], state: dict[str, Any], task: Task, splits: Splits) -> dict[str, float]:
-    """Returns the metrics of a training's state on the test part, computed on the CPU."""
+def evaluate(
+    config: dict[str, Any], state: dict[str, Any], task: Task, splits: Splits, recorded: Any = None
+) -> tuple[dict[str, float], str]:
+    """Returns the metrics of a training's state on the test part, computed on the CPU.
+
+    Also says how the model's validation loss differs from the `recorded` one, if it does: then the model lacks state.
+    """
     import torch
 
+    from tuner.training import doubts
     from tuner.training.loop import Training
 
     assert splits.test is not None
@@ -368,16 +376,16 @@ def evaluate(config: dict[str, Any], state: dict[str, Any], task: Task, splits: 
     with bounded_output(), scratch_folder(config["space"]):
         with contextlib.closing(Training(task, splits, spec)) as training:
             training.load_weights(state)  # the optimizer is not needed, and may not be loadable
-            return training.evaluate(splits.test)
+            return training.evaluate(splits.test), doubts.of_model(training, recorded, state["attributes"])
 
 
 def _tested(
-    shared: Shared | None, material: Any, config: dict[str, Any], state: dict[str, Any]
-) -> dict[str, float] | None:
-    """Returns the metrics of `evaluate`; None, with a warning, if the space's code fails: the answer is kept."""
+    shared: Shared | None, material: Any, config: dict[str, Any], state: dict[str, Any], recorded: Any
+) -> tuple[dict[str, float] | None, str]:
+    """Returns what `evaluate` does, and warns; the metrics are None if the space's code fails: the answer is kept."""
     from tuner.engine.processes.client import EndedError, apart
 
-    evaluated = partial(_evaluated, config=config, state=state)
+    evaluated = partial(_evaluated, config=config, state=state, recorded=recorded)
     try:
         test, why = apart(shared, evaluated) if shared else evaluated({}, material)
     except (EndedError, OSError) as error:
@@ -385,15 +393,18 @@ def _tested(
     if test is None:
         kept = "its model and validation metrics are saved; correct the space, and --resume computes the rest"
         logger.warning("NOTE: trial %s has no test metrics: %s; %s", config["trial"], why, kept)
-    return test
+        return None, ""
+    if why:
+        logger.warning("NOTE: trial %s: %s", config["trial"], why)
+    return test, why
 
 
 def _evaluated(
-    _: Any, material: tuple[Task, Splits], *, config: dict[str, Any], state: dict[str, Any]
+    _: Any, material: tuple[Task, Splits], *, config: dict[str, Any], state: dict[str, Any], recorded: Any
 ) -> tuple[dict[str, float] | None, str]:
-    """Returns the metrics of `evaluate`, or None and the error of the space's code."""
+    """Returns what `evaluate` does, or None and the error of the space's code."""
     try:
-        return evaluate(config, state, *material), ""
+        return evaluate(config, state, *material, recorded)
     except (Exception, SystemExit) as error:
         return None, with_place(error)
 

@@ -30,6 +30,7 @@ from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
 from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
+from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
 from tuner.training.task import METRICS, Task, TrialSpec, mean_of_batches, streams, whole_number
@@ -244,6 +245,7 @@ def try_setting(
             traced.trace_forward(training.model)
             report = training.run_epoch()
             training.final_metrics()
+            _check_stages(task, training)
             _check_state(training)
     except CheckFailed:
         raise
@@ -256,6 +258,26 @@ def try_setting(
         if row is not None and not math.isfinite(report[key]):
             return nonfinite_data(task, splits, name, row)
     return traced.blamed
+
+
+def _check_stages(task: Task, training: Training) -> None:
+    """Raises CheckFailed if the stages of a model give other outputs than the whole model, which is tested."""
+    if task.stages is None:
+        return
+    model, outputs = training.model.eval(), training.train_examples.sample
+    with torch.no_grad():
+        whole = model(outputs)
+        for stage in stages_of(model, task, 2):
+            outputs = stage(outputs)
+    if not all(map(_close, _pytree.tree_leaves(outputs), _pytree.tree_leaves(whole))):
+        problem = "give other outputs than the whole model, one after another"
+        advice = "each operation of its forward must be in a stage, as a module: nn.Flatten(), nn.ReLU()"
+        raise CheckFailed(f"the stages{place_of(task.stages)}", problem, advice)
+
+
+def _close(one: Any, other: Any) -> bool:
+    same = torch.is_tensor(one) and torch.is_tensor(other) and one.shape == other.shape
+    return same and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
 def _check_state(training: Training) -> None:
