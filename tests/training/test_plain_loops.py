@@ -153,7 +153,7 @@ def two_groups(parameters, config):
 def hooked(hook, parameters, config):
     parameters = list(parameters)
     made = optim.SGD(parameters, lr=0.1, momentum=0.9)
-    made.register_step_pre_hook(lambda *_: hook(parameters))
+    made.register_step_pre_hook(lambda *_: hook(parameters) and None)
     return made
 
 

@@ -58,7 +58,7 @@ def modules_beside(task: Task, model: nn.Module, optimizer: torch.optim.Optimize
 
 def generators_in(*values: Any) -> list[Any]:
     """Return the random generators that functions and objects use, in a fixed order, without the global ones."""
-    own = {id(each) for each in (random._inst, np.random.mtrand._rand, torch.default_generator)}  # type: ignore[attr-defined]
+    own = {id(each) for each in (random._inst, np.random.mtrand._rand, torch.default_generator)}
     return [each for each in reached(values, GENERATORS) if id(each) not in own]
 
 

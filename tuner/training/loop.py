@@ -192,6 +192,9 @@ class Training:
         if self.train_fit.limit is None and any(isinstance(part, BATCH_NORMS) for part in self.model.modules()):
             logger.warning("batch norm normalizes over the micro-batch: from now on, figures depend on its size")
 
+    def trained(self) -> list[nn.Parameter]:
+        return [each for group in self.optimizer.param_groups for each in group["params"]]
+
     def drop_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
@@ -256,7 +259,7 @@ class Training:
         for some, labels in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
             outputs = self.precision.forward(self.evaluated, some)
             if measures:
-                total = total + torch.stack([measure(outputs, labels) for measure in measures]) * len(labels)
+                total = total + torch.stack([measure(outputs, labels) for measure in measures]).double() * len(labels)
             batches.append((outputs, labels))
         return total, batches
 
@@ -271,6 +274,7 @@ class Training:
             "options": self.options,
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.precision.scaler.state_dict(),
+            "gradients": [each.grad for each in self.trained()],  # not None if the optimizer accumulates them
             "generators": beside.states_of(self.own_generators),
             "attributes": beside.changes(self.attributes, beside.attributes_of(self.model)),
             "first_loss": self.first_loss,
@@ -331,6 +335,8 @@ class Training:
             schedules = []
         self.epoch = state["epoch"]
         self.load_all_weights(state)
+        for parameter, gradient in zip(self.trained(), state["gradients"], strict=False):
+            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         # A copy, because `load_state_dict` keeps references to the tensors of a state that it need not convert.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for schedule in schedules:

@@ -120,6 +120,15 @@ MISTAKES = {
         "def normed",
         dict(model="normed", batch_size="16"),
     ),
+    "stages without an operation": (
+        "class Two(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.one, self.two = nn.Linear(4, 8), nn.Linear(8, 3)\n\n"
+        "    def forward(self, inputs):\n        return self.two(self.one(inputs).relu())\n\n"
+        "def cut(model):\n    return [model.one, model.two]\n",
+        ["the stages (", "give other outputs than the whole model", "nn.ReLU()"],
+        "def cut",
+        dict(model="lambda config: Two()", stages="cut"),
+    ),
     "lock in a lambda": (
         "def held():\n    mutex = threading.Lock()\n    return lambda scores, labels: mutex and scores.mean()\n",
         ["metrics['m']", "uses 'mutex', of type lock, which cannot be sent to a worker", "inside the function"],
