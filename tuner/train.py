@@ -100,6 +100,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
     which = "best" if config.get("has_best", True) else "last"
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
+        epoch, most = config.get("shorter", (0, 0))
+        if epoch and task_of(config).schedule:
+            until = f"up to epoch {epoch}, the search trained it with a schedule for {most} epochs"
+            say(f"NOTE: {until}; this command has one for {config['max_epochs']} from the start, so figures may differ")
         while training.epoch < config["max_epochs"]:
             report = training.run_epoch()
             if doubt := report.pop("doubt", ""):

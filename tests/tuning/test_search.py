@@ -73,6 +73,19 @@ def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys, opti
     assert [line.split("loss ")[1].split(",")[0] for line in again][: len(recorded)] == recorded
 
 
+def test_the_winner_of_an_extended_search_is_trained_again_with_a_line_about_its_schedule(search_here, capsys):
+    from tuner import train
+
+    once = "--num-samples", "1", "--scheduler", "fifo"
+    ran = search_here("tiny.py:cosine", *once, "--max-epochs", "2")
+    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+    assert "schedule" not in capsys.readouterr().out
+    ran = search_here("", "--resume", "test", "--max-epochs", "4", name="test")
+    assert ran.code == 0 and ran.record.shorter(ran.record.trials[0]) == (2, 2)
+    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+    assert "NOTE: up to epoch 2, the search trained it with a schedule for 2 epochs; this" in capsys.readouterr().out
+
+
 IN_ITS_FUNCTION = ["none", "raises", "nan", "inf", "unnamed", "silent", "last"]  # what needs no worker process
 IN_ITS_WORKER = ["greedy", "slow", "prints", "dies", "last"]
 

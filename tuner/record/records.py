@@ -40,6 +40,7 @@ class Session(NamedTuple):
 
     begun: float
     before_s: float
+    max_epochs: int = 0  # 0 = unknown
 
 
 class Report(NamedTuple):
@@ -250,7 +251,7 @@ class Folding:
         kind = event["event"]
         if kind in BEGINNINGS:
             self.first = self.first or event
-            self.sessions.append(Session(event["time"], self.took_s))
+            self.sessions.append(Session(event["time"], self.took_s, event.get("max_epochs", 0)))
             self.search |= {"state": "running", "reason": "", "refused": False, "out_of_time": False}
         elif kind == "scheduler_changed":
             self.search["changed"] = event.get("reason", "")[:MOST_CHANGED]

@@ -113,6 +113,19 @@ class ExperimentRecord:
         session = self.sessions[max(0, place - 1)] if self.sessions else Session(0.0, 0.0)
         return max(0.0, session.before_s + time - session.begun)
 
+    def shorter(self, trial: TrialRecord) -> tuple[int, int]:
+        """Returns the last epoch that a trial trained under another `max_epochs` than the present one, and that number.
+
+        Both are 0 if there is no such epoch.
+        """
+        found = 0, 0
+        for report in trial.reports:
+            place = bisect_right(self.sessions, report.time, key=lambda session: session.begun)
+            most = self.sessions[place - 1].max_epochs if place else 0
+            if most and most != self.experiment.max_epochs:
+                found = report.epoch, most
+        return found
+
     @property
     def retrainable(self) -> bool:
         """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""

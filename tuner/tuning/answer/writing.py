@@ -208,6 +208,8 @@ def config_of(
     head |= {"metric": experiment.metric, "mode": experiment.mode, "space_sha256": sha256}
     head |= {"data_sums": (record.facts.get("data") or {}).get("sums", {})}
     options = {name: getattr(experiment, field) for name, field in OPTIONS.items()}
+    if (shorter := record.shorter(trial))[0]:
+        options["shorter"] = list(shorter)
     return head | options | {"cpus": cpus, "gpus": gpus}
 
 
