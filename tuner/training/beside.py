@@ -7,6 +7,7 @@ in the attributes and items of what is found there.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import types
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ MOST_OBJECTS = 50_000  # 20 ms
 MOST_ATTRIBUTES = 2**20  # bytes of the plain attributes of a model that a checkpoint has
 GENERATORS = np.random.Generator, np.random.RandomState, random.Random, torch.Generator
 OF_MODULES = frozenset(vars(nn.Module()))  # attributes that torch itself keeps, such as `training`
+LEAVES = str, bytes, int, float, type(None), np.ndarray, torch.Tensor  # reach nothing
 PLAIN = bool, int, float, str, type(None)
 
 
@@ -82,6 +84,8 @@ def set_states(generators: Iterable[Any], states: Sequence[Any]) -> None:
 
 def seed_all(generators: Sequence[Any], *words: int) -> None:
     """Seed each generator from numbers of at least 0."""
+    if not generators:
+        return
     for generator, seed in zip(generators, np.random.SeedSequence(words).spawn(len(generators)), strict=True):
         number = int(seed.generate_state(1)[0])
         if isinstance(generator, torch.Generator):
@@ -142,7 +146,8 @@ def set_attributes(model: nn.Module, attributes: dict[str, Any]) -> None:
         prefix, _, name = path.rpartition(".")
         if module := modules.get(prefix):
             before = getattr(module, name, None)
-            setattr(module, name, value.to(before.device) if isinstance(before, torch.Tensor) else _copied(value))
+            own = _copied(value)
+            setattr(module, name, own.to(before.device) if isinstance(before, torch.Tensor) else own)
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -164,11 +169,8 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return type(value) in (list, tuple) and len(value) <= MOST_ITEMS and all(map(_is_plain, value))
     if type(value) is dict:
-        return (
-            len(value) <= MOST_ITEMS
-            and all(type(name) in (str, int) for name in value)
-            and all(map(_is_plain, value.values()))
-        )
+        parts = [*value, *value.values()]
+        return len(value) <= MOST_ITEMS and all(map(_is_plain, parts))
     return type(value) in PLAIN or type(value) is torch.Tensor
 
 
@@ -193,10 +195,11 @@ def reached(values: Iterable[Any], kind: type | tuple[type, ...]) -> Iterator[An
     todo = list(values)[::-1]
     while todo and len(seen) < MOST_OBJECTS:
         value = todo.pop()
-        if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None), np.ndarray, torch.Tensor)):
+        # By `type`: `isinstance` runs code of an object that pretends to be another one.
+        if id(value) in seen or issubclass(type(value), LEAVES):
             continue
         seen[id(value)] = value
-        if isinstance(value, kind):
+        if issubclass(type(value), kind):
             yield value
         todo += list(_inner(value))[::-1]
 
@@ -222,7 +225,8 @@ def _inner(value: Any) -> Iterator[Any]:
         if len(value) <= MOST_ITEMS:
             yield from value
     elif not isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
-        yield from getattr(value, "__dict__", {}).values()
+        with contextlib.suppress(AttributeError):
+            yield from list(object.__getattribute__(value, "__dict__").values())
         for each in type(value).__mro__:  # what the methods of the user's classes use
             yield from (method for method in vars(each).values() if isinstance(method, types.FunctionType))
 

@@ -116,20 +116,16 @@ class Training:
         train_loss = self.train_epoch()
         trained = time.perf_counter()
         names = self.names if self.epoch >= self.spec.max_epochs else self.names - self.task.final_metrics.keys()
-        report = self.evaluate_examples(self.validation_examples, names)
-        doubt = {"doubt": self.doubt} if self.doubt else {}
-        self.doubt = ""
-        return (
-            report
-            | doubt
-            | {
-                "train_loss": train_loss,
-                "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
-                "train_s": trained - started,
-                "validate_s": time.perf_counter() - trained,
-                "images_per_s": len(self.train_examples) / (trained - started),
-            }
-        )
+        report: dict[str, Any] = {**self.evaluate_examples(self.validation_examples, names)}
+        if self.doubt:
+            report["doubt"], self.doubt = self.doubt, ""
+        return report | {
+            "train_loss": train_loss,
+            "micro_batch_size": self.train_fit.size(self.strategy.share_of(self.batch_size)),
+            "train_s": trained - started,
+            "validate_s": time.perf_counter() - trained,
+            "images_per_s": len(self.train_examples) / (trained - started),
+        }
 
     def train_epoch(self) -> float:
         seed, epoch = self.spec.seed, self.epoch + 1
