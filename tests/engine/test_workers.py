@@ -54,7 +54,7 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
 
 
 COUNTING = """
-import counted
+import helper
 import numpy as np
 import torch
 import tuner
@@ -65,21 +65,21 @@ def data():
     return tuner.Splits(tuner.Arrays(inputs[:40], inputs[:40, 0]), tuner.Arrays(inputs[40:], inputs[40:, 0]))
 
 def model(config):
-    counted.count += 1
-    print("model", counted.count, flush=True)
+    helper.count += 1
+    print("model", helper.count, flush=True)
     return torch.nn.Linear(4, 1)
 
 def loss(outputs, targets):
     return (outputs[:, 0] - targets).square().mean()
 
 task = tuner.Task(data=data, model=model, optimizer=lambda p, c: torch.optim.SGD(p, lr=c["lr"]), loss=loss,
-    model_metrics={"count": lambda model: counted.count})
+    model_metrics={"count": lambda model: helper.count})
 space = tuner.Space(params={"lr": tune.uniform(0.01, 0.1)}, task=task, metric="loss", max_epochs=2)
 """
 
 
 def test_the_ranks_of_ddp_inherit_nothing_from_the_trial_before(search, nothing_left, tmp_path):
-    (tmp_path / "counted.py").write_text("count = 0\n")
+    (tmp_path / "helper.py").write_text("count = 0\n")
     (tmp_path / "space.py").write_text(COUNTING)
     ran = search(str(tmp_path / "space.py"), "--num-samples", "3", "--scheduler", "fifo", *DDP)
     assert ran.code == 0

@@ -79,7 +79,7 @@ def train_task(config: dict[str, Any], material: tuple[Task, Any], *, setup: Tri
 
 def train_in_workers(config: dict[str, Any], *, shared: Shared, setup: TrialSetup) -> None:
     """Does what `train_task` does, in a process for each rank, which this process directs without the user's code."""
-    from tuner.engine.processes.ranks import keep, workers_for
+    from tuner.engine.workers.actors import keep, workers_for
 
     spec = setup.spec_of(config)
     begin_saves()
