@@ -102,7 +102,8 @@ def found():
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark,
         torch.is_anomaly_enabled(), len(torch.nn.modules.module._global_forward_hooks),
         torch.nn.Linear.forward.__name__, helper.seen, helper.Counter.seen, float(helper.layer.weight.sum()),
-        logging.root.level, len(logging.root.handlers), len(warnings.filters), umask, len(sys.path),
+        logging.root.level, len(logging.root.handlers), umask, len(sys.path),
+        ("error", None, Warning, None, 0) in warnings.filters,  # the imports of a trial may add others
         sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled(),
         sys.excepthook.__name__, sorted(os.environ), torch.get_num_threads(),
         sorted({*os.listdir(".")} - {"__pycache__"}),  # Python makes it meanwhile in the start folder

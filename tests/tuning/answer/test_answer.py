@@ -68,7 +68,8 @@ class Searched:
 
 
 @pytest.fixture
-def searched(tmp_path):
+def searched(tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.training.doubts.of_model", lambda *_: "")  # losses that are written here are not true
     folder = tmp_path / "mine"
     place = folder / "ray" / "00000" / "checkpoint_000000"
     place.mkdir(parents=True)
@@ -175,6 +176,41 @@ def test_an_own_file_of_a_name_that_tuner_writes_later_gets_another_name(searche
     (searched.best / "model.pt").write_text("own")
     searched.conclude()
     assert (searched.best / "model.pt.old").read_text() == "own" and load_best(searched.folder).model
+
+
+FORGETFUL = """
+import numpy as np
+import torch
+import tuner
+from tuner import tune
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.steps = torch.nn.Linear(4, 2), 0
+
+    def forward(self, inputs):
+        self.steps += self.training
+        return self.inner(inputs) * (1 + self.steps)
+
+def data():
+    inputs = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+    parts = [tuner.Arrays(inputs[at : at + 20], (inputs[at : at + 20, 0] > 0).astype("int64")) for at in (0, 20, 40)]
+    return tuner.Splits(*parts)
+
+task = tuner.Task(data=data, model=lambda config: Net(), optimizer=lambda p, c: torch.optim.SGD(p, lr=c["lr"]))
+space = tuner.Space(params={"lr": tune.uniform(0.01, 0.1)}, task=task, metric="loss", max_epochs=2)
+"""
+
+
+def test_a_model_that_validates_otherwise_than_in_the_search_is_told_also_by_a_resume(search_here, tmp_path, caplog):
+    (tmp_path / "space.py").write_text(FORGETFUL)
+    ran = search_here(str(tmp_path / "space.py"), "--num-samples", "1")
+    doubt = json.loads((ran.folder / "best" / "metrics.json").read_text())["doubt"]
+    loss = ran.record.best()[1].metrics["loss"]
+    assert f"had {loss:.6g} in the search" in doubt and "perhaps in .steps" in doubt and doubt in caplog.text
+    search_here("", "--resume", "test")
+    assert json.loads((ran.folder / "best" / "metrics.json").read_text())["doubt"] == doubt
 
 
 def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypatch):
