@@ -74,6 +74,45 @@ def test_a_trial_that_calls_ray_joins_the_search_s_own(search, tmp_path):
     assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [8]
 
 
+SPAWNS = """
+from tuner import script, tune
+given = script({{"crop": tune.randint(8, 64), "scale": tune.randint(8, 64), "width": tune.randint(8, 64)}},
+    metric="loss", max_epochs=1)
+import argparse, multiprocessing, os, sys
+from beside import scale
+crop = 4
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=4)
+width = parser.parse_args().width
+
+class Values:
+    def __init__(self): self.found = [crop, scale, width, given.get("width")]
+
+def put(queue, values):
+    queue.put([values.found, [crop, scale, width, given.get("width")], __name__, os.getcwd(), __file__])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    queue, values = context.Queue(), Values()
+    process = context.Process(target=put, args=(queue, values))
+    process.start()
+    theirs, own, name, folder, file = queue.get()
+    process.join()
+    assert theirs == own == values.found == [given["crop"], given["scale"], given["width"], given["width"]], (theirs, own)
+    assert (name, folder, file) == ("__mp_main__", os.getcwd(), __file__), (name, folder, file)
+    tune.report({{"loss": process.exitcode}})
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_process_that_a_script_spawns_has_the_trial_s_parameters(search, tmp_path, method):
+    (tmp_path / "beside.py").write_text("scale = 4\n")
+    (tmp_path / "train.py").write_text(SPAWNS.format(method=method))
+    ran = search(str(tmp_path / "train.py"), "--num-samples", "2", "--scheduler", "fifo")
+    assert [(trial.status, trial.reason) for trial in ran.record.trials if trial.status != "completed"] == []
+    assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [0, 0]
+
+
 def test_torch_is_seeded_also_if_only_a_helper_imports_it(search, tmp_path):
     (tmp_path / "drawing.py").write_text("import torch\n\ndef drawn():\n    return torch.rand(()).item()\n")
     lines = "def train(config):\n    import drawing\n    tune.report({'loss': drawing.drawn()})\n"

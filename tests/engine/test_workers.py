@@ -53,6 +53,41 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
     assert f"loss {formatted(tested['loss'])}, accuracy {formatted(tested['accuracy'])}" in output
 
 
+COUNTING = """
+import counted
+import numpy as np
+import torch
+import tuner
+from tuner import tune
+
+def data():
+    inputs = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+    return tuner.Splits(tuner.Arrays(inputs[:40], inputs[:40, 0]), tuner.Arrays(inputs[40:], inputs[40:, 0]))
+
+def model(config):
+    counted.count += 1
+    print("model", counted.count, flush=True)
+    return torch.nn.Linear(4, 1)
+
+def loss(outputs, targets):
+    return (outputs[:, 0] - targets).square().mean()
+
+task = tuner.Task(data=data, model=model, optimizer=lambda p, c: torch.optim.SGD(p, lr=c["lr"]), loss=loss,
+    model_metrics={"count": lambda model: counted.count})
+space = tuner.Space(params={"lr": tune.uniform(0.01, 0.1)}, task=task, metric="loss", max_epochs=2)
+"""
+
+
+def test_the_ranks_of_ddp_inherit_nothing_from_the_trial_before(search, nothing_left, tmp_path):
+    (tmp_path / "counted.py").write_text("count = 0\n")
+    (tmp_path / "space.py").write_text(COUNTING)
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "3", "--scheduler", "fifo", *DDP)
+    assert ran.code == 0
+    assert [[each.metrics["count"] for each in trial.reports] for trial in ran.record.trials] == [[1, 1]] * 3
+    printed = [(ran.folder / "ray" / trial.id / "stdout").read_text() for trial in ran.record.trials]
+    assert all("model 1\n" in text and text.count("model") == 1 for text in printed)  # of rank 0 alone
+
+
 @pytest.mark.slow  # its groups start anew five times
 def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     ran = search("tiny.py:quarrel", "--scheduler", "fifo")
@@ -61,7 +96,7 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     for trouble in ("none", "scarce", "last"):
         assert ends[trouble] == ("completed", "trained its 3 epochs"), trouble
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
-    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
+    assert ends["dies"][0] == "failed" and "exit code 9" in ends["dies"][1]
     sizes = {t.config["trouble"]: [r.metrics["micro_batch_size"] for r in t.reports] for t in ran.record.trials}
     assert sizes["none"] == [8, 8, 8] and sizes["scarce"] == [8, 2, 2]  # 8, 4 and 2 at once from the second epoch on
 

@@ -52,13 +52,17 @@ class Devices(Accelerator):
         self.folder = Path(folder)
         made = json.loads((self.folder / "devices.json").read_text())
         self.total = made["total_bytes"]
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        every = [str(index) for index in range(made["devices"])]
-        self.physical = every if visible is None else [index for index in visible.split(",") if index]
+        self.every = [str(index) for index in range(made["devices"])]
         self.share, self.current, self.used = 1.0, 0, False
         self.storages = {}  # id of a storage -> (weak reference to it, its device's index, its bytes)
-        self.allocated, self.reserved, self.peak = [0] * len(self.physical), [0] * len(self.physical), 0
-        self.generators_of = [torch.Generator() for _ in self.physical]
+        self.allocated, self.reserved, self.peak = [0] * len(self.every), [0] * len(self.every), 0
+        self.generators_of = [torch.Generator() for _ in self.every]
+
+    @property
+    def physical(self):
+        """The devices that are visible now: a trial's process is forked from one that has not used any."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return self.every if visible is None else [index for index in visible.split(",") if index]
 
     def check(self):
         if not self.physical:

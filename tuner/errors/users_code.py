@@ -29,18 +29,22 @@ _tree = ""  # the folder of the trial in this process
 MOST_TRACEBACK = 100_000  # characters that `place_in` reads from the end of a printed traceback
 
 
-def enter_trial(start: Path, tree: str) -> None:
+def enter_trial(start: Path | None, tree: str) -> None:
     """Note that a trial runs in this process: it was started in the folder `start`, and `tree` shows it that folder."""
     global working_folder, _tree
     working_folder, _tree = start, tree
 
 
 def leave_trial() -> None:
-    global working_folder, _tree
-    working_folder, _tree = None, ""
+    enter_trial(None, "")
 
 
-def in_trial(path: str | Path) -> str:
+def entered() -> tuple[Path | None, str]:
+    """Return what `enter_trial` was last called with."""
+    return working_folder, _tree
+
+
+def trial_path(path: str | Path) -> str:
     """Return the path at which the trial in this process finds a file of the user; without a trial, the same path."""
     return f"{_tree}{path}" if os.path.lexists(f"{_tree}{path}") else str(path)
 

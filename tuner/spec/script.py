@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
@@ -24,11 +25,12 @@ from types import ModuleType
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.errors.users_code import in_trial as in_trial_folder
+from tuner.errors.users_code import enter_trial, entered, trial_path
 from tuner.spec import script_text
 from tuner.spec.arrived import Seen, by_path, key_of, look
 from tuner.spec.script_text import COMMAND, REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
+from tuner.spec.spawned import run_in_spawned
 
 # Package with a Trainer -> name of the module that reports its epochs; importing the module here would be a cycle.
 LIGHTNING = "tuner.integrations.lightning"
@@ -38,6 +40,7 @@ COMMAND_LINE, AS_CONSTANTS = "the script's command line:", "give such options as
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 _modules: list[str] = []  # the names by which they are imported; empty for a file that is given by its path
 _trial: list[Trial] = []  # the trial that this process runs, if it runs one
+_spawned = contextlib.ExitStack()  # open as long as a process that a trial has spawned
 
 
 class Ended(BaseException):
@@ -325,9 +328,9 @@ class Script:
                 found[file] = Constants(file, text, left)
         return found
 
-    def __call__(self, config: dict[str, Any]) -> None:
-        path, files = Path(in_trial_folder(self.path)), self._constants(config)
-        own, module = files.pop(Path(self.path)), ModuleType("__main__")
+    def __call__(self, config: dict[str, Any], name: str = "__main__") -> None:
+        path, files = Path(trial_path(self.path)), self._constants(config)
+        own, module = files.pop(Path(self.path)), ModuleType(name)
         module.__file__ = str(path)  # in the trial's own folder, as is sys.path[0]: a script may look around itself
         folder = path.parent
         if self.module:
@@ -338,13 +341,16 @@ class Script:
         with contextlib.ExitStack() as stack:
             sys.argv, sys.path = [str(path)], [str(folder), *sys.path]
             sys.meta_path.insert(0, changed)
-            sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
+            sys.modules["__main__"] = sys.modules[name] = module  # pickle looks up the script's classes in __main__
             for package in self._command_lines():
                 _into_click(stack, config, package)
             for trainer in self._trainers():
                 stack.enter_context(importlib.import_module(trainer).automatic())
+            trial = running()
+            if trial and name == "__main__":
+                run_in_spawned(partial(run_again, self, trial.config, trial.metric, trial.pid, entered()))
             own.run(config, module.__dict__)
-            if trial := running():
+            if trial:
                 trial.look()  # while the script's variables are alive
 
     def texts(self) -> list[str]:
@@ -371,6 +377,13 @@ class Script:
         return {TRAINERS[package] for package in packages}
 
 
+def run_again(train: Script, config: dict[str, Any], metric: str, pid: int, where: tuple[Path | None, str]) -> None:
+    """Run a trial's script in a process that the trial, which has this process id, has spawned."""
+    enter_trial(*where)
+    _spawned.enter_context(in_trial(config, metric)).pid = pid
+    train(config, "__mp_main__")
+
+
 class ChangedModules(MetaPathFinder, Loader):
     """Makes Python import modules beside a script with parameters in place of their constants."""
 
@@ -379,7 +392,7 @@ class ChangedModules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         known = name in self._modules
-        return spec_from_file_location(name, in_trial_folder(self._modules[name].file), loader=self) if known else None
+        return spec_from_file_location(name, trial_path(self._modules[name].file), loader=self) if known else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None  # Python creates the module as usual

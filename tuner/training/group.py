@@ -1,4 +1,4 @@
-"""The processes of one ddp trial. `tuner.engine.workers.actors` starts them as Ray actors, `Processes` without Ray."""
+"""The processes of one ddp trial. `tuner.engine.processes.ranks` starts them as Ray actors, `Processes` without Ray."""
 
 from __future__ import annotations
 

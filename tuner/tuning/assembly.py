@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from functools import partial, partialmethod
 from typing import Any, NamedTuple
 
-import ray
 from ray import tune
 from ray.tune import Callback, CheckpointConfig
 from ray.tune.experiment import Trial
@@ -165,12 +164,12 @@ def trainable(request: Request, resources: Resources) -> Any:
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
     spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
     setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded)
+    shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
     if e.strategy == "ddp" and space.task is not None:
-        own = tune.with_parameters(trials.train_in_workers, shared=(ray.put(material(request)),), setup=setup)
+        own = partial(trials.train_in_workers, shared=shared, setup=setup)
         return trainable_of(own, resources.bundles())
     # The worker may have to unpickle an error of the user's modules.
     function = OnPath(partial(trials.train_task if space.train is None else trials.train_function, setup=setup))
-    shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
     variables = {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
     own = partial(run_trial, shared=shared, function=function, folder=setup.folder, variables=variables)
     return trainable_of(own, resources.bundles())

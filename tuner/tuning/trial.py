@@ -20,6 +20,7 @@ from ray.tune.result import DEFAULT_METRIC
 from wrapt import when_imported
 
 from tuner.engine.processes.child import program
+from tuner.engine.processes.client import Shared
 from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained, patiently
@@ -76,19 +77,16 @@ def train_task(config: dict[str, Any], material: tuple[Task, Any], *, setup: Tri
         run_epochs(training, best, setup)
 
 
-def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], setup: TrialSetup) -> None:
-    """Does what `train_task` does, in worker processes; Ray does not resolve the reference in the tuple `shared`.
-
-    Such a trial has no process of its own: it runs in Ray's worker, whose placement group has its processes, and the
-    worker's next trial reuses them.
-    """
-    from tuner.engine.workers.actors import keep, workers_for
+def train_in_workers(config: dict[str, Any], *, shared: Shared, setup: TrialSetup) -> None:
+    """Does what `train_task` does, in a process for each rank, which this process directs without the user's code."""
+    from tuner.engine.processes.ranks import keep, workers_for
 
     spec = setup.spec_of(config)
     begin_saves()
     state, _ = begin_task()
     with setup.own_folder():
-        group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
+        own = setup.folder / tune.get_context().get_trial_id()
+        group = workers_for(shared, spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers, own)
         try:
             best = group.begin(spec, state)
             run_epochs(group, math.inf if state is None else best, setup)

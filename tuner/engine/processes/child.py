@@ -34,6 +34,9 @@ OF_TRAIN = "world_rank", "local_rank", "node_rank", "local_world_size", "world_s
 GO, STOPPED, RAISED = "go", "stopped", "raised"  # the answers to REPORT
 
 
+to_caller: Connection  # of the process that has made this process's call
+
+
 class Call(NamedTuple):
     """A call of a pickled function with a config and with what the trials of a search share, the fields of a `Packed`.
 
@@ -115,7 +118,8 @@ def run(
     pickled_call: bytes, channel: Connection, modules: set[str], held: dict[str, Any], changed: dict[str, str | None]
 ) -> NoReturn:
     """Make a call in this process, which ends with it; tell the other side the result or the error."""
-    call = Call(*pickle.loads(pickled_call))
+    global to_caller
+    call, to_caller = Call(*pickle.loads(pickled_call)), channel
     os.environ.clear()
     os.environ.update(call.environment)
     for name, value in changed.items():

@@ -119,9 +119,7 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
     if not runs():
         return function({}, shared.here().unpacked())
     with contextlib.closing(Caller(shared)) as caller:
-        pickled = cloudpickle.dumps(function)
-        call = child.Call(tuple(caller.packed), pickled, {}, dict(os.environ), list(sys.path), os.getcwd())
-        result = caller.call(call, (1, 2))
+        result = caller.call(caller.call_of(function, {}, dict(os.environ)), (1, 2))
         caller.await_end(None)  # so that all its output comes before the next line of this process
         if result is None:
             raise EndedError(RuntimeError("its process ended with exit code 0 (os._exit)"))
@@ -142,17 +140,11 @@ def run_trial(
     caller.await_end(2 * keeper.GRACE_S + 1)  # a stopped trial may still hold a GPU's memory
     session, node = get_session(), worker._global_node
     begin_saves()
-    call = child.Call(
-        tuple(caller.packed),
-        cloudpickle.dumps(function),
-        config,
-        environment(variables),
-        list(sys.path),
-        os.getcwd(),
-        node.get_session_dir_path() if node else "",
-        session.trial_info,
-        session.storage,
-        session.loaded_checkpoint,
+    call = caller.call_of(function, config, environment(variables))._replace(
+        session_folder=node.get_session_dir_path() if node else "",
+        trial=session.trial_info,
+        storage=session.storage,
+        checkpoint=session.loaded_checkpoint,
     )
     own = folder / session.trial_id
     try:
@@ -197,8 +189,13 @@ class Caller:
         if not hold_packed(self.name, self.packed) and not self.shared.packed:
             os.close(self.packed.fd)  # the service has mapped it; else each worker of the node would keep a copy
 
-    def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
-        """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+    def call_of(self, function: Any, config: dict[str, Any], variables: dict[str, str]) -> child.Call:
+        """Return the call of a function, in the folder of this process, with these environment variables."""
+        pickled = cloudpickle.dumps(function)
+        return child.Call(tuple(self.packed), pickled, config, variables, list(sys.path), os.getcwd())
+
+    def begin(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Connection:
+        """Start the process of a call; returns the connection to it."""
         if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
             self.client.close()
             self.join(starts_after=0.0)
@@ -208,7 +205,11 @@ class Caller:
             self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
             socket.send_fds(client, [b"f"], [theirs.fileno()])
         own_folder.left.clear()
-        with Connection(ours.detach()) as channel:
+        return Connection(ours.detach())
+
+    def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
+        """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+        with self.begin(call, outputs) as channel:
             ended = self.passed_on(channel)
         if ended is not None and ended.error is None:
             return ended.result  # the process frees its memory meanwhile; the next call waits for its end
@@ -299,7 +300,7 @@ def ended_by(status: int | None) -> Exception:
     """The error for a process that ended without a word: by an exit code, or by a signal, which is negative."""
     if status is None:
         return lost("the process that keeps the trial's was killed")
-    if status > 0:
+    if status >= 0:
         return RuntimeError(f"the trial's process ended with exit code {status} (os._exit)")
     if -status == signal.SIGKILL:
         return lost(KILLED)
