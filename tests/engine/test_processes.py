@@ -98,7 +98,8 @@ if __name__ == "__main__":
     process.start()
     theirs, own, name, folder, file = queue.get()
     process.join()
-    assert theirs == own == values.found == [given["crop"], given["scale"], given["width"], given["width"]], (theirs, own)
+    wanted = [given["crop"], given["scale"], given["width"], given["width"]]
+    assert theirs == own == values.found == wanted, (theirs, own)
     assert (name, folder, file) == ("__mp_main__", os.getcwd(), __file__), (name, folder, file)
     tune.report({{"loss": process.exitcode}})
 """
