@@ -22,7 +22,7 @@ import torch
 from ray.tune.trainable import FunctionTrainable
 
 from tuner.engine.workers import own_folder as module
-from tuner.engine.workers import surroundings
+from tuner.engine.workers import retried, surroundings
 from tuner.engine.workers.own_folder import own_folder, reported, save_stale
 from tuner.engine.workers.surroundings import UnshowableError, surroundings_of
 from tuner.engine.workers.trainable import trainable_of
@@ -94,7 +94,7 @@ def test_a_trial_reads_what_is_around_the_script(around):
 
 def test_a_trial_that_starts_on_a_full_disk_waits_for_room(around, monkeypatch):
     begin, errors = trial_files.begin, [OSError(errno.ENOSPC, "No space left on device")] * 2
-    monkeypatch.setattr(module, "RETRY_S", 0.0)
+    monkeypatch.setattr(retried, "RETRY_S", 0.0)
 
     def full_at_first(*arguments, **options):
         if errors:
@@ -105,6 +105,15 @@ def test_a_trial_that_starts_on_a_full_disk_waits_for_room(around, monkeypatch):
     with own_folder(trial(around), is_new=True):
         Path("made.txt").write_text("own")
     assert not errors and files_of(around) == {"made.txt": "own"}
+
+
+def test_a_trial_that_starts_while_its_experiment_is_moved_away_waits_for_it(around, monkeypatch):
+    experiment, away = trial(around).parents[1], around / "away"
+    experiment.rename(away)
+    monkeypatch.setattr(retried.time, "sleep", lambda seconds: experiment.exists() or away.rename(experiment))
+    with own_folder(trial(around), is_new=True):
+        Path("made.txt").write_text("own")
+    assert files_of(around) == {"made.txt": "own"} and not away.exists()
 
 
 def test_a_trial_starts_beside_folders_that_are_very_deep(around):

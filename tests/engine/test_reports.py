@@ -17,7 +17,7 @@ from ray import cloudpickle
 from ray.tune.result import RESULT_DUPLICATE
 
 from tuner.engine.controller.failures import kind_of
-from tuner.engine.workers import reports
+from tuner.engine.workers import retried
 from tuner.engine.workers.reports import ELSEWHERE, EscapedError, Reporter, errors_sent, explained, persisted
 from tuner.record.report_keys import EPOCH, IMPROVED, RAY_KEYS, WAITS
 
@@ -164,7 +164,7 @@ def test_a_functions_checkpoint_waits_for_room_on_the_disk(monkeypatch):
         if checkpoint and (error := next(errors)):
             raise error
 
-    monkeypatch.setattr(reports, "RETRY_S", 0)
+    monkeypatch.setattr(retried, "RETRY_S", 0)
     reporter = Reporter(report, "loss")
     reporter({"loss": 1.0}, checkpoint="c")
     assert [checkpoint for _, checkpoint in told] == ["c", None, "c"]

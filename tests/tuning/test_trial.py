@@ -5,13 +5,13 @@ import errno
 
 import pytest
 
-from tuner.engine.workers import reports
+from tuner.engine.workers import retried
 
 
 @pytest.fixture
 def told(monkeypatch):
     """What a trial tells its driver while it waits; it waits without sleeping."""
-    monkeypatch.setattr(reports.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(retried.time, "sleep", lambda seconds: None)
     return []
 
 
@@ -40,7 +40,7 @@ def test_what_the_disk_refused_is_tried_again_and_what_would_fail_again_is_raise
             raise outcome
 
     with contextlib.nullcontext() if error in PASSING else pytest.raises(type(error)):
-        reports.patiently(report, told.append)
+        retried.patiently(report, told.append)
     why = getattr(error, "strerror", None) or "its experiment's folder is gone"
     assert told == ([f"a checkpoint cannot be saved ({why})"] * 2 if error in PASSING else [])
     assert len([*outcomes]) == (0 if error in PASSING else 2)
@@ -49,7 +49,7 @@ def test_what_the_disk_refused_is_tried_again_and_what_would_fail_again_is_raise
 def test_a_state_on_a_full_disk_is_written_when_there_is_room(told, tmp_path, monkeypatch):
     path = tmp_path / "state.pt"
     path.symlink_to("/dev/full")
-    monkeypatch.setattr(reports.time, "sleep", lambda seconds: path.unlink())
-    reports.patiently(lambda: path.write_bytes(b"state"), told.append)
+    monkeypatch.setattr(retried.time, "sleep", lambda seconds: path.unlink())
+    retried.patiently(lambda: path.write_bytes(b"state"), told.append)
     assert path.read_bytes() == b"state"
     assert told == ["a checkpoint cannot be saved (No space left on device)"]

@@ -23,7 +23,8 @@ from tuner.engine.processes.child import program
 from tuner.engine.processes.client import Shared
 from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
-from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained, patiently
+from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained
+from tuner.engine.workers.retried import patiently
 from tuner.engine.workers.trainable import checkpoint_folder, run_class
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
@@ -58,6 +59,8 @@ class TrialSetup:
         """Return the context in which the trial in this process runs in a folder of its own."""
         folder, is_new = self.folder / tune.get_context().get_trial_id(), tune.get_checkpoint() is None
         script = Path(function.path) if isinstance(function, Script) else None
+        if self.experiment.address:  # another node may have no folder of results; on this one, it may be moved away
+            folder.mkdir(parents=True, exist_ok=True)
         return own_folder(folder, is_new=is_new, script=script, ignored=self.experiment.data_dir)
 
 

@@ -99,14 +99,19 @@ def begin_child(kept: int, pipes: tuple[tuple[int, int], ...]) -> None:
 
 
 class Kept:
-    """A file that takes the first MOST_BYTES of a stream; a full disk loses output and nothing else."""
+    """A file that takes the first MOST_BYTES of a stream; what cannot be written is lost, and nothing else."""
 
     def __init__(self, path: str | int) -> None:
-        self.left, self.file = MOST_BYTES, None
+        self.path, self.left, self.file = path, MOST_BYTES, None
+        self.open()
+
+    def open(self) -> None:
         with contextlib.suppress(OSError):
-            self.file = open(path, "ab", buffering=0, closefd=isinstance(path, str))
+            self.file = open(self.path, "ab", buffering=0, closefd=isinstance(self.path, str))
 
     def write(self, data: bytes) -> None:
+        if not self.file:
+            self.open()  # the experiment's folder may be back
         if self.left > 0 and self.file:
             with contextlib.suppress(OSError):
                 self.file.write(data[: self.left])

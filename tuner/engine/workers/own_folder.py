@@ -7,7 +7,6 @@ and links. At the trial's end, what it wrote moves to `files/` in its folder of 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -16,12 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tuner.engine.workers.outside import Writes, noted
+from tuner.engine.workers.retried import patiently
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
@@ -31,7 +32,6 @@ from tuner.spec.spaces import is_in_main
 
 T = TypeVar("T")
 PREFIX = users_code.TRIAL_PREFIX
-RETRY_S = 1.0  # seconds between two tries to write to a full disk
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
@@ -55,10 +55,9 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
 
     Raises:
         UnshowableError: the start folder cannot be read or has too many entries.
-        OSError: the temporary folder or that of the results cannot be written; a full disk of results is waited for.
+        OSError: the temporary folder cannot be written, or that of the results for a reason that does not pass.
     """
     global _first_report_at
-    trial.mkdir(parents=True, exist_ok=True)
     trial, _first_report_at = trial.parents[1].resolve() / "ray" / trial.name, None  # a link in the results is refused
     if (trial / RUNNING).exists():  # its worker was killed
         save_stale(trial)
@@ -68,7 +67,8 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, session_of_ray()[0]]))
     try:
         shown.show(script)
-        before = when_there_is_room(lambda: trial_files.begin(trial, is_new=is_new, attempt=shown.attempt))
+        begin = partial(trial_files.begin, trial, is_new=is_new, attempt=shown.attempt)
+        before = patiently(begin, folder=trial.parents[1])
         begun = True
         shown.put_back(before)
         made.note(json.dumps(vars(shown)))  # by it, another process can save a killed trial's files
@@ -109,17 +109,6 @@ def scratch_folder(space: str) -> Iterator[None]:
         shown.show(None)
         with shown.entered():
             yield
-
-
-def when_there_is_room(write: Callable[[], T]) -> T:
-    """Repeat a write to the results while their disk is full, as the search does, which says that it waits."""
-    while True:
-        try:
-            return write()
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            time.sleep(RETRY_S)
 
 
 def start_folder() -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import logging
 import os
 import pickle
-import sys
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +21,7 @@ from ray.tune import Checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 
 from tuner.engine.workers.own_folder import reported
+from tuner.engine.workers.retried import patiently
 from tuner.errors.gate import metrics_of, text_of
 from tuner.errors.users_code import place_of, place_of_frame, place_raised
 from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
@@ -35,7 +33,6 @@ from tuner.training.devices.usage import Usage
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
 CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
 IMPORTS = "a process that a trial starts must import its function: put it into a module beside the space's file"
-RETRY_S = 1.0  # seconds until a checkpoint that could not be saved is saved again
 MOST_PRINTED = 1_000_000  # maximum bytes of an error and its traceback as Ray sends and writes them
 ELSEWHERE = "tune.report was called in another process than the trial's"
 
@@ -99,28 +96,6 @@ class Reporter:
             place = place_of_frame(inspect.currentframe())
             kept[str(LEFT_OUT)] = [[name, f"{reason}{place}"] for name, reason in lost.items() if name in new]
         return kept
-
-
-def patiently(report: Callable[[], None], tell: Callable[[str], None]) -> None:
-    """Repeats a report each second while its checkpoint cannot be saved for a reason that may pass.
-
-    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. The driver gets
-    the reason before each retry; it prints the reason and can stop the trial.
-    """
-    while True:
-        try:
-            return report()
-        except (OSError, RuntimeError) as error:
-            # A full disk or quota, a disk that is read-only or stale, or Ray's error for a missing folder.
-            passing = getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
-            passing |= isinstance(error, RuntimeError) and "Unable to set up cluster storage" in str(error)
-            if not passing:
-                raise
-            with suppress(OSError):  # stderr may be a file on the same disk
-                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
-            why = getattr(error, "strerror", None) or "its experiment's folder is gone"
-            tell(f"a checkpoint cannot be saved ({why})")
-            time.sleep(RETRY_S)
 
 
 def begin_reports(metric: str = DEFAULT_METRIC, needed: Collection[str] = ()) -> Reporter:
