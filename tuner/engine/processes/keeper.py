@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import selectors
 import signal
@@ -102,7 +103,8 @@ class Kept:
     """A file that takes the first MOST_BYTES of a stream; what cannot be written is lost, and nothing else."""
 
     def __init__(self, path: str | int) -> None:
-        self.path, self.left, self.file = path, MOST_BYTES, None
+        self.path, self.left = path, MOST_BYTES
+        self.file: io.FileIO | None = None
         self.open()
 
     def open(self) -> None:
