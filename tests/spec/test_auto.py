@@ -35,6 +35,8 @@ GRIDS = dataclasses.replace(SAVES, grid_points=MANY, grid_size=4)
         ({"num_samples": MANY, "searcher": "grid"}, GRIDS, "scheduler", "asha", "needs 20 trials"),
         (FEW, SAVES, "scheduler", "asha", "early and continues the best) needs 20 trials or more"),
         ({"num_samples": MANY}, LOSES, "scheduler", "asha", "the trials save no checkpoints"),
+        ({"num_samples": 4}, LOSES, "scheduler", "asha", "needs 20 trials or more"),
+        ({"num_samples": 3}, SAVES, "scheduler", "fifo", "(stops the worse trials early) needs 4 trials or more"),
         ({"num_samples": MANY, "max_epochs": 1}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
         ({"num_samples": MANY, "grace_period": 10}, SAVES, "scheduler", "fifo", "no rung lies before the last epoch"),
         ({"num_samples": MANY, "searcher": "refine"}, SAVES, "scheduler", "asha", "does not work with searcher refine"),
