@@ -52,6 +52,8 @@ def called(caller, function):
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "1 thread"),
         ("import subprocess\nsubprocess.Popen(['sleep', '1000'])", "1 process"),
         ("opened = open(__file__)", "helper_of_service"),
+        ("import atexit\natexit.register(print)", "registers an exit handler ("),
+        ("import atexit, shutil, logging.handlers\nlogging.shutdown()", ""),
         ("raise KeyError('lr')", "it raises KeyError: 'lr'"),
         ("import os\nos._exit(3)", "its import ended the process"),
     ],

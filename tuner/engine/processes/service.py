@@ -23,12 +23,13 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from tuner.engine.processes import keeper
 from tuner.engine.processes.threads import libraries
+from tuner.errors.users_code import is_importing, place_of_frame
 from tuner.training.devices import accelerator
 
 IDLE_S = 10.0  # seconds; a node may have no worker of the search between two trials
@@ -222,12 +223,33 @@ def loaded(request: Hold) -> str:
         with contextlib.suppress(Exception):  # a trial that needs the module raises the error
             importlib.import_module(name)
     try:
-        held[request.key] = Packed(*request.packed).unpacked() if request.packed else None
+        with exit_handlers() as registered:
+            held[request.key] = Packed(*request.packed).unpacked() if request.packed else None
     except BaseException as error:
         return f"{RAISES}{type(error).__name__}: {error}"
+    if registered:  # the first trial that ends would remove what all of them use, such as a temporary folder
+        return f"its import registers an exit handler{registered[0]}"
     names = {*environment, *os.environ}
     changed.update({name: os.environ.get(name) for name in names if os.environ.get(name) != environment.get(name)})
     return why_unforkable(open_files() - files)
+
+
+@contextlib.contextmanager
+def exit_handlers() -> Iterator[list[str]]:
+    """Return a list that gets the places where the user's code calls `atexit.register` in a `with` block."""
+    places: list[str] = []
+
+    def register(function: Any, *arguments: Any, **options: Any) -> Any:
+        frame = sys._getframe(1)
+        if not is_importing(frame):
+            places.extend(filter(None, [place_of_frame(frame)]))
+        return original(function, *arguments, **options)
+
+    original, atexit.register = atexit.register, register  # type: ignore[assignment]
+    try:
+        yield places
+    finally:
+        atexit.register = original
 
 
 def open_files() -> set[str]:
