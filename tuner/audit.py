@@ -142,7 +142,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     else:
         saved = (within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint)
         source = next((path / STATE for path in saved if (path / STATE).is_file() and _is_whole(path)), None)
-    with training_of(trial_config(record, trial.id), source) as (training, _):
+    with training_of(trial_config(record, trial.id), source) as (training, *_):
         yield from metrics.items()
         wanted = experiment.wanted.metric
         names = wanted, *(each.metric for each in experiment.aim.constraints)

@@ -98,10 +98,10 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
         raise RequestError(f"--save {save}: trial {config['trial']} reported no epoch, so it has no best model")
     best = b""  # the state after the setting's best epoch in the search, or its last one if none has the metric
     which = "best" if config.get("has_best", True) else "last"
-    with training_of(config) as (training, splits):
+    with training_of(config) as (training, task, splits):
         say(f"{config['space']}: {setting(config['config'])}")
         epoch, most = config.get("shorter", (0, 0))
-        if epoch and task_of(config).schedule:
+        if epoch and task.schedule:
             until = f"up to epoch {epoch}, the search trained it with a schedule for {most} epochs"
             say(f"NOTE: {until}; this command has one for {config['max_epochs']} from the start, so figures may differ")
         while training.epoch < config["max_epochs"]:
@@ -117,15 +117,15 @@ def retrain(config: dict[str, Any], save: Path | None = None) -> None:
             write_model(state, save)
             say(f"{save}: the model after epoch {config['epoch']}, the setting's {which} in the search")
         if splits.test is not None:
-            test, _ = evaluate(config, state, task_of(config), splits)  # as the search does
+            test, _ = evaluate(config, state, task, splits)  # as the search does
             say(f"test, after epoch {config['epoch']}, the setting's {which} in the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 
 
 @contextlib.contextmanager
-def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """Yields a setting's training, with as many processes as its trial had, and the data.
+def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[tuple[Training | Group, Task, Splits]]:
+    """Yields a setting's training, with as many processes as its trial had, its task and the data.
 
     `config` is the content of best/config.json; `saved` is the state.pt to resume from (None = start at epoch 0).
     """
@@ -143,14 +143,14 @@ def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[t
         with contextlib.closing(processes) as group:
             with reading:
                 group.begin(spec, state)
-            yield group, splits
+            yield group, task, splits
         return
     torch.set_num_threads(spec.num_threads)
     with contextlib.closing(Training(task, splits, spec)) as training:
         if state is not None:
             with reading:
                 training.restore(state)
-        yield training, splits
+        yield training, task, splits
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
@@ -161,19 +161,14 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     from tuner.training.data_sums import refuse_other_data, sums_of
     from tuner.training.sources import splits_of
 
-    task = task_of(config)
-    splits = splits_of(task, config.get("data_dir") or "", config["seed"])
-    if before := config.get("data_sums"):
-        refuse_other_data(before, sums_of(splits), f"the data function{place_of(task.data)}")
-    return task, splits
-
-
-def task_of(config: dict[str, Any]) -> Task:
     task = find_space(config["space"]).space.task
     if task is None:
         what = f"this command needs a Space(task=...), and {config['space']!r} is a script or function"
         raise RequestError(f"{what}; train it as you did before the search, with {config['config']}")
-    return task
+    splits = splits_of(task, config.get("data_dir") or "", config["seed"])
+    if before := config.get("data_sums"):
+        refuse_other_data(before, sums_of(splits), f"the data function{place_of(task.data)}")
+    return task, splits
 
 
 if __name__ == "__main__":
