@@ -138,7 +138,7 @@ def training_of(config: dict[str, Any], saved: Path | None = None) -> Iterator[t
     state = saved.read_bytes() if saved else None
     reading = blamed(str(saved)) if saved else contextlib.nullcontext()
     if spec.strategy == "ddp":
-        source = partial(material, config)
+        source = partial(material, config | {"data_sums": None})  # this process has compared the data
         processes = Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus))
         with contextlib.closing(processes) as group:
             with reading:
