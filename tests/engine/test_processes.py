@@ -88,25 +88,30 @@ width = parser.parse_args().width
 class Values:
     def __init__(self): self.found = [crop, scale, width, given.get("width")]
 
-def put(queue, values):
+def put(queue, values, deeper):
     queue.put([values.found, [crop, scale, width, given.get("width")], __name__, os.getcwd(), __file__])
+    if deeper:
+        process = multiprocessing.get_context("{method}").Process(target=put, args=(queue, values, False))
+        process.start()
+        process.join()
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("{method}")
     queue, values = context.Queue(), Values()
-    process = context.Process(target=put, args=(queue, values))
+    process = context.Process(target=put, args=(queue, values, True))
     process.start()
-    theirs, own, name, folder, file = queue.get()
+    for _ in range(2):
+        theirs, own, name, folder, file = queue.get()
+        wanted = [given["crop"], given["scale"], given["width"], given["width"]]
+        assert theirs == own == values.found == wanted, (theirs, own)
+        assert (name, folder, file) == ("__mp_main__", os.getcwd(), __file__), (name, folder, file)
     process.join()
-    wanted = [given["crop"], given["scale"], given["width"], given["width"]]
-    assert theirs == own == values.found == wanted, (theirs, own)
-    assert (name, folder, file) == ("__mp_main__", os.getcwd(), __file__), (name, folder, file)
     tune.report({{"loss": process.exitcode}})
 """
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_process_that_a_script_spawns_has_the_trial_s_parameters(search, tmp_path, method):
+def test_processes_that_a_script_spawns_have_the_trial_s_parameters(search, tmp_path, method):
     (tmp_path / "beside.py").write_text("scale = 4\n")
     (tmp_path / "train.py").write_text(SPAWNS.format(method=method))
     ran = search(str(tmp_path / "train.py"), "--num-samples", "2", "--scheduler", "fifo")

@@ -124,3 +124,22 @@ def test_an_error_whose_class_only_the_process_can_import_is_told(shared, tmp_pa
 
     with contextlib.closing(Caller(shared("value = 1"))) as caller, pytest.raises(RuntimeError, match="OwnError: no"):
         called(caller, raises)
+
+
+def test_a_file_that_processes_may_share_stays_open_in_each(shared):
+    own = shared("import os\nvalue = open(os.devnull, 'w')")
+    with contextlib.closing(Caller(own)) as caller:
+        assert called(caller, lambda _, null: (null.write("x"), null.flush())) == (1, None)
+
+
+def test_a_waiting_process_that_is_killed_costs_no_call(shared):
+    own = shared("value = 7")
+    with contextlib.closing(Caller(own)) as caller:
+        assert called(caller, lambda _, value: value) == 7
+        waits = [each for each in psutil.Process(launch._root.process.pid).children(recursive=True) if each.children()]
+        innermost = [each for each in waits if not any(child.children() for child in each.children())]
+        assert innermost
+        for each in innermost:  # the keepers whose children wait
+            each.kill()
+        psutil.wait_procs(innermost)
+        assert called(caller, lambda _, value: value) == 7

@@ -1,6 +1,7 @@
 """What the optimizer trains beside the model, such as centers of a loss, is emptied, saved and restored with it."""
 
 import contextlib
+import random
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from tuner.space import Task
+from tuner.training.beside import attributes_of, generators_in, set_attributes, states_of
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
 from tuner.training.task import TrialSpec, reseed
@@ -152,3 +154,45 @@ def test_a_module_that_the_optimizer_does_not_train_is_not_saved():
 def test_ddp_does_not_take_a_loss_with_parameters():
     with pytest.raises(ValueError, match="also trains a Center, whose gradients ddp does not average"):
         training(*in_closure(), num_workers=2)
+
+
+class Keeps(nn.Module):
+    def __init__(self, **kept):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        vars(self).update(kept)
+
+
+@pytest.mark.parametrize("value", [None, 3, torch.ones(2), (torch.ones(2), [torch.zeros(1)]), {"a": torch.ones(1)}])
+@pytest.mark.parametrize("before", [None, 3, torch.zeros(2)])
+def test_an_attribute_replaces_one_of_any_kind_on_the_models_device(value, before):
+    model = Keeps(kept=before).to("meta")
+    set_attributes(model, attributes_of(Keeps(kept=value)))
+    tensors = torch.utils._pytree.tree_leaves(model.kept)
+    wanted = "cpu" if isinstance(before, torch.Tensor) else "meta"  # the device of the tensor that is replaced
+    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} <= {wanted}
+    assert type(model.kept) is type(value)
+
+
+def test_a_large_cache_hides_no_later_attribute():
+    kept = attributes_of(Keeps(cache=torch.zeros(2**20), later=3))
+    assert ".later" in kept and ".cache" not in kept
+
+
+class Holder:
+    rng = np.random.default_rng(1)
+
+    @staticmethod
+    def noise():
+        return STREAM.normal()
+
+    @property
+    def own(self):
+        return Holder.rng.normal()
+
+
+def test_generators_are_found_in_static_methods_and_properties_but_not_those_without_a_state():
+    drawn = random.SystemRandom()
+    found = generators_in(Holder(), lambda: drawn.random())
+    assert STREAM in found and Holder.rng in found and drawn not in found
+    assert len(states_of(found)) == len(found)

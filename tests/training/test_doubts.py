@@ -88,6 +88,15 @@ def test_a_saved_model_that_validates_otherwise_is_told(model, named):
     assert not named or f"{loss:.6g}" in said
 
 
+def test_a_saved_model_that_validates_with_nan_is_told():
+    state, loss = trained(lambda: nn.Linear(6, 2))
+    saved = torch.load(io.BytesIO(state), weights_only=True)["training"]
+    with training(lambda: nn.Linear(6, 2)) as one:
+        one.load_weights(saved)
+        one.model.weight.data.fill_(float("nan"))
+        assert "validates with loss nan" in doubts.of_model(one, loss, [])
+
+
 class Noisy:
     """A data set that augments by a generator of its own."""
 

@@ -336,19 +336,19 @@ class Script:
         if self.module:
             vars(module).update(__package__=self.module.rpartition(".")[0], __spec__=ModuleSpec(self.module, None))
             folder = path.parents[self.module.count(".")]
-        changes = {name: each for file, each in files.items() if each.lines for name in script_text.names_of(file)}
-        changed = ChangedModules(changes, config)
+        modules = {each: found for file, found in files.items() if found.lines for each in script_text.names_of(file)}
         with contextlib.ExitStack() as stack:
             sys.argv, sys.path = [str(path)], [str(folder), *sys.path]
-            sys.meta_path.insert(0, changed)
+            sys.meta_path.insert(0, ChangedModules(modules, config))
             sys.modules["__main__"] = sys.modules[name] = module  # pickle looks up the script's classes in __main__
             for package in self._command_lines():
                 _into_click(stack, config, package)
             for trainer in self._trainers():
                 stack.enter_context(importlib.import_module(trainer).automatic())
             trial = running()
-            if trial and name == "__main__":
-                run_in_spawned(partial(run_again, self, trial.config, trial.metric, trial.pid, entered()))
+            if trial:
+                passed = trial.config, trial.metric, trial.mode, trial.compared, trial.others
+                run_in_spawned(partial(run_again, self, passed, trial.pid, entered()))
             own.run(config, module.__dict__)
             if trial:
                 trial.look()  # while the script's variables are alive
@@ -377,11 +377,17 @@ class Script:
         return {TRAINERS[package] for package in packages}
 
 
-def run_again(train: Script, config: dict[str, Any], metric: str, pid: int, where: tuple[Path | None, str]) -> None:
-    """Run a trial's script in a process that the trial, which has this process id, has spawned."""
+def run_again(train: Script, passed: tuple[Any, ...], pid: int, where: tuple[Path | None, str]) -> None:
+    """Run the script again in a process that the trial has spawned.
+
+    Args:
+        passed: the arguments of `in_trial`.
+        pid: of the trial's own process.
+        where: what `entered` returns there.
+    """
     enter_trial(*where)
-    _spawned.enter_context(in_trial(config, metric)).pid = pid
-    train(config, "__mp_main__")
+    _spawned.enter_context(in_trial(*passed)).pid = pid
+    train(passed[0], "__mp_main__")
 
 
 class ChangedModules(MetaPathFinder, Loader):

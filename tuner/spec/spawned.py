@@ -20,20 +20,20 @@ def run_in_spawned(run: Callable[[], None]) -> None:
 
 def _data(original: Callable[[str], dict[str, Any]], run: Callable[[], None], name: str) -> dict[str, Any]:
     data = {key: value for key, value in original(name).items() if not key.startswith("init_main_")}
-    return {**data, "run": _Run(run, data["sys_path"], os.getcwd())}
+    return {**data, "run": _CalledWhenUnpickled(run, data["sys_path"], os.getcwd())}
 
 
-class _Run:
+class _CalledWhenUnpickled:
     """Calls a function when it is unpickled, in a folder and with a path for imports."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _run, self.arguments
+        return _call_in, self.arguments
 
 
-def _run(run: Callable[[], None], path: list[str], folder: str) -> None:
+def _call_in(run: Callable[[], None], path: list[str], folder: str) -> None:
     sys.path = path
     os.chdir(folder)
     run()

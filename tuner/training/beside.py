@@ -12,7 +12,7 @@ import random
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,8 @@ def modules_beside(task: Task, model: nn.Module, optimizer: torch.optim.Optimize
 def generators_in(*values: Any) -> list[Any]:
     """Return the random generators that functions and objects use, in a fixed order, without the global ones."""
     own = {id(each) for each in (random._inst, np.random.mtrand._rand, torch.default_generator)}
-    return [each for each in reached(values, GENERATORS) if id(each) not in own]
+    found = (each for each in reached(values, GENERATORS) if id(each) not in own)
+    return [each for each in found if not isinstance(each, random.SystemRandom)]  # it has no state
 
 
 def states_of(generators: Iterable[Any]) -> list[Any]:
@@ -72,12 +73,10 @@ def states_of(generators: Iterable[Any]) -> list[Any]:
 def set_states(generators: Iterable[Any], states: Sequence[Any]) -> None:
     """Set the states that `states_of` has returned for the same generators."""
     for generator, state in zip(generators, states, strict=False):
-        if isinstance(generator, torch.Generator):
+        if isinstance(generator, (torch.Generator, np.random.RandomState)):
             generator.set_state(state)
         elif isinstance(generator, np.random.Generator):
             generator.bit_generator.state = state
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(state)
         else:
             generator.setstate((state[0], tuple(state[1]), state[2]))
 
@@ -120,7 +119,8 @@ def attributes_of(model: nn.Module) -> dict[str, Any]:
     """
     left, found = MOST_ATTRIBUTES, {}
     for path, value in _attributes(model):
-        if _is_plain(value) and (left := left - _num_bytes(value)) >= 0:
+        if _is_plain(value) and (num_bytes := _num_bytes(value)) <= left:
+            left -= num_bytes
             found[path] = _copied(value)
     return found
 
@@ -140,14 +140,17 @@ def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def set_attributes(model: nn.Module, attributes: dict[str, Any]) -> None:
-    """Set attributes that `attributes_of` has returned; tensors go to the device of those that they replace."""
+    """Set attributes that `attributes_of` has returned; tensors go to the device of those that they replace.
+
+    Those that replace none go to the device of the module's parameters, or else of the model's.
+    """
     modules = dict(model.named_modules())
     for path, value in attributes.items():
         prefix, _, name = path.rpartition(".")
         if module := modules.get(prefix):
             before = getattr(module, name, None)
-            own = _copied(value)
-            setattr(module, name, own.to(before.device) if isinstance(before, torch.Tensor) else own)
+            near = chain([before] if isinstance(before, torch.Tensor) else [], module.parameters(), model.parameters())
+            setattr(module, name, _copied(value, next((each.device for each in near), None)))
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -181,12 +184,12 @@ def _num_bytes(value: Any) -> int:
     return sum(map(_num_bytes, inner)) if isinstance(value, (list, tuple, dict)) else 8
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        return value.detach().to(device or value.device, copy=True)
     if isinstance(value, dict):
-        return {name: _copied(each) for name, each in value.items()}
-    return type(value)(map(_copied, value)) if isinstance(value, (list, tuple)) else value
+        return {name: _copied(each, device) for name, each in value.items()}
+    return type(value)(_copied(each, device) for each in value) if isinstance(value, (list, tuple)) else value
 
 
 def reached(values: Iterable[Any], kind: type | tuple[type, ...]) -> Iterator[Any]:
@@ -228,7 +231,18 @@ def _inner(value: Any) -> Iterator[Any]:
         with contextlib.suppress(AttributeError):
             yield from list(object.__getattribute__(value, "__dict__").values())
         for each in type(value).__mro__:  # what the methods of the user's classes use
-            yield from (method for method in vars(each).values() if isinstance(method, types.FunctionType))
+            yield from _methods(each)
+
+
+def _methods(owner: type) -> Iterator[types.FunctionType]:
+    """Yield the functions of a class, also those of its static and class methods and properties."""
+    for value in vars(owner).values():
+        if type(value) in (staticmethod, classmethod):
+            value = value.__func__
+        elif type(value) is property:
+            value = value.fget
+        if type(value) is types.FunctionType:
+            yield value
 
 
 def _named(function: types.FunctionType) -> Iterator[Any]:
@@ -240,7 +254,7 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
             own = vars(value)
             yield from (own[each] for each in names if each in own)
             if isinstance(value, type):
-                yield from (method for method in own.values() if isinstance(method, types.FunctionType))
+                yield from _methods(value)
         else:
             yield value
 

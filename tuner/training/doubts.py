@@ -28,7 +28,7 @@ def of_checkpoint(training: Training, state: dict[str, Any]) -> str:
         return ""
     after = training.loss_of_first_batch()
     same = math.isclose(before, after, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS)
-    if same or training.loss_of_first_batch() != after:
+    if same or not _is_same(training.loss_of_first_batch(), after):
         return ""
     what = f"from the checkpoint of epoch {state['epoch']}, it validates with loss {after:.6g} on its first batch"
     return f"{what}, and had {before:.6g} when that was saved: {_lacking(training, [])}"
@@ -43,10 +43,16 @@ def of_model(training: Training, recorded: Any, attributes: Iterable[str]) -> st
     if not isinstance(recorded, float) or not math.isfinite(recorded):
         return ""
     after = _validation_loss(training)
-    if math.isclose(recorded, after, rel_tol=SAME_MODEL, abs_tol=SAME_MODEL) or _validation_loss(training) != after:
+    if math.isclose(recorded, after, rel_tol=SAME_MODEL, abs_tol=SAME_MODEL):
+        return ""
+    if not _is_same(_validation_loss(training), after):
         return ""
     what = f"its saved model validates with loss {after:.6g}, and had {recorded:.6g} in the search"
     return f"{what}: {_lacking(training, attributes)}"
+
+
+def _is_same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
 
 
 def fingerprint(config: Mapping[str, Any]) -> int:

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tuner.errors.sent import error_of, sent
 from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import is_out_of_memory, release
 from tuner.training.devices.usage import Usage, of_workers
@@ -250,7 +251,8 @@ class Processes(Group):
 
     def received(self, pipe: Any) -> Answer:
         try:
-            return pipe, *pipe.recv()
+            value, pickled, printed = pipe.recv()
+            return pipe, value, error_of(pickled, printed) if printed else None
         except (EOFError, ConnectionError):
             rank = self.pipes.index(pipe)
             self.processes[rank].join()
@@ -272,9 +274,9 @@ def run_calls(pipe: Connection, *arguments: Any) -> None:
         while True:
             method, arguments = pipe.recv()
             try:
-                answer: tuple[Any, Exception | None] = getattr(member, method)(*arguments), None
+                answer = getattr(member, method)(*arguments), b"", ""
             except Exception as error:
-                answer = None, error.with_traceback(None)
+                answer = None, *sent(error)
             pipe.send(answer)
 
 

@@ -45,7 +45,7 @@ class MicroBatcher:
             size = self.size(num_examples)
             try:
                 return work(size)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if size == 1 or not self.shrink or not is_out_of_memory(error):
                     raise
                 logger.warning("%s of %d examples at once: %s", self.what, size, str(error).partition("\n")[0])

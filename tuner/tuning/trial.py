@@ -82,7 +82,7 @@ def train_task(config: dict[str, Any], material: tuple[Task, Any], *, setup: Tri
 
 def train_in_workers(config: dict[str, Any], *, shared: Shared, setup: TrialSetup) -> None:
     """Does what `train_task` does, in a process for each rank, which this process directs without the user's code."""
-    from tuner.engine.processes.ranks import keep, workers_for
+    from tuner.engine.processes.ranks import keep_warm, workers_for
 
     spec = setup.spec_of(config)
     begin_saves()
@@ -97,9 +97,9 @@ def train_in_workers(config: dict[str, Any], *, shared: Shared, setup: TrialSetu
             group.close()
             raise
         except SystemExit:  # Ray stops the trial in `tune.report`: the workers are idle and can be reused
-            keep(group)
+            keep_warm(group)
             raise
-        keep(group)
+        keep_warm(group)
 
 
 def begin_task() -> tuple[bytes | None, Reporter]:

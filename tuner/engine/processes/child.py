@@ -38,7 +38,7 @@ to_caller: Connection  # of the process that has made this process's call
 
 
 class Call(NamedTuple):
-    """A call of a pickled function with a config and with what the trials of a search share, the fields of a `Packed`.
+    """A call `function(config, value)`: `function` is pickled, `shared` has the fields of the value's `Packed`.
 
     Of a call that is no trial, `trial`, `storage` and `checkpoint` are None.
     """
@@ -76,7 +76,7 @@ class Reports:
                 if answer == RAISED:
                     raise value
                 if answer == GO:
-                    vars(self.session).update({"loaded_checkpoint": value} if value else {})
+                    self.session.loaded_checkpoint = value or self.session.loaded_checkpoint
                     return
                 self.stopped = True
         raise SystemExit(0)
@@ -123,13 +123,15 @@ def run(
     os.environ.clear()
     os.environ.update(call.environment)
     for name, value in changed.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        os.environ[name] = value or ""
+        if value is None:
+            del os.environ[name]
     os.chdir(call.folder)
     own_folder.session_folder = call.session_folder
     session = session_of(call)
     session.report = reports = Reports(session, channel, modules)
     ray_session._session = session if call.trial else None
-    # Else `ray.init` takes the address of this machine's network for 127.0.0.1, where the search's own Ray listens.
+    # Else `ray.init` replaces 127.0.0.1, where the search's own Ray listens, by the machine's network address.
     ray_constants.ENABLE_RAY_CLUSTER = not call.environment.get("RAY_ADDRESS", "").startswith("127.0.0.1:")
     ray_storage._get_ray_train_session_dir = lambda: f"{call.session_folder}/artifacts"
     result, error, printed = None, None, ""
@@ -147,7 +149,11 @@ def run(
             if call.trial:
                 print(printed, file=sys.stderr, flush=True)
     sent = None if error is None else cloudpickle.dumps(error)
-    channel.send_bytes(cloudpickle.dumps((END, result, sent, printed)))
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(OSError):  # of a rank, nobody waits for the end
+        channel.send_bytes(cloudpickle.dumps((END, result, sent, printed)))
     os._exit(error is not None)
 
 
@@ -162,9 +168,9 @@ def open_streams() -> None:
 
 @contextlib.contextmanager
 def program() -> Iterator[None]:
-    """End a `with` block as a Python program: its threads, its exit handlers, the files that only its variables hold.
+    """Do at the end of a `with` block what Python does at its own: wait for threads, run exit handlers, close files.
 
-    Python's own end takes 0.4 s, since it frees all that is imported.
+    It clears `__main__` for that. Python's own end takes 0.4 s, since it frees all that is imported.
     """
     try:
         yield

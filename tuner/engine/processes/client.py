@@ -33,13 +33,14 @@ from tuner.engine.processes.packed import Packed, pack
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import begin_saves
 from tuner.errors import say
+from tuner.errors.sent import error_of
 
 DRIVERS_S = 60.0  # maximum seconds that a worker waits for the service that the driver starts, before it starts one
 LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
 
 
 def resolved(function: Any) -> Any:
-    """Returns a function whose parameters of `tune.with_parameters` go with it: trials are not connected to Ray."""
+    """Put the values of `tune.with_parameters` into the function itself: trials are not connected to Ray."""
     for cell in getattr(function, "__closure__", None) or ():
         registry = cell.cell_contents
         if isinstance(registry, _ParameterRegistry):
@@ -71,8 +72,9 @@ class Shared:
 
     Args:
         name: of the search's services.
-        packed: the value in the driver's memory, if all trials run on its node.
-        key: else that by which the services hold it, and `reference` has it in Ray's memory.
+        packed: the value, if all trials run on the driver's node.
+        key: on a cluster instead, its key in the services.
+        reference: on a cluster, its place in Ray's memory, in a tuple.
     """
 
     name: str
@@ -122,7 +124,7 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
         result = caller.call(caller.call_of(function, {}, dict(os.environ)), (1, 2))
         caller.await_end(None)  # so that all its output comes before the next line of this process
         if result is None:
-            raise EndedError(RuntimeError("its process ended with exit code 0 (os._exit)"))
+            raise EndedError(ended_by(0))
         return result
 
 
@@ -159,7 +161,7 @@ def caller_of(shared: Shared) -> Caller:
     return Caller(shared)
 
 
-class Ended(NamedTuple):
+class Outcome(NamedTuple):
     """What a process said when its call had ended."""
 
     result: Any
@@ -200,10 +202,14 @@ class Caller:
             self.client.close()
             self.join(starts_after=0.0)
         ours, theirs = socket.socketpair()
-        with connected(self.name, service.TRIAL) as client, theirs:
-            self.control = Connection(os.dup(client.fileno()))
-            self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
-            socket.send_fds(client, [b"f"], [theirs.fileno()])
+        try:
+            with connected(self.name, service.TRIAL) as client, theirs:
+                self.control = Connection(os.dup(client.fileno()))
+                self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
+                socket.send_fds(client, [b"f"], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            raise EndedError(lost(f"the trial's process did not start ({error})")) from error
         own_folder.left.clear()
         return Connection(ours.detach())
 
@@ -212,6 +218,7 @@ class Caller:
         with self.begin(call, outputs) as channel:
             ended = self.passed_on(channel)
         if ended is not None and ended.error is None:
+            own_folder.left.set()
             return ended.result  # the process frees its memory meanwhile; the next call waits for its end
         status = self.await_end(None)
         if ended is not None:
@@ -226,7 +233,7 @@ class Caller:
         if self.control:
             self.control.close()
 
-    def passed_on(self, channel: Connection) -> Ended | None:
+    def passed_on(self, channel: Connection) -> Outcome | None:
         """Pass on reports to Ray until the call ends; None if its process says nothing, SystemExit if Ray stops it."""
         assert self.control
         while channel in wait([channel, self.control]):
@@ -238,7 +245,7 @@ class Caller:
                 threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
             elif kind == child.END:
                 result, sent, printed = values
-                return Ended(result, None if sent is None else error_of(sent, printed))
+                return Outcome(result, None if sent is None else error_of(sent, printed))
             else:
                 self.answer(channel, *values)
         return None
@@ -272,20 +279,10 @@ class Caller:
         return status
 
 
-def error_of(sent: bytes, printed: str) -> BaseException:
-    """Return a trial's error, with its traceback `printed`; a RuntimeError if only the trial can import its class."""
-    try:
-        error: BaseException = pickle.loads(sent)
-    except Exception:
-        error = RuntimeError(printed.rstrip().rpartition("\n")[2])
-    error.add_note(printed)  # what Ray prints then ends with the user's line
-    return error
-
-
 def environment(variables: dict[str, str]) -> dict[str, str]:
     """A trial's environment: its worker's and the search's own variables; `ray.init` there joins the search's Ray.
 
-    Ray's debugger would wait for somebody who connects to it; Python's own ends at once, since there is no input.
+    Without PYTHONBREAKPOINT of Ray, whose debugger waits for a connection; Python's own ends at once, without input.
     """
     own = {**os.environ, **variables, "RAY_ADDRESS": ray.get_runtime_context().gcs_address}
     return {name: value for name, value in own.items() if not (name == "PYTHONBREAKPOINT" and "ray." in value)}

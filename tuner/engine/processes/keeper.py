@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import math
 import os
 import selectors
 import signal
 import socket
 import time
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
 from tuner.errors.output import MOST_BYTES, cut_after
 
 GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
+DRAIN_S = 1.0  # seconds after the trial's end in which another user's process may hold its output open
+SHAREABLE = "/memfd:", "/dev/null", "/dev/urandom", "/dev/random"  # begin the targets of descriptors without a position
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STOP, ENDED = "stop", "ended"
 
@@ -51,6 +55,8 @@ def run(service: socket.socket, held: dict[str, Any], changed: dict[str, str | N
                 theirs.close()
                 name_process(worker)
                 child.run(call, Connection(channel), modules, held, changed)
+            except BaseException:
+                traceback.print_exc()  # into the trial's stderr
             finally:
                 os._exit(70)  # `child.run` does not return
         theirs.close()
@@ -82,8 +88,8 @@ def name_process(worker: int) -> None:
         comm.write(f"tuner {worker}")  # by which `tuner.gpus` finds the trial of a process on a GPU
 
 
-def begin_child(kept: int, pipes: tuple[tuple[int, int], ...]) -> None:
-    """Give the trial's process its streams, and close all that is not its own, except `kept`."""
+def begin_child(to_keeper: int, pipes: tuple[tuple[int, int], ...]) -> None:
+    """Give the trial's process its streams, and close all other descriptors but `to_keeper` and what may be shared."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("1000")  # as Ray's workers have; else the kernel would end these, which are small
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -94,12 +100,13 @@ def begin_child(kept: int, pipes: tuple[tuple[int, int], ...]) -> None:
     for number, (_, end) in enumerate(pipes, 1):
         os.dup2(end, number)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
+        if int(name) > 2 and int(name) != to_keeper:
             with contextlib.suppress(OSError):
-                os.close(int(name))
+                if not os.readlink(f"/proc/self/fd/{name}").startswith(SHAREABLE):  # an import may have opened it
+                    os.close(int(name))
 
 
-class Kept:
+class OutputFile:
     """A file that takes the first MOST_BYTES of a stream; what cannot be written is lost, and nothing else."""
 
     def __init__(self, path: str | int) -> None:
@@ -114,7 +121,7 @@ class Kept:
     def write(self, data: bytes) -> None:
         if not self.file:
             self.open()  # the experiment's folder may be back
-        if self.left > 0 and self.file:
+        if self.left >= 0 and self.file:
             with contextlib.suppress(OSError):
                 self.file.write(data[: self.left])
                 if self.left < len(data):
@@ -124,26 +131,28 @@ class Kept:
 
 def keep(pid: int, control: Connection, outputs: dict[int, str | int]) -> None:
     """Pass on the trial's output until it has ended, and end it if the client says so or is gone."""
-    kept = {fd: Kept(path) for fd, path in outputs.items()}
+    files = {fd: OutputFile(path) for fd, path in outputs.items()}
     process = os.pidfd_open(pid)
     status: int | None = None
+    ended_at = math.inf
     deadlines: list[tuple[float, int]] = []
     selector = selectors.DefaultSelector()
     for each in (process, control.fileno(), *outputs):
         selector.register(each, selectors.EVENT_READ)
-    while status is None or outputs:
-        wait = max(0.0, deadlines[0][0] - time.monotonic()) if deadlines else None
+    while status is None or (outputs and time.monotonic() < ended_at + DRAIN_S):
+        until = min(ended_at + DRAIN_S, *(at for at, _ in deadlines[:1]), math.inf)
+        wait = None if until == math.inf else max(0.0, until - time.monotonic())
         for key, _ in selector.select(wait):
             fd = key.fd
             if fd in outputs:
                 if data := os.read(fd, 1 << 16):
-                    kept[fd].write(data)
+                    files[fd].write(data)
                 else:
                     selector.unregister(fd)
                     del outputs[fd]
             elif fd == process:
                 selector.unregister(fd)
-                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                status, ended_at = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), time.monotonic()
                 end_rest()
             else:  # the client says STOP, or has ended
                 is_stopped = not deadlines and said(control)

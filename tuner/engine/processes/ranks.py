@@ -19,6 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tuner.engine.processes import child, keeper
 from tuner.engine.processes.client import Caller, Shared, ended_by, environment
+from tuner.engine.processes.threads import limit_threads
+from tuner.errors.sent import error_of
 from tuner.training.group import Answer, Group, addresses_among, run_calls
 from tuner.training.task import TrialSpec
 
@@ -33,6 +35,7 @@ def run_rank(_: Any, material: Any, *, arguments: tuple[Any, ...]) -> None:
     """Make the calls of a `DDPRank` that this process's actor asks for, until it closes the connection."""
     global _material
     _material = material
+    limit_threads(arguments[2])
     run_calls(child.to_caller, *arguments)
 
 
@@ -60,11 +63,11 @@ class WorkerActor:
         assert self.channel
         try:
             self.channel.send((method, arguments))
-            value, error = self.channel.recv()
+            *_, value, pickled, printed = self.channel.recv()  # an answer of `run_calls`, or the end of `child.run`
         except (EOFError, OSError):
             raise ended_by(self.caller.await_end(None)) from None
-        if error is not None:
-            raise error
+        if printed:
+            raise error_of(pickled, printed)
         return value
 
     def leave(self) -> None:
@@ -137,7 +140,7 @@ warm: Workers | None = None  # the actors of the last trial of this process, if 
 
 
 def workers_for(shared: Shared, num_workers: int, cpus: float, gpus: float, own: Path) -> Workers:
-    """Returns the actors of the last trial of this process, or new ones; after the trial, `keep` saves them."""
+    """Returns the actors of the last trial of this process, or new ones; after the trial, `keep_warm` saves them."""
     global warm
     group, warm = warm, None
     if group is not None:
@@ -146,7 +149,7 @@ def workers_for(shared: Shared, num_workers: int, cpus: float, gpus: float, own:
     return Workers(shared, num_workers, cpus, gpus, own)
 
 
-def keep(group: Workers) -> None:
+def keep_warm(group: Workers) -> None:
     """Ends the ranks, and keeps their actors for the next trial; not to be called after an error."""
     global warm
     group.release()

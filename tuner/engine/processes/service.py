@@ -4,8 +4,8 @@ A generation of the service is a process with one thread, which has imported wha
 import more, it forks a candidate. If this has neither other threads, children, open files nor CUDA afterwards, it takes
 the service over; trials start meanwhile. Ray's own processes have threads, so they cannot be forked.
 
-A service whose standard input is a pipe ends with it; it also forks services of single searches, each of which ends
-with its client. Another service ends `IDLE_S` after its last client has left.
+The service whose standard input is a pipe is the root: it ends with the pipe, and forks one service a search, which
+ends with its client. Any other service ends `IDLE_S` after its last client has left.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ changed: dict[str, str | None] = {}  # variables of the environment that imports
 
 
 class Service:
-    """One generation of a service on the abstract socket `name`; `owner`, if any, is open as long as it is needed."""
+    """One generation of a service on the abstract socket `name`; it ends when the other side of `owner` closes."""
 
     def __init__(self, name: str, owner: int | socket.socket | None) -> None:
         self.listener, self.owner = socket.socket(socket.AF_UNIX), owner
@@ -93,7 +93,7 @@ class Service:
             while self.owner is not None or self.clients or time.monotonic() - left_at < IDLE_S:
                 for key, _ in self.selector.select(1.0):
                     is_candidate = self.candidate is not None and key.fileobj is self.candidate[0]
-                    if is_candidate and self.is_replaced():
+                    if is_candidate and self.settle_candidate():
                         os._exit(0)
                     if key.fileobj is self.owner:
                         return False
@@ -126,8 +126,7 @@ class Service:
             os._exit(0)
         with client:
             if wants == TRIAL:
-                with self.spare or self.forked() as spare, contextlib.suppress(OSError):
-                    socket.send_fds(spare, [b"f"], [client.fileno()])
+                self.hand_over(client)
             if wants == HOLD and (request := self.wanted(client)):
                 ours, theirs = socket.socketpair()
                 if not os.fork():
@@ -144,6 +143,15 @@ class Service:
         if wants == TRIAL:  # a fork takes 15 ms or more, so the next trial's is made now, which must not have `client`
             self.spare = self.forked()
         return False
+
+    def hand_over(self, client: socket.socket) -> None:
+        """Give a client to the keeper that waits for one, or to a new one if that was killed."""
+        with self.spare or self.forked() as spare:
+            try:
+                socket.send_fds(spare, [b"f"], [client.fileno()])
+            except OSError:
+                with self.forked() as other, contextlib.suppress(OSError):
+                    socket.send_fds(other, [b"f"], [client.fileno()])
 
     def forked(self) -> socket.socket:
         """Fork a keeper, which forks the process of a trial; returns the socket by which it gets its client."""
@@ -166,6 +174,7 @@ class Service:
     def wanted(self, client: socket.socket) -> Hold | None:
         """Return the request for which a candidate has to be made; answer all others."""
         client.settimeout(None)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(PATIENCE_S), 0))
         connection = Connection(os.dup(client.fileno()))
         request = Hold(*pickle.loads(connection.recv_bytes()))
         if request.key in held or request.key in self.refused:
@@ -176,8 +185,8 @@ class Service:
             return request
         return None
 
-    def is_replaced(self) -> bool:
-        """Whether the candidate has taken over; notes why not."""
+    def settle_candidate(self) -> bool:
+        """Hear what the candidate says; return whether it has taken over, else note why not."""
         assert self.candidate
         (candidate, key), self.candidate = self.candidate, None
         self.selector.unregister(candidate)
@@ -253,12 +262,12 @@ def exit_handlers() -> Iterator[list[str]]:
 
 
 def open_files() -> set[str]:
-    """Return the targets of this process's descriptors, without memory files, `null` and sources of random bits."""
+    """Return the targets of this process's descriptors, without those that processes may share."""
     targets = set[str]()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             targets.add(os.readlink(f"/proc/self/fd/{name}"))
-    return {each for each in targets if not each.startswith(("/memfd:", "/dev/null", "/dev/urandom", "/dev/random"))}
+    return {each for each in targets if not each.startswith(keeper.SHAREABLE)}
 
 
 def why_unforkable(files: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-PASSING = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE  # a full disk or quota, one that is read-only or stale
+PASSING = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE  # full disk or quota, read-only, stale
 RETRY_S = 1.0
 
 
