@@ -34,6 +34,6 @@ class _CalledWhenUnpickled:
 
 
 def _call_in(run: Callable[[], None], path: list[str], folder: str) -> None:
-    sys.path = path
+    sys.path[:] = path
     os.chdir(folder)
     run()

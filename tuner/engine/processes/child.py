@@ -76,7 +76,8 @@ class Reports:
                 if answer == RAISED:
                     raise value
                 if answer == GO:
-                    self.session.loaded_checkpoint = value or self.session.loaded_checkpoint
+                    if value:
+                        vars(self.session).update(loaded_checkpoint=value)
                     return
                 self.stopped = True
         raise SystemExit(0)

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import inspect
 import os
 import pickle
 import selectors
@@ -249,7 +250,8 @@ def exit_handlers() -> Iterator[list[str]]:
     places: list[str] = []
 
     def register(function: Any, *arguments: Any, **options: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = inspect.currentframe()
+        frame = frame and frame.f_back
         if not is_importing(frame):
             places.extend(filter(None, [place_of_frame(frame)]))
         return original(function, *arguments, **options)
