@@ -1,10 +1,12 @@
 """Each trial is a process of its own: it ends as Python's would, and inherits nothing from the trial before."""
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from tuner.engine.processes import child
 from tuner.training.task import trial_seed
 
 HEAD = """
@@ -273,3 +275,16 @@ def test_a_trial_is_the_same_first_and_after_one_that_sets_everything(search, tm
     )
     assert ran.code == 0 and len(first) == 3 and len({report["loss"] for report in first}) == 3
     assert first == after and first == setting
+
+
+def test_threads_that_keep_a_program_running_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(child, "THREADS_S", 0.05)
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait, name="saver"), threading.Thread(target=end.wait, daemon=True)]
+    for thread in threads:
+        thread.start()
+    child.tell_threads()
+    end.set()
+    assert capsys.readouterr().err == "the program has ended, and waits for its threads saver\n"
+    child.tell_threads()
+    assert capsys.readouterr().err == ""

@@ -12,6 +12,7 @@ from tuner.space import Task
 from tuner.training import doubts
 from tuner.training.data import Arrays, Mapped, Splits
 from tuner.training.loop import Training
+from tuner.training.sources import splits_of
 from tuner.training.task import TrialSpec
 
 INPUTS = np.random.default_rng(1).normal(size=(60, 6)).astype(np.float32)
@@ -95,6 +96,21 @@ def test_a_saved_model_that_validates_with_nan_is_told():
         one.load_weights(saved)
         one.model.weight.data.fill_(float("nan"))
         assert "validates with loss nan" in doubts.of_model(one, loss, [])
+
+
+def test_a_validation_part_that_is_augmented_is_no_doubt():
+    noisy = Noisy()
+    noisy.number = 60
+    task = Task(
+        data=lambda: Splits(noisy), model=lambda c: nn.Linear(6, 2), optimizer=lambda p, c: torch.optim.SGD(p, 0.1)
+    )
+    splits = splits_of(task, "", 3)
+    with training(lambda: nn.Linear(6, 2), splits) as one:
+        one.run_epoch()
+        state = one.state()
+    with training(lambda: nn.Linear(6, 2), splits) as one:
+        one.restore(state)
+        assert "doubt" not in one.run_epoch()
 
 
 class Noisy:

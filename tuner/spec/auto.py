@@ -51,7 +51,7 @@ def choose(options: Options, traits: SpaceTraits) -> tuple[Experiment, str]:
     parts = [f"searcher {_meaning(searcher)}{about_searcher}"] if options.searcher == AUTO else []
     parts += [f"scheduler {_meaning(scheduler)}{about_scheduler}"] if options.scheduler == AUTO else []
     factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
-    auto_grace = AUTO == options.grace_period == options.scheduler
+    auto_grace = AUTO == options.grace_period == options.scheduler and scheduler != "fifo"
     grace = options.grace_period
     if grace == AUTO:
         grace = suited_grace(options.max_epochs) if auto_grace else 1

@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,6 +105,8 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         return dict(trial.config)
     if path := importing():
         raise Declared(script_space(path, params, **options))
+    # Without a search, `tune.report` does nothing, and Ray warns at each call.
+    warnings.filterwarnings("ignore", "`report` is meant to only be called")
     return {}
 
 

@@ -240,9 +240,9 @@ class Training:
     def loss_of_first_batch(self) -> float:
         """Returns the validation loss of this process's first batch, as `evaluate_examples` notes it."""
         examples, size = self.validation_examples, max(self.batch_size, self.validation_examples.chunk_length)
-        first, last = self.strategy.part_of(len(examples))
         self.evaluated.eval()
-        [(inputs, targets)] = examples.batches(torch.arange(first, min(last, first + size)), size, self.evaluate_format)
+        rows = torch.arange(*self.strategy.part_of(len(examples)))  # all, on which the numbers of a data set depend
+        inputs, targets = next(iter(examples.batches(rows, size, self.evaluate_format)))
         work = partial(self.measured, [self.measures["loss"]], inputs, targets)
         sums, _ = self.evaluate_fit(work, len(targets))
         return float(sums[0]) / len(targets)

@@ -75,7 +75,8 @@ def kind_of(error: Exception, killed: int | None = None) -> tuple[str, str]:
         cause, printed = cause.cause, str(cause)
     if isinstance(cause, RayActorError):
         return "worker_lost", how_it_died(cause, killed)
-    text = f"{type(cause).__name__}: {outside_trial(first_line(cause))}{place_in(printed)}"
+    text, place = f"{type(cause).__name__}: {outside_trial(first_line(cause))}", place_in(printed)
+    text += "" if place in text else place
     if is_out_of_memory(cause):
         return "oom", text
     # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code.

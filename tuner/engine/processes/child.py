@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
 
+THREADS_S = 5.0  # seconds until a trial's stderr says which threads keep it running
 REPORT, MODULES, END = "report", "modules", "end"  # what a call sends
 # What Ray Train's sessions have, and trials do not.
 OF_TRAIN = "world_rank", "local_rank", "node_rank", "local_world_size", "world_size", "dataset_shard", "metadata"
@@ -167,6 +169,16 @@ def open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+def tell_threads() -> None:
+    """Wait THREADS_S for threads that keep a program running, and name those that go on."""
+    until = time.monotonic() + THREADS_S
+    own = [each for each in threading.enumerate() if each is not threading.current_thread() and not each.daemon]
+    for each in own:
+        each.join(max(0.0, until - time.monotonic()))
+    if left := [each.name for each in own if each.is_alive()]:
+        print(f"the program has ended, and waits for its threads {', '.join(left)}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
 def program() -> Iterator[None]:
     """Do at the end of a `with` block what Python does at its own: wait for threads, run exit handlers, close files.
@@ -179,6 +191,7 @@ def program() -> Iterator[None]:
         if not ray.is_initialized():
             atexit.unregister(worker.shutdown)  # it takes 45 ms
         main = vars(sys.modules["__main__"])
+        tell_threads()
         for step in (threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush):  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
                 step()
