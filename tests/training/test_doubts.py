@@ -100,7 +100,7 @@ def test_a_saved_model_that_validates_with_nan_is_told():
 
 def test_a_validation_part_that_is_augmented_is_no_doubt():
     noisy = Noisy()
-    noisy.number = 60
+    noisy.number = 3000  # so that the validation part has several batches
     task = Task(
         data=lambda: Splits(noisy), model=lambda c: nn.Linear(6, 2), optimizer=lambda p, c: torch.optim.SGD(p, 0.1)
     )
@@ -123,7 +123,8 @@ class Noisy:
         return self.number
 
     def __getitem__(self, index):
-        return INPUTS[index] + self.stream.normal(size=6).astype(np.float32), int(TARGETS[index])
+        row = index % len(INPUTS)
+        return INPUTS[row] + self.stream.normal(size=6).astype(np.float32), int(TARGETS[row])
 
 
 def test_a_data_sets_own_generator_draws_the_same_after_a_resume_and_with_other_loader_processes():
