@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -394,3 +395,26 @@ def test_a_search_runs_although_rays_agents_take_longer_than_its_raylet_waits(tm
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "2", "--wandb", "disabled"]
     ran = subprocess.run([*command, "--results", "results"], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert ran.returncode == 0 and "second time" not in ran.stderr, ran.stderr
+
+
+DEAF = """
+import ctypes, sys, time
+from subprocess import DEVNULL, Popen
+from tuner.engine.local.node import start_watched
+quiet = {"stdout": DEVNULL, "stderr": DEVNULL}
+ray = [Popen([f"{sys.argv[1]}/{name}", "30"], **quiet) for name in ("gcs_server", "raylet")]
+with start_watched():
+    time.sleep(3)
+    ray[1].kill()
+    ray[1].wait()
+    ctypes.PyDLL(None).sleep(60)  # keeps Python's lock
+"""
+
+
+@pytest.mark.slow  # 16 s
+def test_a_start_of_ray_that_keeps_pythons_lock_after_its_raylet_has_ended_is_killed(tmp_path):
+    for name in ("gcs_server", "raylet"):
+        shutil.copy("/bin/sleep", tmp_path / name)
+    done = subprocess.run([sys.executable, "-c", DEAF, tmp_path], capture_output=True, text=True, timeout=45)
+    assert done.returncode == -signal.SIGKILL
+    assert "no trial had started; start the search again" in done.stderr

@@ -21,6 +21,7 @@ from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
+from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +32,7 @@ from tuner.spec import script_text
 from tuner.spec.arrived import Seen, by_path, key_of, look
 from tuner.spec.script_text import COMMAND, REPORTING, Constants, imported_by, imports, options_of, python_files
 from tuner.spec.space import Space
-from tuner.spec.spawned import run_in_spawned
+from tuner.spec.spawned import running_in_spawned
 
 # Package with a Trainer -> name of the module that reports its epochs; importing the module here would be a cycle.
 LIGHTNING = "tuner.integrations.lightning"
@@ -351,7 +352,8 @@ class Script:
             trial = running()
             if trial:
                 passed = trial.config, trial.metric, trial.mode, trial.compared, trial.others
-                run_in_spawned(partial(run_again, self, passed, trial.pid, entered()))
+                again = running_in_spawned(partial(run_again, self, passed, trial.pid, entered()))
+                _replace(stack if name == "__main__" else _spawned, spawn, get_preparation_data=again)
             own.run(config, module.__dict__)
             if trial:
                 trial.look()  # while the script's variables are alive

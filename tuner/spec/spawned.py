@@ -10,12 +10,13 @@ from multiprocessing import spawn
 from typing import Any
 
 
-def run_in_spawned(run: Callable[[], None]) -> None:
-    """Let the processes that this process spawns call a picklable function, instead of running the file of `__main__`.
+def running_in_spawned(run: Callable[[], None]) -> Callable[[str], dict[str, Any]]:
+    """Return a `multiprocessing.spawn.get_preparation_data`, with which spawned processes call a function first.
 
-    The function has to set `sys.modules["__mp_main__"]`, in which pickle looks up what the file defines.
+    The function, which must be picklable, takes the place of the file of `__main__`. It has to set
+    `sys.modules["__mp_main__"]`, in which pickle looks up what the file defines.
     """
-    spawn.get_preparation_data = partial(_data, spawn.get_preparation_data, run)
+    return partial(_data, spawn.get_preparation_data, run)
 
 
 def _data(original: Callable[[str], dict[str, Any]], run: Callable[[], None], name: str) -> dict[str, Any]:

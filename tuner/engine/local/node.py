@@ -40,6 +40,15 @@ LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
 WATCHDOG = (
     'trap "" HUP INT TERM; while read -r line; do last=$line; done; [ -z "$last" ] || printf "\\n%s\\n" "$last" >&2'
 )
+# Kills the process $0 if it goes on for 12 s after its raylet or GCS has ended. Then Ray's C++ code has Python's lock,
+# up to 300 s if the raylet ends just before Ray connects to it; otherwise `watched` acts within STUCK_S.
+DEAF_DOG = """trap "" HUP INT TERM; both=; late=0
+while sleep 1 && kill -0 $0 2>/dev/null; do
+  living=$(for child in $(cat /proc/$0/task/*/children 2>/dev/null); do cat /proc/$child/stat 2>/dev/null; done |
+    grep -cE "^[0-9]+ \\((raylet|gcs_server)\\) [^Z]")
+  if [ $living = 2 ]; then both=1 late=0; elif [ $both ]; then late=$((late + 1)); fi
+  [ $late -lt 12 ] || { kill -9 $0; exit; }
+done"""
 WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 STUCK_S = 10.0  # seconds in which a start of Ray must have failed after one of its processes has ended; > ANSWER_S
@@ -146,7 +155,13 @@ def start_watched(advice: str = "start the search again") -> Iterator[None]:
         return [(Path(each.args[0]).name, each) for each in ended] if late else []  # type: ignore[index, arg-type]
 
     with ray_starts(), watched(lambda: f"no trial had started; {advice}", dead):
-        yield
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        dog = subprocess.Popen(["sh", "-c", DEAF_DOG, str(os.getpid())], **silent)
+        try:
+            yield
+        finally:
+            dog.kill()
+            dog.wait()
 
 
 @contextmanager
