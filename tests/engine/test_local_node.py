@@ -400,11 +400,11 @@ def test_a_search_runs_although_rays_agents_take_longer_than_its_raylet_waits(tm
 DEAF = """
 import ctypes, sys, time
 from subprocess import DEVNULL, Popen
-from tuner.engine.local.node import start_watched
+from tuner.engine.local.node import killed_if_deaf, start_watched
 quiet = {"stdout": DEVNULL, "stderr": DEVNULL}
 ray = [Popen([f"{sys.argv[1]}/{name}", "30"], **quiet) for name in ("gcs_server", "raylet")]
-with start_watched():
-    time.sleep(3)
+with start_watched(), killed_if_deaf(ray):
+    time.sleep(2)
     ray[1].kill()
     ray[1].wait()
     ctypes.PyDLL(None).sleep(60)  # keeps Python's lock

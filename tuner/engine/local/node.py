@@ -40,13 +40,13 @@ LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
 WATCHDOG = (
     'trap "" HUP INT TERM; while read -r line; do last=$line; done; [ -z "$last" ] || printf "\\n%s\\n" "$last" >&2'
 )
-# Kills the process $0 if it goes on for 12 s after its raylet or GCS has ended. Then Ray's C++ code has Python's lock,
-# up to 300 s if the raylet ends just before Ray connects to it; otherwise `watched` acts within STUCK_S.
-DEAF_DOG = """trap "" HUP INT TERM; both=; late=0
-while sleep 1 && kill -0 $0 2>/dev/null; do
-  living=$(for child in $(cat /proc/$0/task/*/children 2>/dev/null); do cat /proc/$child/stat 2>/dev/null; done |
-    grep -cE "^[0-9]+ \\((raylet|gcs_server)\\) [^Z]")
-  if [ $living = 2 ]; then both=1 late=0; elif [ $both ]; then late=$((late + 1)); fi
+# Kills the process $0 if it goes on for 12 s after its GCS $1 or raylet $2 has ended. Otherwise `watched` acts within
+# STUCK_S, but Ray's C++ code keeps Python's lock up to 300 s if the raylet ends just before Ray connects to it.
+DEAF_DOG = """trap "" HUP INT TERM
+lives() { case $(cat /proc/$1/stat 2>/dev/null) in "" | *") Z "*) return 1; esac; }
+late=0
+while sleep 1 && lives $0; do
+  late=$((late + 1)); lives $1 && lives $2 && late=0
   [ $late -lt 12 ] || { kill -9 $0; exit; }
 done"""
 WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
@@ -74,6 +74,7 @@ class LocalNode(node.Node):
 
     ports: Sequence[int]  # one for each of `PORTS`
     processes: Sequence[subprocess.Popen[bytes]] = ()  # those that `local_node` has started
+    dogs: ExitStack  # closed at the end of `local_node`
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
@@ -94,6 +95,7 @@ class LocalNode(node.Node):
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         with mock.patch.object(services, "start_ray_process", partial(without_agent, services.start_ray_process)):
             super().start_raylet(*arguments, **options)
+        self.dogs.enter_context(killed_if_deaf(self.processes))
         end = time.monotonic() + START_S
         while True:
             if dead := self.dead_processes():  # first, because a GCS that has ended costs ANSWER_S
@@ -118,6 +120,18 @@ def without_agent(start: Callable[..., Any], command: list[str], *arguments: Any
 
 
 @contextmanager
+def killed_if_deaf(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Run `DEAF_DOG` during a `with` block, for the GCS and the raylet that this process has started."""
+    none, words = subprocess.DEVNULL, ["sh", "-c", DEAF_DOG, str(os.getpid()), *(str(each.pid) for each in processes)]
+    dog = subprocess.Popen(words, stdin=none, stdout=none, stderr=none)
+    try:
+        yield
+    finally:
+        dog.kill()
+        dog.wait()
+
+
+@contextmanager
 def local_node() -> Iterator[None]:
     """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1, whose processes are `recorded`.
 
@@ -125,7 +139,7 @@ def local_node() -> Iterator[None]:
     """
     with ExitStack() as stack:
         processes: list[subprocess.Popen[bytes]] = []
-        LocalNode.processes = processes
+        LocalNode.processes, LocalNode.dogs = processes, stack.enter_context(ExitStack())
         start = partial(recorded, services.start_ray_process, processes)
         stack.enter_context(mock.patch.object(services, "start_ray_process", start))
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -155,13 +169,7 @@ def start_watched(advice: str = "start the search again") -> Iterator[None]:
         return [(Path(each.args[0]).name, each) for each in ended] if late else []  # type: ignore[index, arg-type]
 
     with ray_starts(), watched(lambda: f"no trial had started; {advice}", dead):
-        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        dog = subprocess.Popen(["sh", "-c", DEAF_DOG, str(os.getpid())], **silent)
-        try:
-            yield
-        finally:
-            dog.kill()
-            dog.wait()
+        yield
 
 
 @contextmanager
