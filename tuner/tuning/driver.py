@@ -89,7 +89,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
             try:
                 folder = stack.enter_context(alone.session_folder())
                 alone.keep_token_private()
-                stack.enter_context(local_node())
+                guard = stack.enter_context(local_node())
                 stack.callback(ray.shutdown)
                 with kept_from_ray():
                     ray.init(
@@ -100,6 +100,7 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                         log_to_driver=False,
                         **alone.private_options(folder, num_processes, imports),
                     )
+                guard.close()
                 return stack.pop_all()
             except RequestError:
                 raise

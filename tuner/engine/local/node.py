@@ -74,7 +74,7 @@ class LocalNode(node.Node):
 
     ports: Sequence[int]  # one for each of `PORTS`
     processes: Sequence[subprocess.Popen[bytes]] = ()  # those that `local_node` has started
-    dogs: ExitStack  # closed at the end of `local_node`
+    guard: ExitStack  # has `killed_if_deaf` until Ray has started
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
         ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
@@ -95,7 +95,7 @@ class LocalNode(node.Node):
         persist_port(self._session_dir, self._node_id, "dashboard_agent_listen_port", listens)
         with mock.patch.object(services, "start_ray_process", partial(without_agent, services.start_ray_process)):
             super().start_raylet(*arguments, **options)
-        self.dogs.enter_context(killed_if_deaf(self.processes))
+        self.guard.enter_context(killed_if_deaf(self.processes))
         end = time.monotonic() + START_S
         while True:
             if dead := self.dead_processes():  # first, because a GCS that has ended costs ANSWER_S
@@ -132,14 +132,15 @@ def killed_if_deaf(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[Non
 
 
 @contextmanager
-def local_node() -> Iterator[None]:
+def local_node() -> Iterator[ExitStack]:
     """Makes a `ray.init` in the `with` block start a `LocalNode` on 127.0.0.1, whose processes are `recorded`.
 
+    Yields the guard of this start, which is to be closed as soon as `ray.init` has returned.
     Bound sockets reserve its ports until the block ends, since agents bind theirs some seconds after `ray.init`.
     """
     with ExitStack() as stack:
         processes: list[subprocess.Popen[bytes]] = []
-        LocalNode.processes, LocalNode.dogs = processes, stack.enter_context(ExitStack())
+        LocalNode.processes, LocalNode.guard = processes, stack.enter_context(ExitStack())
         start = partial(recorded, services.start_ray_process, processes)
         stack.enter_context(mock.patch.object(services, "start_ray_process", start))
         sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
@@ -150,7 +151,7 @@ def local_node() -> Iterator[None]:
         stack.enter_context(mock.patch.object(node, "Node", LocalNode))
         # Otherwise Ray listens on all interfaces. Its environment variable is too late: Ray read it at import.
         stack.enter_context(mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
-        yield
+        yield LocalNode.guard
 
 
 @contextmanager
