@@ -36,7 +36,7 @@ def curves(record):
 
 @pytest.mark.parametrize("number", further([2, 4], 1))
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys, number):
-    size = ["--num-samples", str(number), "--max-epochs", str(number)]
+    size = ["--num-samples", str(number), "--max-epochs", str(number), "--scheduler", "asha"]
     ran = search("tiny.py", *size, *DDP, name="ddp")
     with in_this_process():
         alone = search("tiny.py", *size, "--max-concurrent-trials", "1", name="one")
