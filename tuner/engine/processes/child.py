@@ -126,9 +126,10 @@ def run(
     os.environ.clear()
     os.environ.update(call.environment)
     for name, value in changed.items():
-        os.environ[name] = value or ""
         if value is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
     os.chdir(call.folder)
     own_folder.session_folder = call.session_folder
     session = session_of(call)
@@ -191,7 +192,7 @@ def program() -> Iterator[None]:
         if not ray.is_initialized():
             atexit.unregister(worker.shutdown)  # it takes 45 ms
         main = vars(sys.modules["__main__"])
-        tell_threads()
-        for step in (threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush):  # type: ignore[attr-defined]
+        at_end = threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush  # type: ignore[attr-defined]
+        for step in (tell_threads, *at_end):  # an interrupt ends one step, and no other
             with contextlib.suppress(BaseException):
                 step()
