@@ -23,6 +23,7 @@ from ray.tune.trainable import FunctionTrainable
 
 from tuner.engine.workers import own_folder as module
 from tuner.engine.workers import retried, surroundings
+from tuner.engine.workers.outside import recorded
 from tuner.engine.workers.own_folder import own_folder, reported, save_stale
 from tuner.engine.workers.surroundings import UnshowableError, surroundings_of
 from tuner.engine.workers.trainable import trainable_of
@@ -297,6 +298,13 @@ def test_changes_behind_links_above_are_noted(around):
     assert "mine" in files_of(around)
 
 
+def test_a_damaged_record_of_writes_is_read_as_far_as_it_goes(tmp_path):
+    record = tmp_path / "outside"
+    record.write_text('["/a", false]\n7\n["/b", true]\n["/a", true]\n{"x": 1}\n["/c", tr')
+    assert recorded(str(record)) == {"/a": True, "/b": True}
+    assert recorded(str(tmp_path / "none")) == {}
+
+
 def test_a_write_by_an_absolute_path_is_noted(around, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home" / ".cache").mkdir()
@@ -311,6 +319,23 @@ def test_a_write_by_an_absolute_path_is_noted(around, tmp_path, monkeypatch):
         os.remove(tmp_path / "tmp" / "scratch")
     named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
     assert named == {".bashrc": True, "model.pt": True, "log.txt": True}
+
+
+def test_what_killed_and_forked_processes_write_outside_is_noted(around):
+    def writes():
+        again, of_child = around.parent / "elsewhere" / "again", around.parent / "elsewhere" / "of a child"
+        if not os.fork():
+            of_child.touch()
+            os._exit(0)
+        os.wait()
+        for _ in range(3):
+            again.touch()
+            again.write_text("x")
+
+    killed(around, writes)
+    save_stale()
+    named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
+    assert named == {"of a child": False, "again": True}
 
 
 @pytest.mark.parametrize(

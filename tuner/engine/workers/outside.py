@@ -1,9 +1,13 @@
-"""Records which files outside its own folder a trial's Python code writes to; the search prints them."""
+"""Records which files outside its own folder a trial's Python code writes to; the search prints them.
+
+They are recorded in a file, so that those of a killed trial and of the processes that a trial forks are known, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 import sys
@@ -38,28 +42,28 @@ _noted: Writes | None = None  # those of the trial that runs in this process
 
 
 class Writes:
-    """The writes of a trial: `outside` its folder `tree`, and the files in it that torch or safetensors has `saved`.
+    """The writes of a trial outside its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
-    `outside` maps a path to whether its earlier content is lost. It has no writes to the `experiment`, to `ignored`
-    folders, caches, temporary folders and hidden folders of the home. If such a folder has `start` in it, where the
-    search was started, writes to `start` count.
+    The file `record` gets the former, for `recorded`, but no writes to the `experiment`, to `ignored` folders, caches,
+    temporary folders and hidden folders of the home. If such a folder has `start` in it, where the search was started,
+    writes to `start` count.
     """
 
-    def __init__(self, tree: str, start: str, experiment: str, *ignored: str) -> None:
+    def __init__(self, record: str, tree: str, start: str, experiment: str, *ignored: str) -> None:
         caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
         places = [os.path.realpath(each) for each in (experiment, *ignored, *caches, tempfile.gettempdir())]
         hidden = os.path.realpath(os.path.expanduser("~")) + "/."
         folders = *(f"{each}/" for each in places), "/dev/", "/proc/", "/sys/", hidden
-        self._tree, self._start = f"{tree}/", f"{start}/"
+        self._record, self._tree, self._start = record, f"{tree}/", f"{start}/"
         self._around = tuple(each for each in folders if self._start.startswith(each))  # folders with `start` in them
         self._ignored = tuple(each for each in folders if each not in self._around)
         self._shared = f"{places[0]}/{DATA}/"  # the data of all trials; a write there changes it for the others
-        self.outside: dict[str, bool] = {}
+        self._outside: dict[str, bool] = {}  # path -> whether its earlier content is lost
         self.saved: set[str] = set()
         self._databases: dict[str, tuple[int, int] | None] = {}  # path -> size and modification time when it was opened
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "sqlite3.connect":  # it may only read: `outside_at_end` compares
+        if event == "sqlite3.connect":  # it may only read: `end` compares
             path = re.sub(r"^file:([^?]*).*", r"\1", os.fsdecode(arguments[0]))
             self._databases.setdefault(os.path.realpath(path), _mark(path))
         elif event in CONTENT:
@@ -78,14 +82,30 @@ class Writes:
         is_ignored = folder.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
         if is_ignored or "/__pycache__" in path:
             return
-        if (path.startswith(self._start) or not folder.startswith(self._around)) and len(self.outside) < MAX_NOTED:
-            self.outside[path] = self.outside.get(path, False) or lost
+        if not path.startswith(self._start) and folder.startswith(self._around) or len(self._outside) >= MAX_NOTED:
+            return
+        if lost > self._outside.get(path, -1):  # it is new, or its content is lost only now
+            self._outside[path] = lost
+            with open(self._record, "a") as record:  # at once: the trial's process may be killed
+                record.write(json.dumps([path, lost]) + "\n")
 
-    def outside_at_end(self) -> dict[str, bool]:
+    def end(self) -> None:
+        """Record the databases that have changed."""
         for path, before in self._databases.items():
             if _mark(path) != before:
                 self._add(path, lost=False)
-        return self.outside
+
+
+def recorded(record: str) -> dict[str, bool]:
+    """Return the paths in a record of `Writes`, at most MAX_NOTED, and whether the earlier content of each is lost."""
+    outside = dict[str, bool]()
+    with contextlib.suppress(OSError), open(record) as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):  # a killed process may have left half a line
+                path, lost = json.loads(line)
+                if path in outside or len(outside) < MAX_NOTED:
+                    outside[str(path)] = outside.get(path, False) or bool(lost)
+    return outside
 
 
 def _mark(path: str) -> tuple[int, int] | None:

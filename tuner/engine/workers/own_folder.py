@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuner.engine.workers.outside import Writes, noted
+from tuner.engine.workers.outside import Writes, noted, recorded
 from tuner.engine.workers.retried import patiently
 from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
 from tuner.errors import users_code
@@ -32,6 +32,7 @@ from tuner.spec.spaces import is_in_main
 
 T = TypeVar("T")
 PREFIX = users_code.TRIAL_PREFIX
+OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so")
 LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
@@ -64,7 +65,8 @@ def own_folder(trial: Path, *, is_new: bool, script: Path | None = None, ignored
     made = temporary_folder(PREFIX)
     ended_well, begun = False, False  # after an error, a download may be incomplete, so that no data is shared
     shown = Shown(str(trial), start_folder(), str(made.path.resolve() / users_code.TRIAL_TREE), made.path.name)
-    writes = Writes(shown.tree, shown.start, shown.experiment, *filter(None, [ignored, session_of_ray()[0]]))
+    ignored_too = filter(None, [ignored, session_of_ray()[0]])
+    writes = Writes(shown.record, shown.tree, shown.start, shown.experiment, *ignored_too)
     try:
         shown.show(script)
         begin = partial(trial_files.begin, trial, is_new=is_new, attempt=shown.attempt)
@@ -210,6 +212,11 @@ class Shown:
         return os.path.dirname(os.path.dirname(self.trial))
 
     @property
+    def record(self) -> str:
+        """The path of the file that has the trial's writes outside."""
+        return os.path.join(os.path.dirname(self.tree), OUTSIDE)
+
+    @property
     def base(self) -> str:
         return str([Path(self.start), *Path(self.start).parents][: LEVELS + 1][-1])
 
@@ -310,7 +317,9 @@ class Shown:
                 if is_file or stat.S_ISLNK(status.st_mode) and self._is_own_link(source, path):
                     wrote[self._name(path)] = source
         missing = {self._name(path): mark for path, mark in self.saved.items() if path not in found}
-        trial_files.end(Path(self.trial), wrote, missing, writes.outside_at_end() if writes else {})
+        if writes:
+            writes.end()
+        trial_files.end(Path(self.trial), wrote, missing, recorded(self.record))
 
     def _is_own_link(self, source: str, path: str) -> bool:
         """Whether the trial made a link that leads into the start folder; makes such a link relative."""
