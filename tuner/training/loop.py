@@ -29,6 +29,7 @@ from tuner.training.plain import load_plain
 from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_number
 
 logger = logging.getLogger(__name__)
+ZERO_GRAD = torch.optim.Optimizer.zero_grad
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 NUM_CHECKED = 8  # parts of batches whose loss must be a mean over examples; one alone may be so by chance
 SMALL_CONVOLUTION = 1_500_000  # oneDNN is slower up to this many multiply-adds per batch in the largest convolution
@@ -153,7 +154,7 @@ class Training:
         work, undo = partial(self.gradients, inputs, targets), partial(self.undo, states)
         loss = self.train_fit(work, targets.shape[0], undo)
         self.precision.step(self.optimizer)
-        self.optimizer.zero_grad()
+        self.empty_gradients()
         return loss
 
     def gradients(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
@@ -190,6 +191,14 @@ class Training:
 
     def trained(self) -> list[nn.Parameter]:
         return [each for group in self.optimizer.param_groups for each in group["params"]]
+
+    def empty_gradients(self) -> None:
+        """Does what `optimizer.zero_grad` does; torch's own takes 15 us, 1 % of a small step."""
+        if getattr(self.optimizer.zero_grad, "__func__", None) is not ZERO_GRAD:  # it may accumulate gradients
+            self.optimizer.zero_grad()
+            return
+        for parameter in self.trained():
+            parameter.grad = None
 
     def drop_gradients(self) -> None:
         for parameter in self.parameters:
