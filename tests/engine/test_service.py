@@ -13,8 +13,9 @@ from ray import cloudpickle
 
 from tuner.engine.processes import launch
 from tuner.engine.processes.child import Call
-from tuner.engine.processes.client import Caller, EndedError, Shared, hold_packed
+from tuner.engine.processes.client import Caller, EndedError, Shared, hold, hold_packed
 from tuner.engine.processes.packed import in_memory
+from tuner.engine.processes.service import Hold
 
 NUMBERS = itertools.count()
 
@@ -80,6 +81,17 @@ def test_variables_that_an_import_sets_arrive(shared):
         found = called(caller, lambda _, value: (os.environ.get("SET_BY_HELPER"), os.environ.get("HOME"), value))
         assert found == ("x", None, 1)
         assert called(caller, lambda *_: os.environ["LOST"]) == "1"
+
+
+@pytest.mark.parametrize(("own", "is_told"), [({}, False), ({"OWN": "1"}, True), ({"SET": "y"}, True)])
+def test_modules_are_imported_only_if_the_trial_has_changed_nothing_else(shared, tmp_path, own, is_told):
+    name = f"installed_{next(NUMBERS)}"
+    (tmp_path / f"{name}.py").write_text(f"import os\nos.environ['{name}'] = 'x'\n")
+    changes = {name if variable == "SET" else variable: value for variable, value in {"SET": "x", **own}.items()}
+    request = Hold(name, (), [name], [str(tmp_path), *sys.path], str(tmp_path), changes)
+    assert bool(hold(launch.service_name(), request)) == is_told
+    with contextlib.closing(Caller(shared("value = 1"))) as caller:
+        assert called(caller, lambda *_: name in sys.modules) == (not is_told)
 
 
 def test_a_killed_service_is_started_anew(shared):

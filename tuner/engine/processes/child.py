@@ -25,6 +25,7 @@ from ray.train._internal import storage as ray_storage
 from ray.train._internal.session import TrialInfo, _TrainSession
 
 from tuner.engine.processes.packed import Packed
+from tuner.engine.processes.service import changes_of
 from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
@@ -85,15 +86,11 @@ class Reports:
         raise SystemExit(0)
 
     def tell_modules(self, modules: set[str], before: dict[str, str]) -> None:
-        """Tell which installed packages the trial has imported: with the service's copy, later trials start faster.
-
-        If the trial has changed its environment, they may have read it, and each trial imports its own.
-        """
-        if before == environment():
-            new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
-            installed = [name for name, module in new if "-packages" in (getattr(module, "__file__", None) or "")]
-            if installed:
-                self.channel.send_bytes(pickle.dumps((MODULES, installed)))
+        """Tell which installed packages the trial has imported: with the service's copy, later trials start faster."""
+        new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
+        installed = [name for name, module in new if "-packages" in (getattr(module, "__file__", None) or "")]
+        if installed:
+            self.channel.send_bytes(pickle.dumps((MODULES, installed, changes_of(before, environment()))))
 
 
 def environment() -> dict[str, str]:

@@ -36,6 +36,7 @@ from tuner.errors import say
 from tuner.errors.sent import error_of
 
 DRIVERS_S = 60.0  # maximum seconds that a worker waits for the service that the driver starts, before it starts one
+IMPORTS_S = 60.0  # maximum seconds that a trial waits for the service's imports
 LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
 
 
@@ -107,10 +108,10 @@ def _hold_quietly(shared: Shared) -> None:
             say(f"NOTE: each trial imports the space itself, which may take seconds: {why}", to=sys.stderr)
 
 
-def _hold_modules(name: str, modules: list[str]) -> None:
+def _hold_modules(name: str, modules: list[str], changes: dict[str, str | None]) -> None:
     key = hashlib.sha256(" ".join(modules).encode()).hexdigest()
     with contextlib.suppress(OSError):
-        hold(name, service.Hold(key, (), modules))
+        hold(name, service.Hold(key, (), modules, changes=changes))
 
 
 def apart(shared: Shared, function: Callable[..., Any]) -> Any:
@@ -183,6 +184,7 @@ class Caller:
         self.name, self.shared = shared.name, shared
         self.join(starts_after=DRIVERS_S if shared.packed else 0.0)
         self.control: Connection | None = None  # to the keeper of a process that has not ended
+        self.imports: threading.Thread | None = None  # waits while the service imports what the last trial has imported
 
     def join(self, starts_after: float) -> None:
         """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
@@ -198,6 +200,8 @@ class Caller:
 
     def begin(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Connection:
         """Start the process of a call; returns the connection to it."""
+        if self.imports:  # else this trial would import the same, beside the service
+            self.imports.join(IMPORTS_S)
         if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
             self.client.close()
             self.join(starts_after=0.0)
@@ -242,7 +246,8 @@ class Caller:
             except (EOFError, OSError):
                 break
             if kind == child.MODULES:
-                threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
+                self.imports = threading.Thread(target=_hold_modules, args=(self.name, *values), daemon=True)
+                self.imports.start()
             elif kind == child.END:
                 result, sent, printed = values
                 return Outcome(result, None if sent is None else error_of(sent, printed))

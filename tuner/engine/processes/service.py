@@ -24,7 +24,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -50,6 +50,8 @@ class Hold(NamedTuple):
         modules: names; a module that cannot be imported is left out.
         path: `sys.path` of the trials.
         folder: the folder in which the search was started.
+        changes: the variables of the environment that a trial has changed while it imported the modules. If the import
+            alone changes others, the trial itself did, and the modules may have read it: the service imports none.
     """
 
     key: str
@@ -57,6 +59,7 @@ class Hold(NamedTuple):
     modules: Sequence[str] = ()
     path: Sequence[str] = ()
     folder: str = "/"
+    changes: Mapping[str, str | None] | None = None
 
 
 held: dict[str, Any] = {}  # the unpickled values by key
@@ -239,9 +242,16 @@ def loaded(request: Hold) -> str:
         return f"{RAISES}{type(error).__name__}: {error}"
     if registered:  # the first trial that ends would remove what all of them use, such as a temporary folder
         return f"its import registers an exit handler{registered[0]}"
-    names = {*environment, *os.environ}
-    changed.update({name: os.environ.get(name) for name in names if os.environ.get(name) != environment.get(name)})
+    changes = changes_of(environment, os.environ)
+    if request.changes is not None and request.changes != changes:
+        return "the trial changes its environment"
+    changed.update(changes)
     return why_unforkable(open_files() - files)
+
+
+def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that differ between two environments, with their later values; None if there is none."""
+    return {name: after.get(name) for name in {*before, *after} if after.get(name) != before.get(name)}
 
 
 @contextlib.contextmanager
