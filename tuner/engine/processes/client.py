@@ -104,7 +104,8 @@ def share_in_cluster(value: Any) -> Shared:
 
 def _hold_quietly(shared: Shared) -> None:
     with contextlib.suppress(OSError):  # the search has ended
-        if (why := hold_packed(shared.name, shared.here())) and not why.startswith(service.RAISES):
+        why = hold_packed(shared.name, shared.here())
+        if why and not why.startswith(service.RAISES) and runs():
             say(f"NOTE: each trial imports the space itself, which may take seconds: {why}", to=sys.stderr)
 
 
@@ -153,7 +154,8 @@ def run_trial(
     try:
         caller.call(call, (str(own / "stdout"), str(own / "stderr")))
     except EndedError as error:
-        own_folder.save_stale(own.resolve())
+        with contextlib.suppress(OSError):  # the next attempt, or the next search, saves them
+            own_folder.save_stale(own.resolve())
         raise error.cause from None
 
 
@@ -196,12 +198,13 @@ class Caller:
     def call_of(self, function: Any, config: dict[str, Any], variables: dict[str, str]) -> child.Call:
         """Return the call of a function, in the folder of this process, with these environment variables."""
         pickled = cloudpickle.dumps(function)
-        return child.Call(tuple(self.packed), pickled, config, variables, list(sys.path), os.getcwd())
+        return child.Call(tuple(self.packed), pickled, config, variables, os.getcwd())
 
     def begin(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Connection:
         """Start the process of a call; returns the connection to it."""
-        if self.imports:  # else this trial would import the same, beside the service
+        if self.imports and not wait([self.client], 0):  # else this trial would import the same, beside the service
             self.imports.join(IMPORTS_S)
+        self.imports = None
         if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
             self.client.close()
             self.join(starts_after=0.0)
@@ -209,7 +212,7 @@ class Caller:
         try:
             with connected(self.name, service.TRIAL) as client, theirs:
                 self.control = Connection(os.dup(client.fileno()))
-                self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
+                self.control.send((outputs, os.getpid(), pickle.dumps((sys.path, cloudpickle.dumps(tuple(call))))))
                 socket.send_fds(client, [b"f"], [theirs.fileno()])
         except OSError as error:
             ours.close()
@@ -218,7 +221,10 @@ class Caller:
         return Connection(ours.detach())
 
     def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
-        """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+        """Make a call and pass on its reports; returns its result, None if its process ended by `os._exit(0)`.
+
+        Raises the error of the call, or EndedError if the process ended otherwise.
+        """
         with self.begin(call, outputs) as channel:
             ended = self.passed_on(channel)
         if ended is not None and ended.error is None:
@@ -250,7 +256,7 @@ class Caller:
                 self.imports.start()
             elif kind == child.END:
                 result, sent, printed = values
-                return Outcome(result, None if sent is None else error_of(sent, printed))
+                return Outcome(result and pickle.loads(result), None if sent is None else error_of(sent, printed))
             else:
                 self.answer(channel, *values)
         return None
