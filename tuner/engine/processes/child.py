@@ -52,6 +52,7 @@ class Call(NamedTuple):
     environment: dict[str, str]
     folder: str  # in which the search was started
     session_folder: str = ""  # Ray's, on this node
+    num_threads: int = 1  # a trial and a rank set their own
     trial: TrialInfo | None = None
     storage: Any = None
     checkpoint: Any = None
@@ -169,7 +170,8 @@ def begin(call: Call, channel: Connection, modules: set[str], changed: Changed) 
     # Else `ray.init` replaces 127.0.0.1, where the search's own Ray listens, by the machine's network address.
     ray_constants.ENABLE_RAY_CLUSTER = not call.environment.get("RAY_ADDRESS", "").startswith("127.0.0.1:")
     ray_storage._get_ray_train_session_dir = lambda: f"{call.session_folder}/artifacts"
-    limit_threads(len(os.sched_getaffinity(0)))
+    if call.num_threads > 1:
+        limit_threads(call.num_threads)
     return reports
 
 

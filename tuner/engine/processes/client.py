@@ -123,7 +123,8 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
     if not runs():
         return function({}, shared.here().unpacked())
     with contextlib.closing(Caller(shared)) as caller:
-        result = caller.call(caller.call_of(function, {}, dict(os.environ)), (1, 2))
+        call = caller.call_of(function, {}, dict(os.environ))
+        result = caller.call(call._replace(num_threads=len(os.sched_getaffinity(0))), (1, 2))
         caller.await_end(None)  # so that all its output comes before the next line of this process
         if result is None:
             raise EndedError(ended_by(0))
