@@ -24,8 +24,8 @@ from ray.train._internal import storage as ray_storage
 from ray.train._internal.session import TrialInfo, _TrainSession
 
 from tuner.engine.processes.packed import Packed
-from tuner.engine.processes.service import Changed, changes_of
 from tuner.engine.processes.threads import limit_threads
+from tuner.engine.processes.variables import Changed, changes_of
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
 from tuner.errors.sent import sent

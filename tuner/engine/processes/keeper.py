@@ -19,6 +19,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
+from tuner.engine.processes.variables import Changed
 from tuner.errors.output import MOST_BYTES, cut_after
 
 GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
@@ -36,7 +37,7 @@ class Start(NamedTuple):
     call: bytes  # pickled: `sys.path`, and the pickled `Call`
 
 
-def run(service: socket.socket, held: dict[str, Any], changed: dict[str, Any]) -> NoReturn:
+def run(service: socket.socket, held: dict[str, Any], changed: Changed) -> NoReturn:
     """In a fork of the service: wait for a client, run one trial for it, then end this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from tuner.engine.processes import keeper
 from tuner.engine.processes.threads import libraries
+from tuner.engine.processes.variables import Changed, changes_of
 from tuner.errors.users_code import is_importing, place_of_frame
 from tuner.training.devices import accelerator
 
@@ -66,8 +67,7 @@ class Hold(NamedTuple):
 
 held: dict[str, Any] = {}  # the unpickled values by key
 ExitHandlers = list[tuple[str, Callable[[], Any]]]
-Changed = dict[str, tuple[str | None, str | None]]
-changed: Changed = {}  # variables that imports have changed: the value before, and after; None stands for no value
+changed: Changed = {}  # variables that imports have changed
 
 
 class Service:
@@ -258,11 +258,6 @@ def loaded(request: Hold) -> str:
     for name, value in changes.items():
         changed[name] = changed.get(name, (environment.get(name),))[0], value
     return why_unforkable(open_files() - files)
-
-
-def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that differ between two environments, with their later values; None if there is none."""
-    return {name: after.get(name) for name in {*before, *after} if after.get(name) != before.get(name)}
 
 
 def end_import(registered: ExitHandlers) -> None:
