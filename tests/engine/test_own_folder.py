@@ -298,6 +298,23 @@ def test_changes_behind_links_above_are_noted(around):
     assert "mine" in files_of(around)
 
 
+def test_a_record_of_writes_that_cannot_be_written_costs_no_file(around):
+    with own_folder(trial(around), is_new=True):
+        (Path.cwd().parents[len(around.parts) - 2].parent / module.OUTSIDE).mkdir()
+        Path("../elsewhere/x").write_text("x")
+        sqlite3.connect("../elsewhere/x.db").execute("create table t (x)").connection.close()
+        Path("mine").write_text("own")
+    assert files_of(around) == {"mine": "own"} and Written.read(trial(around)).outside == {}
+
+
+def test_a_search_in_the_temporary_folder_itself_does_not_tell_of_its_own_record(around, monkeypatch):
+    monkeypatch.chdir(around.parents[1] / "tmp")
+    with own_folder(trial(around), is_new=True):
+        Path(around / "mine").write_text("x")
+    monkeypatch.chdir(around)
+    assert list(Written.read(trial(around)).outside) == [str(around / "mine")]
+
+
 def test_a_damaged_record_of_writes_is_read_as_far_as_it_goes(tmp_path):
     record = tmp_path / "outside"
     record.write_text('["/a", false]\n7\n["/b", true]\n["/a", true]\n{"x": 1}\n["/c", tr')

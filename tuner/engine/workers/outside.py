@@ -1,6 +1,7 @@
 """Records which files outside its own folder a trial's Python code writes to; the search prints them.
 
-They are recorded in a file, so that those of a killed trial and of the processes that a trial forks are known, too.
+They are recorded in a file, so that those of a killed trial and of the processes that a trial forks are known, too,
+except changes of an SQLite database, which show only at the trial's own end.
 """
 
 from __future__ import annotations
@@ -80,14 +81,15 @@ class Writes:
     def _add(self, path: str, lost: bool) -> None:
         folder = f"{os.path.dirname(path)}/"  # so a hidden file of the home, such as ~/.bashrc, is in no hidden folder
         is_ignored = folder.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
-        if is_ignored or "/__pycache__" in path:
+        if is_ignored or "/__pycache__" in path or path == self._record:
             return
         if not path.startswith(self._start) and folder.startswith(self._around) or len(self._outside) >= MAX_NOTED:
             return
         if lost > self._outside.get(path, -1):  # it is new, or its content is lost only now
-            self._outside[path] = lost
-            with open(self._record, "a") as record:  # at once: the trial's process may be killed
-                record.write(json.dumps([path, lost]) + "\n")
+            with contextlib.suppress(OSError):  # of a full disk, for which the trial's files are not given up
+                with open(self._record, "a") as record:  # at once: the trial's process may be killed
+                    record.write(json.dumps([path, lost]) + "\n")
+                self._outside[path] = lost
 
     def end(self) -> None:
         """Record the databases that have changed."""

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tuner.engine.workers.outside import Writes, noted, recorded
 from tuner.engine.workers.retried import patiently
@@ -30,7 +30,6 @@ from tuner.record.storage.made import RECORD, below, remove_made, stale_folders,
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
 from tuner.spec.spaces import is_in_main
 
-T = TypeVar("T")
 PREFIX = users_code.TRIAL_PREFIX
 OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
