@@ -134,6 +134,16 @@ def test_torch_is_seeded_also_if_only_a_helper_imports_it(search, tmp_path):
     assert len(trials) == 3
 
 
+@pytest.mark.parametrize(("before", "had"), [("", [0, 1, 1]), ("os.environ['OWN'] = '1'", [0, 0, 0])])
+def test_a_package_that_a_trial_imports_is_imported_once_unless_it_may_differ(search, tmp_path, before, had):
+    train = f"def train(config):\n    {before or 'pass'}\n    had = 'sympy' in sys.modules\n    import sympy\n"
+    report = "    tune.report({'loss': float(had)})\n"
+    space = "space = Space(params={'x': tune.grid_search([1, 2, 3])}, train=train, metric='loss')"
+    (tmp_path / "space.py").write_text(f"import os, sys\n{HEAD}{train}{report}{space}\n")
+    trials = search(str(tmp_path / "space.py"), "--num-samples", "1", "--max-concurrent-trials", "1").record.trials
+    assert [trial.reports[0].metrics["loss"] for trial in trials] == had
+
+
 # What a trial may set in its process; the next one must find none of it.
 SETS = """
 import gc, logging, os, socket, sys, warnings

@@ -66,6 +66,14 @@ def test_a_report_in_another_process_and_a_function_that_it_cannot_import_are_na
         processes(name="broken")
 
 
+def test_a_process_may_run_a_method_without_a_module():
+    with pytest.raises(ValueError, match="has reported nothing|reported"), explained(SimpleNamespace(num_reports=0)):
+        process = multiprocessing.get_context("fork").Process(target=[].append, args=(1,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+
+
 def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path):
     space = tmp_path / "tensors.py"
     space.write_text(TENSORS)

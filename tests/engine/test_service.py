@@ -1,6 +1,7 @@
 """The service that forks trials: what it may import for all of them, what it must not, and what its end costs."""
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import signal
@@ -12,9 +13,10 @@ import pytest
 from ray import cloudpickle
 
 from tuner.engine.processes import launch
-from tuner.engine.processes.child import Call
-from tuner.engine.processes.client import Caller, EndedError, Shared, hold_packed
+from tuner.engine.processes.child import Call, attributes_of
+from tuner.engine.processes.client import Caller, EndedError, Shared, hold, hold_packed
 from tuner.engine.processes.packed import in_memory
+from tuner.engine.processes.service import Hold
 
 NUMBERS = itertools.count()
 
@@ -40,8 +42,8 @@ def shared(tmp_path, monkeypatch):
 
 def called(caller, function):
     """Run a function of the shared value in a process of its own."""
-    environment = {**os.environ, "LOST": "1"}
-    call = Call(tuple(caller.packed), cloudpickle.dumps(function), {}, environment, list(sys.path), os.getcwd())
+    environment = {**os.environ, "LOST": "1", "CUDA_VISIBLE_DEVICES": "1"}
+    call = Call(tuple(caller.packed), cloudpickle.dumps(function), {}, environment, os.getcwd())
     return caller.call(call, (1, 2))
 
 
@@ -75,11 +77,26 @@ def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affecte
 
 
 def test_variables_that_an_import_sets_arrive(shared):
-    own = shared("import os\nvalue = 1\nos.environ['SET_BY_HELPER'] = 'x'\nos.environ.pop('HOME')")
+    own = shared(
+        "import os\nvalue = 1\nos.environ['SET_BY_HELPER'] = 'x'\nos.environ.pop('HOME')\n"
+        "os.environ.setdefault('CUDA_VISIBLE_DEVICES', '0')"
+    )
     with contextlib.closing(Caller(own)) as caller:
         found = called(caller, lambda _, value: (os.environ.get("SET_BY_HELPER"), os.environ.get("HOME"), value))
         assert found == ("x", None, 1)
         assert called(caller, lambda *_: os.environ["LOST"]) == "1"
+        assert called(caller, lambda *_: os.environ["CUDA_VISIBLE_DEVICES"]) == "1"  # Ray's, of this trial
+
+
+@pytest.mark.parametrize(("own", "is_told"), [({}, False), ({"OWN": "1"}, True), ({"SET": "y"}, True)])
+def test_modules_are_imported_only_if_the_trial_has_changed_nothing_else(shared, tmp_path, own, is_told):
+    name = f"installed_{next(NUMBERS)}"
+    (tmp_path / f"{name}.py").write_text(f"import os\nos.environ['{name}'] = 'x'\n")
+    changes = {name if variable == "SET" else variable: value for variable, value in {"SET": "x", **own}.items()}
+    request = Hold(name, (), [name], [str(tmp_path), *sys.path], str(tmp_path), changes)
+    assert bool(hold(launch.service_name(), request)) == is_told
+    with contextlib.closing(Caller(shared("value = 1"))) as caller:
+        assert called(caller, lambda *_: name in sys.modules) == (not is_told)
 
 
 def test_a_killed_service_is_started_anew(shared):
@@ -110,6 +127,41 @@ def test_each_call_has_a_process_of_its_own_whose_end_is_told(shared):
             called(caller, lambda *_: os._exit(3))
         with pytest.raises(ZeroDivisionError):
             called(caller, lambda *_: 1 / 0)
+
+
+def test_a_call_that_cannot_begin_or_whose_result_cannot_be_sent_is_told(shared, tmp_path):
+    own = shared("value = 1")
+    with contextlib.closing(Caller(own)) as caller:
+        gone = Call(tuple(caller.packed), cloudpickle.dumps(lambda *_: 1), {}, dict(os.environ), str(tmp_path / "gone"))
+        with pytest.raises(FileNotFoundError, match="gone"):
+            caller.call(gone, (1, 2))
+        with pytest.raises(TypeError, match="cannot pickle"):
+            called(caller, lambda *_: sys._getframe())
+
+
+def test_a_config_may_have_objects_that_only_the_trials_can_import(shared, tmp_path):
+    refused = shared("import atexit\natexit.register(print)\nvalue = 1")
+    assert hold_packed(refused.name, refused.packed)
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "models_of_config.py").write_text("class Model: pass\n")
+    sys.path.insert(0, str(tmp_path / "deeper"))
+    try:
+        import models_of_config
+
+        with contextlib.closing(Caller(refused)) as caller:
+            call = caller.call_of(lambda config, _: config["model"].__name__, {"model": models_of_config.Model}, {})
+            assert caller.call(call, (1, 2)) == "Model"
+    finally:
+        sys.path.remove(str(tmp_path / "deeper"))
+
+
+def test_a_module_that_is_imported_when_it_is_first_used_is_not_executed(tmp_path):
+    (tmp_path / "lazy.py").write_text("raise ImportError('executed')")
+    spec = importlib.util.spec_from_file_location("lazy", tmp_path / "lazy.py")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert attributes_of(module)["__file__"] == str(tmp_path / "lazy.py")
 
 
 def test_an_error_whose_class_only_the_process_can_import_is_told(shared, tmp_path):

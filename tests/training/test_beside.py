@@ -196,3 +196,17 @@ def test_generators_are_found_in_static_methods_and_properties_but_not_those_wit
     found = generators_in(Holder(), lambda: drawn.random())
     assert STREAM in found and Holder.rng in found and drawn not in found
     assert len(states_of(found)) == len(found)
+
+
+def test_the_attributes_of_an_empty_container_are_set():
+    class Memory(nn.Module):
+        def __init__(self, *kept):
+            super().__init__()
+            self.kept = list(kept)
+
+        def __len__(self):
+            return len(self.kept)
+
+    model = Memory()
+    set_attributes(model, attributes_of(Memory(3.0)))
+    assert model.kept == [3.0]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Callable
 
 
-def sent(error: BaseException) -> tuple[bytes, str]:
+def sent(error: BaseException, dumps: Callable[[BaseException], bytes] = pickle.dumps) -> tuple[bytes, str]:
     """Pickle an error that is being handled; returns its traceback, too."""
     printed = traceback.format_exc()
     try:
-        return pickle.dumps(error.with_traceback(None)), printed
+        return dumps(error.with_traceback(None)), printed
     except Exception:
         return b"", printed
 

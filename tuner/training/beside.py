@@ -147,7 +147,7 @@ def set_attributes(model: nn.Module, attributes: dict[str, Any]) -> None:
     modules = dict(model.named_modules())
     for path, value in attributes.items():
         prefix, _, name = path.rpartition(".")
-        if module := modules.get(prefix):
+        if (module := modules.get(prefix)) is not None:  # a module with `__len__` may be false
             before = getattr(module, name, None)
             near = chain([before] if isinstance(before, torch.Tensor) else [], module.parameters(), model.parameters())
             setattr(module, name, _copied(value, next((each.device for each in near), None)))

@@ -104,10 +104,13 @@ def started(here: dict[str, float], num_processes: int, imports: Sequence[str]) 
                 return stack.pop_all()
             except RequestError:
                 raise
-            except Exception as error:  # Ray also raises plain `Exception`
-                reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
+            except BaseException as error:  # Ray also raises plain `Exception`
+                if isinstance(error, Exception):
+                    reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
                 if folder:
-                    end_strays(folder)  # else they write into the folder while it is removed
+                    end_strays(folder)  # else they write into the folder while it is removed, or stay for ever
+                if not isinstance(error, Exception):  # an interrupt
+                    raise
         if advice := remedy(reasons[-1]):
             raise RequestError(f"Ray does not start ({reasons[-1]}); {advice}")
         load = busy() if re.search(TOO_SLOW, reasons[-1], re.IGNORECASE) else ""

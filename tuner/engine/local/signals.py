@@ -260,10 +260,15 @@ def end_family(heads: Collection[Popen[bytes]] | None = None) -> None:
 
 def end_strays(folder: str) -> None:
     """Kills the processes of a Ray with this folder that are nobody's descendants: a raylet that died leaves agents."""
-    for process in psutil.process_iter(["cmdline"]):
-        if any(word.startswith("--") and folder in word for word in process.info["cmdline"] or ()):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                process.kill()
+    for _ in range(3):  # one that is killed may just have started another
+        found = False
+        for process in psutil.process_iter(["cmdline"]):
+            if any(word.startswith("--") and folder in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                    process.kill()
+                    found = True
+        if not found:
+            return
 
 
 def _family(heads: Collection[Popen[bytes]] | None) -> set[psutil.Process]:

@@ -10,7 +10,6 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -26,8 +25,10 @@ from ray.train._internal.session import TrialInfo, _TrainSession
 
 from tuner.engine.processes.packed import Packed
 from tuner.engine.processes.threads import limit_threads
+from tuner.engine.processes.variables import Changed, changes_of
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
+from tuner.errors.sent import sent
 
 THREADS_S = 5.0  # seconds until a trial's stderr says which threads keep it running
 REPORT, MODULES, END = "report", "modules", "end"  # what a call sends
@@ -49,9 +50,9 @@ class Call(NamedTuple):
     function: bytes
     config: dict[str, Any]
     environment: dict[str, str]
-    path: list[str]
     folder: str  # in which the search was started
     session_folder: str = ""  # Ray's, on this node
+    num_threads: int = 1  # a trial and a rank set their own
     trial: TrialInfo | None = None
     storage: Any = None
     checkpoint: Any = None
@@ -85,15 +86,17 @@ class Reports:
         raise SystemExit(0)
 
     def tell_modules(self, modules: set[str], before: dict[str, str]) -> None:
-        """Tell which installed packages the trial has imported: with the service's copy, later trials start faster.
+        """Tell which installed packages the trial has imported: with the service's copy, later trials start faster."""
+        new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
+        installed = [name for name, module in new if "-packages" in str(attributes_of(module).get("__file__"))]
+        if installed:
+            self.channel.send_bytes(pickle.dumps((MODULES, installed, changes_of(before, environment()))))
 
-        If the trial has changed its environment, they may have read it, and each trial imports its own.
-        """
-        if before == environment():
-            new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
-            installed = [name for name, module in new if "-packages" in (getattr(module, "__file__", None) or "")]
-            if installed:
-                self.channel.send_bytes(pickle.dumps((MODULES, installed)))
+
+def attributes_of(module: Any) -> dict[str, Any]:
+    """Return the attributes of a module; `getattr` would execute one that is imported when it is first used."""
+    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return found
 
 
 def environment() -> dict[str, str]:
@@ -118,14 +121,43 @@ def prepare() -> set[str]:
 
 
 def run(
-    pickled_call: bytes, channel: Connection, modules: set[str], held: dict[str, Any], changed: dict[str, str | None]
+    pickled_call: bytes, channel: Connection, modules: set[str], held: dict[str, Any], changed: Changed
 ) -> NoReturn:
     """Make a call in this process, which ends with it; tell the other side the result or the error."""
     global to_caller
-    call, to_caller = Call(*pickle.loads(pickled_call)), channel
+    to_caller, call, reports = channel, None, None
+    result, error, printed = b"", None, ""
+    try:
+        with errors_sent():
+            path, pickled = pickle.loads(pickled_call)
+            sys.path += [each for each in path if each not in sys.path]  # the config may have objects from there
+            call = Call(*pickle.loads(pickled))
+            reports = begin(call, channel, modules, changed)
+            packed = Packed(*call.shared)
+            if packed.key not in held:  # the service could not unpickle it for all trials
+                sys.path[:] = path
+                held[packed.key] = packed.unpacked()
+            result = cloudpickle.dumps(pickle.loads(call.function)(call.config, held[packed.key]))
+    except BaseException as raised:
+        if not (reports and reports.stopped):
+            error, printed = sent(raised, cloudpickle.dumps)
+            if call is None or call.trial:
+                print(printed, file=sys.stderr, flush=True)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with contextlib.suppress(OSError):  # of a rank, nobody waits for the end
+        channel.send_bytes(pickle.dumps((END, result, error, printed)))
+    os._exit(error is not None)
+
+
+def begin(call: Call, channel: Connection, modules: set[str], changed: Changed) -> Reports:
+    """Set what this process must have before its call: environment, folder, Ray's session, threads."""
     os.environ.clear()
     os.environ.update(call.environment)
-    for name, value in changed.items():
+    for name, (before, value) in changed.items():
+        if call.environment.get(name) != before:  # Ray has set it for this trial, as CUDA_VISIBLE_DEVICES
+            continue
         if value is None:
             os.environ.pop(name, None)
         else:
@@ -138,27 +170,9 @@ def run(
     # Else `ray.init` replaces 127.0.0.1, where the search's own Ray listens, by the machine's network address.
     ray_constants.ENABLE_RAY_CLUSTER = not call.environment.get("RAY_ADDRESS", "").startswith("127.0.0.1:")
     ray_storage._get_ray_train_session_dir = lambda: f"{call.session_folder}/artifacts"
-    result, error, printed = None, None, ""
-    try:
-        with errors_sent():
-            limit_threads(len(os.sched_getaffinity(0)))
-            packed = Packed(*call.shared)
-            if packed.key not in held:  # the service could not unpickle it for all trials
-                sys.path[:] = call.path
-                held[packed.key] = packed.unpacked()
-            result = pickle.loads(call.function)(call.config, held[packed.key])
-    except BaseException as raised:
-        if not reports.stopped:
-            error, printed = raised, traceback.format_exc()
-            if call.trial:
-                print(printed, file=sys.stderr, flush=True)
-    sent = None if error is None else cloudpickle.dumps(error)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    with contextlib.suppress(OSError):  # of a rank, nobody waits for the end
-        channel.send_bytes(cloudpickle.dumps((END, result, sent, printed)))
-    os._exit(error is not None)
+    if call.num_threads > 1:
+        limit_threads(call.num_threads)
+    return reports
 
 
 def open_streams() -> None:

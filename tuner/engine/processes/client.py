@@ -36,6 +36,7 @@ from tuner.errors import say
 from tuner.errors.sent import error_of
 
 DRIVERS_S = 60.0  # maximum seconds that a worker waits for the service that the driver starts, before it starts one
+IMPORTS_S = 60.0  # maximum seconds that a trial waits for the service's imports
 LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
 
 
@@ -103,14 +104,15 @@ def share_in_cluster(value: Any) -> Shared:
 
 def _hold_quietly(shared: Shared) -> None:
     with contextlib.suppress(OSError):  # the search has ended
-        if (why := hold_packed(shared.name, shared.here())) and not why.startswith(service.RAISES):
+        why = hold_packed(shared.name, shared.here())
+        if why and not why.startswith(service.RAISES) and runs():
             say(f"NOTE: each trial imports the space itself, which may take seconds: {why}", to=sys.stderr)
 
 
-def _hold_modules(name: str, modules: list[str]) -> None:
+def _hold_modules(name: str, modules: list[str], changes: dict[str, str | None]) -> None:
     key = hashlib.sha256(" ".join(modules).encode()).hexdigest()
     with contextlib.suppress(OSError):
-        hold(name, service.Hold(key, (), modules))
+        hold(name, service.Hold(key, (), modules, changes=changes))
 
 
 def apart(shared: Shared, function: Callable[..., Any]) -> Any:
@@ -121,7 +123,8 @@ def apart(shared: Shared, function: Callable[..., Any]) -> Any:
     if not runs():
         return function({}, shared.here().unpacked())
     with contextlib.closing(Caller(shared)) as caller:
-        result = caller.call(caller.call_of(function, {}, dict(os.environ)), (1, 2))
+        call = caller.call_of(function, {}, dict(os.environ))
+        result = caller.call(call._replace(num_threads=len(os.sched_getaffinity(0))), (1, 2))
         caller.await_end(None)  # so that all its output comes before the next line of this process
         if result is None:
             raise EndedError(ended_by(0))
@@ -152,7 +155,8 @@ def run_trial(
     try:
         caller.call(call, (str(own / "stdout"), str(own / "stderr")))
     except EndedError as error:
-        own_folder.save_stale(own.resolve())
+        with contextlib.suppress(OSError):  # the next attempt, or the next search, saves them
+            own_folder.save_stale(own.resolve())
         raise error.cause from None
 
 
@@ -183,6 +187,7 @@ class Caller:
         self.name, self.shared = shared.name, shared
         self.join(starts_after=DRIVERS_S if shared.packed else 0.0)
         self.control: Connection | None = None  # to the keeper of a process that has not ended
+        self.imports: threading.Thread | None = None  # waits while the service imports what the last trial has imported
 
     def join(self, starts_after: float) -> None:
         """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
@@ -194,10 +199,13 @@ class Caller:
     def call_of(self, function: Any, config: dict[str, Any], variables: dict[str, str]) -> child.Call:
         """Return the call of a function, in the folder of this process, with these environment variables."""
         pickled = cloudpickle.dumps(function)
-        return child.Call(tuple(self.packed), pickled, config, variables, list(sys.path), os.getcwd())
+        return child.Call(tuple(self.packed), pickled, config, variables, os.getcwd())
 
     def begin(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Connection:
         """Start the process of a call; returns the connection to it."""
+        if self.imports and not wait([self.client], 0):  # else this trial would import the same, beside the service
+            self.imports.join(IMPORTS_S)
+        self.imports = None
         if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
             self.client.close()
             self.join(starts_after=0.0)
@@ -205,7 +213,7 @@ class Caller:
         try:
             with connected(self.name, service.TRIAL) as client, theirs:
                 self.control = Connection(os.dup(client.fileno()))
-                self.control.send((outputs, os.getpid(), cloudpickle.dumps(tuple(call))))
+                self.control.send((outputs, os.getpid(), pickle.dumps((sys.path, cloudpickle.dumps(tuple(call))))))
                 socket.send_fds(client, [b"f"], [theirs.fileno()])
         except OSError as error:
             ours.close()
@@ -214,7 +222,10 @@ class Caller:
         return Connection(ours.detach())
 
     def call(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Any:
-        """Make a call and pass on its reports; returns its result, or raises its error, EndedError without one."""
+        """Make a call and pass on its reports; returns its result, None if its process ended by `os._exit(0)`.
+
+        Raises the error of the call, or EndedError if the process ended otherwise.
+        """
         with self.begin(call, outputs) as channel:
             ended = self.passed_on(channel)
         if ended is not None and ended.error is None:
@@ -242,10 +253,11 @@ class Caller:
             except (EOFError, OSError):
                 break
             if kind == child.MODULES:
-                threading.Thread(target=_hold_modules, args=(self.name, values[0]), daemon=True).start()
+                self.imports = threading.Thread(target=_hold_modules, args=(self.name, *values), daemon=True)
+                self.imports.start()
             elif kind == child.END:
                 result, sent, printed = values
-                return Outcome(result, None if sent is None else error_of(sent, printed))
+                return Outcome(result and pickle.loads(result), None if sent is None else error_of(sent, printed))
             else:
                 self.answer(channel, *values)
         return None

@@ -19,6 +19,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
+from tuner.engine.processes.variables import Changed
 from tuner.errors.output import MOST_BYTES, cut_after
 
 GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
@@ -29,14 +30,14 @@ STOP, ENDED = "stop", "ended"
 
 
 class Start(NamedTuple):
-    """What a keeper needs to know: the files of the trial's output, and the pickled `Call` of its child."""
+    """What a keeper needs to know: the files of the trial's output, and the call of its child."""
 
     outputs: tuple[str | int, str | int]  # absolute paths for stdout and stderr, or descriptors of the service
     worker: int  # the process id in the journal
-    call: bytes
+    call: bytes  # pickled: `sys.path`, and the pickled `Call`
 
 
-def run(service: socket.socket, held: dict[str, Any], changed: dict[str, str | None]) -> NoReturn:
+def run(service: socket.socket, held: dict[str, Any], changed: Changed) -> NoReturn:
     """In a fork of the service: wait for a client, run one trial for it, then end this process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,8 +1,9 @@
 """The service that forks the trials of one search on one node; `tuner.engine.processes.client` starts it.
 
 A generation of the service is a process with one thread, which has imported what trials need and never trains. To
-import more, it forks a candidate. If this has neither other threads, children, open files nor CUDA afterwards, it takes
-the service over; trials start meanwhile. Ray's own processes have threads, so they cannot be forked.
+import more, it forks a candidate. If this has neither other threads, children, open files nor CUDA afterwards, nor exit
+handlers of the space, it takes the service over; trials start meanwhile. Ray's own processes have threads, so they
+cannot be forked.
 
 The service whose standard input is a pipe is the root: it ends with the pipe, and forks one service a search, which
 ends with its client. Any other service ends `IDLE_S` after its last client has left.
@@ -24,12 +25,14 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from tuner.engine.processes import keeper
 from tuner.engine.processes.threads import libraries
+from tuner.engine.processes.variables import Changed, changes_of
 from tuner.errors.users_code import is_importing, place_of_frame
 from tuner.training.devices import accelerator
 
@@ -50,6 +53,8 @@ class Hold(NamedTuple):
         modules: names; a module that cannot be imported is left out.
         path: `sys.path` of the trials.
         folder: the folder in which the search was started.
+        changes: the variables of the environment that a trial has changed while it imported the modules. If the import
+            alone changes others, the trial itself did, and the modules may have read it: the service imports none.
     """
 
     key: str
@@ -57,10 +62,12 @@ class Hold(NamedTuple):
     modules: Sequence[str] = ()
     path: Sequence[str] = ()
     folder: str = "/"
+    changes: Mapping[str, str | None] | None = None
 
 
 held: dict[str, Any] = {}  # the unpickled values by key
-changed: dict[str, str | None] = {}  # variables of the environment that imports have set, or removed (None)
+ExitHandlers = list[tuple[str, Callable[[], Any]]]
+changed: Changed = {}  # variables that imports have changed
 
 
 class Service:
@@ -122,7 +129,11 @@ class Service:
             name = client.recv(NAME_BYTES, socket.MSG_WAITALL).decode()
             self.selector.close()
             self.listener.close()
-            Service(name, client).run()
+            try:
+                service = Service(name, client)
+            except OSError:  # another process serves under this name
+                os._exit(0)
+            service.run()
             atexit._run_exitfuncs()  # a library that was imported may have temporary files
             os._exit(0)
         with client:
@@ -236,29 +247,43 @@ def loaded(request: Hold) -> str:
         with exit_handlers() as registered:
             held[request.key] = Packed(*request.packed).unpacked() if request.packed else None
     except BaseException as error:
+        end_import(registered)
         return f"{RAISES}{type(error).__name__}: {error}"
     if registered:  # the first trial that ends would remove what all of them use, such as a temporary folder
-        return f"its import registers an exit handler{registered[0]}"
-    names = {*environment, *os.environ}
-    changed.update({name: os.environ.get(name) for name in names if os.environ.get(name) != environment.get(name)})
+        end_import(registered)
+        return f"its import registers an exit handler{registered[0][0]}"
+    changes = changes_of(environment, os.environ)
+    if request.changes is not None and request.changes != changes:
+        return "the trial changes its environment"
+    for name, value in changes.items():
+        changed[name] = changed.get(name, (environment.get(name),))[0], value
     return why_unforkable(open_files() - files)
 
 
+def end_import(registered: ExitHandlers) -> None:
+    """Run a space's exit handlers in a candidate that ends: its import may have made files."""
+    for _, handler in reversed(registered):
+        with contextlib.suppress(BaseException):
+            handler()
+
+
 @contextlib.contextmanager
-def exit_handlers() -> Iterator[list[str]]:
-    """Return a list that gets the places where the user's code calls `atexit.register` in a `with` block."""
-    places: list[str] = []
+def exit_handlers() -> Iterator[ExitHandlers]:
+    """Return a list of the user's calls of `atexit.register` in a `with` block: their places and the handlers."""
+    found: ExitHandlers = []
 
     def register(function: Any, *arguments: Any, **options: Any) -> Any:
         frame = inspect.currentframe()
         frame = frame and frame.f_back
         if not is_importing(frame):
-            places.extend(filter(None, [place_of_frame(frame)]))
+            found.extend(
+                (place, partial(function, *arguments, **options)) for place in [place_of_frame(frame)] if place
+            )
         return original(function, *arguments, **options)
 
     original, atexit.register = atexit.register, register  # type: ignore[assignment]
     try:
-        yield places
+        yield found
     finally:
         atexit.register = original
 
@@ -291,7 +316,10 @@ def main(name: str, *modules: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps keepers and candidates
     for number in (signal.SIGINT, signal.SIGHUP):  # the driver decides
         signal.signal(number, signal.SIG_IGN)
-    service = Service(name, 0 if stat.S_ISFIFO(os.fstat(0).st_mode) else None)
+    try:
+        service = Service(name, 0 if stat.S_ISFIFO(os.fstat(0).st_mode) else None)
+    except OSError:  # another worker of the node has started one meanwhile
+        return
     for each in modules:
         importlib.import_module(each)
     service.run()

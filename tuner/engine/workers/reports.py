@@ -171,7 +171,8 @@ def explained(reporter: Reporter) -> Iterator[None]:
         target, arguments = getattr(process, "_target", None), getattr(process, "_args", ())
         users = [each for each in (target, *arguments) if callable(each) and place_of(each)]
         name = f"{getattr(users[0], '__name__', users[0])}{place_of(users[0])}" if users else "a function of a library"
-        if not getattr(target, "__module__", "").startswith("torch.utils.data"):  # DataLoader processes never report
+        module = getattr(target, "__module__", None) or ""  # a method of a list has None
+        if not module.startswith("torch.utils.data"):  # DataLoader processes never report
             started.append(name)
         try:
             original(process)
