@@ -162,7 +162,8 @@ def found():
         logging.root.level, len(logging.root.handlers), umask, len(sys.path),
         ("error", None, Warning, None, 0) in warnings.filters,  # the imports of a trial may add others
         sys.getrecursionlimit(), socket.getdefaulttimeout(), gc.isenabled(),
-        sys.excepthook.__name__, sorted(os.environ), torch.get_num_threads(),
+        sys.excepthook.__name__, torch.get_num_threads(),
+        sorted({*os.environ} - {"TORCHINDUCTOR_CACHE_DIR"}),  # an import of torch's sets it, as the filters
         sorted({*os.listdir(".")} - {"__pycache__"}),  # Python makes it meanwhile in the start folder
     ]
 
