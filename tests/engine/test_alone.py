@@ -5,6 +5,7 @@ import http.client
 import ipaddress
 import json
 import os
+import select
 import shutil
 import signal
 import stat
@@ -164,12 +165,16 @@ def test_the_next_search_removes_the_folders_of_killed_ones_and_nothing_else(ses
     (sessions / "tuner_own" / "owned").touch()  # a user's own folder
     (sessions / "tuner_file").touch()
     (sessions / "tuner_link").symlink_to(outside)
+    reading, writing = os.pipe()
     if not os.fork():  # a search that is killed
         with alone.session_folder() as folder:
             Path(folder, "session").mkdir(parents=True)
             Path(folder, "session", "link").symlink_to(outside)
+            words = [sys.executable, "-c", "import time; time.sleep(60)", f"--temp-dir={folder}/session"]
+            subprocess.Popen(words, pass_fds=[writing])  # an agent of its Ray
             os.kill(os.getpid(), signal.SIGKILL)
     os.wait()
+    os.close(writing)
     kept = {"tuner_own", "tuner_file", "tuner_link"}
     (killed,) = {each.name for each in sessions.iterdir()} - kept
     shutil.copytree(sessions / killed, sessions / "tuner_copy", symlinks=True)
@@ -177,6 +182,8 @@ def test_the_next_search_removes_the_folders_of_killed_ones_and_nothing_else(ses
     with alone.session_folder() as first, alone.session_folder() as second:
         mine = {Path(folder).parent.name for folder in (first, second)}
         assert {each.name for each in sessions.iterdir()} == {*kept, *mine} and killed not in mine
+    with open(reading) as pipe:
+        assert select.select([pipe], [], [], 10)[0]  # the agent has ended
     assert {each.name for each in sessions.iterdir()} == kept
     assert os.listdir(sessions / "tuner_own") == ["owned"] and (sessions / "tuner_copy" / "ray" / "session").exists()
     assert os.listdir(outside) == ["kept"]

@@ -287,12 +287,21 @@ def test_an_error_that_a_dead_ray_may_have_caused_is_told_as_rays_end(monkeypatc
 
 def test_the_agents_of_a_raylet_that_died_are_ended_and_no_others(tmp_path):
     code = ["-c", "import time; time.sleep(60)"]
-    agent = subprocess.Popen([sys.executable, *code, f"--log-dir={tmp_path}/ray/logs"])
-    other = subprocess.Popen([sys.executable, *code, str(tmp_path)])
+    log = open(tmp_path / "log", "w")
+    agents = [
+        subprocess.Popen([sys.executable, *code, f"--log-dir={tmp_path}/ray/logs"]),
+        subprocess.Popen(["ray::RuntimeEnvAgent", *code], executable=sys.executable, stdout=log),  # as it calls itself
+    ]
+    others = [
+        subprocess.Popen([sys.executable, *code, str(tmp_path)], stdout=log),
+        subprocess.Popen(["ray::RuntimeEnvAgent", *code], executable=sys.executable),
+    ]
     signals.end_strays(str(tmp_path))
-    assert agent.wait(10) == -signal.SIGKILL and other.poll() is None
-    other.kill()
-    other.wait()
+    assert [agent.wait(10) for agent in agents] == [-signal.SIGKILL] * 2
+    for other in others:
+        assert other.poll() is None
+        other.kill()
+        other.wait()
 
 
 WATCHED = """

@@ -1,5 +1,6 @@
 """The first signal asks, the second one ends everything; what was before comes back."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -73,6 +74,16 @@ def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everythi
     assert calls == expected
 
 
+def test_a_signal_whose_exception_was_dropped_reaches_the_next_block(calls):
+    with signals_to(signals.give_up):
+        with contextlib.suppress(KeyboardInterrupt):  # as C code that calls PyErr_Clear
+            signal.raise_signal(signal.SIGINT)
+        with signals_to(calls.append):
+            assert calls == ["interrupted by SIGINT"]
+            signal.raise_signal(signal.SIGINT)
+    assert calls == ["interrupted by SIGINT", "family", 130]
+
+
 def test_where_no_search_has_begun_the_command_is_left_through_its_ends(calls):
     with pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
         signal.raise_signal(signal.SIGTERM)
@@ -106,7 +117,7 @@ def test_the_end_of_ray_is_told_and_ends_the_command_unless_a_signal_has_come_fi
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_hang_up_is_a_signal_unless_it_is_ignored_and_is_never_a_second_one(calls, ignored):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    inner, before = [], signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         with signals_to(calls.append):
             for _ in range(3):

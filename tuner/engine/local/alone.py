@@ -148,6 +148,7 @@ def session_folder() -> Iterator[str]:
         try:
             base.mkdir(parents=True, exist_ok=True)
             for stale in stale_folders(base, PREFIX):
+                end_strays(str(stale.path))
                 stale.remove()
             made = stack.enter_context(temporary_folder(PREFIX, base))
         except OSError as error:

@@ -62,6 +62,8 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     handled = [each for each in HANDLED if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, take) for number in handled}
     try:
+        if taken and not outermost:  # C code, as an import runs it, has dropped the KeyboardInterrupt of `give_up`
+            take(taken[0], None)
         yield
     finally:
         if outermost or signal.getsignal(signal.SIGINT) is take:
@@ -263,12 +265,20 @@ def end_strays(folder: str) -> None:
     for _ in range(3):  # one that is killed may just have started another
         found = False
         for process in psutil.process_iter(["cmdline"]):
-            if any(word.startswith("--") and folder in word for word in process.info["cmdline"] or ()):
+            if _is_stray(process.pid, process.info["cmdline"] or [""], folder):
                 with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                     process.kill()
                     found = True
         if not found:
             return
+
+
+def _is_stray(pid: int, words: list[str], folder: str) -> bool:
+    """Whether a process has an option that names the folder; once it calls itself `ray::NAME`, by its open files."""
+    if words[0].startswith("ray::"):
+        with suppress(OSError):  # another user's, or it has ended
+            return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith(f"{folder}/") for fd in os.listdir(f"/proc/{pid}/fd"))
+    return any(word.startswith("--") and f"{folder}/" in word for word in words)
 
 
 def _family(heads: Collection[Popen[bytes]] | None) -> set[psutil.Process]:
