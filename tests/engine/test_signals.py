@@ -123,9 +123,9 @@ def test_a_hang_up_is_a_signal_unless_it_is_ignored_and_is_never_a_second_one(ca
             for _ in range(3):
                 signal.raise_signal(signal.SIGHUP)
             assert calls == ["interrupted by SIGHUP"][ignored:]
-            with signals_to(calls.append):
+            with signals_to(inner.append):
                 signal.raise_signal(signal.SIGHUP)
-        assert calls == ["interrupted by SIGHUP"][ignored:]
+        assert calls == inner == ["interrupted by SIGHUP"][ignored:]
         assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == ignored
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -277,7 +277,8 @@ def _is_stray(pid: int, words: list[str], folder: str) -> bool:
     """Whether a process has an option that names the folder; once it calls itself `ray::NAME`, by its open files."""
     if words[0].startswith("ray::"):
         with suppress(OSError):  # another user's, or it has ended
-            return any(os.readlink(f"/proc/{pid}/fd/{fd}").startswith(f"{folder}/") for fd in os.listdir(f"/proc/{pid}/fd"))
+            files = [os.readlink(each.path) for each in os.scandir(f"/proc/{pid}/fd")]
+            return any(each.startswith(f"{folder}/") for each in files)
     return any(word.startswith("--") and f"{folder}/" in word for word in words)
 
 
