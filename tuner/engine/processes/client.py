@@ -183,6 +183,8 @@ class EndedError(Exception):
 class Caller:
     """Makes calls in processes of their own, one after the other, for a worker or the driver."""
 
+    is_refused = False  # by the service, so that each process unpickles the value from this one's memory
+
     def __init__(self, shared: Shared) -> None:
         self.name, self.shared = shared.name, shared
         self.join(starts_after=DRIVERS_S if shared.packed else 0.0)
@@ -192,8 +194,10 @@ class Caller:
     def join(self, starts_after: float) -> None:
         """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
         self.client = connected(self.name, service.CLIENT, starts_after=starts_after)
-        self.packed = self.shared.here()
-        if not hold_packed(self.name, self.packed) and not self.shared.packed:
+        if not self.is_refused:
+            self.packed = self.shared.here()
+        self.is_refused = bool(hold_packed(self.name, self.packed))
+        if not (self.is_refused or self.shared.packed):
             os.close(self.packed.fd)  # the service has mapped it; else each worker of the node would keep a copy
 
     def call_of(self, function: Any, config: dict[str, Any], variables: dict[str, str]) -> child.Call:
