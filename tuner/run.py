@@ -12,9 +12,7 @@ if __name__ == "__main__":
 
 # isort: split
 import argparse
-import ast
 import contextlib
-import inspect
 import itertools
 import re
 import sys
@@ -24,19 +22,12 @@ from typing import Any
 from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, open_streams, say
 from tuner.errors.users_code import place_raised
 from tuner.spec.experiment import BEST_RULE, Options, Table, values_of
-from tuner.spec.option_values import allowed_in, option
+from tuner.spec.option_values import CHECKS, GROUPS, MOST_USED, OUTPUT, allowed_in, helps_of, option, row, rows_of
 from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.session import SearchCall, run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
-METAVARS = {
-    "metric": "NAME",
-    "mode": "{min,max}",
-    "constraint": "'NAME <= VALUE'",
-    "start_from": "SOURCE",
-    "unchecked": "NAME",
-}
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 
 
@@ -44,17 +35,17 @@ INTERRUPTED = "interrupted; if a search had started, --resume latest continues i
 class Command(Options):
     """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
-    resume: str = ""
+    resume: str = row("", MOST_USED)
     """Resume the experiment with this name in --results, or this folder, or `latest`; --num-samples can extend it."""
-    list: bool = False
-    """List all spaces in search_spaces/, each with the first line of its docstring."""
-    dry_run: bool = False
+    dry_run: bool = row(False, MOST_USED)
     """Print the plan of the search, check the space, and exit; downloads nothing."""
-    no_preflight: bool = False
+    list: bool = row(False, CHECKS)
+    """List all spaces in search_spaces/, each with the first line of its docstring."""
+    no_preflight: bool = row(False, CHECKS)
     """Do not try the space on one batch before a new search starts."""
-    trust: bool = False
+    trust: bool = row(False, CHECKS)
     """With --resume: run the folder's code, accept its links, cluster and data folder, even if another user's."""
-    table: Table = "fit"
+    table: Table = row("fit", OUTPUT)
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
 
@@ -84,11 +75,9 @@ def parse(argv: list[str]) -> dict[str, Any]:
     about = f"The answer: {BEST_RULE}. Exit codes: {EXIT_CODES}."
     usage = "python -m tuner.run [-h] [OPTIONS]"
     parser = Parser(usage=usage, description=Command.__doc__, epilog=about)
-    for each in (Command, Options):
-        (declared,) = ast.parse(inspect.getsource(each)).body
-        for field, text in itertools.pairwise(declared.body):  # type: ignore[attr-defined]
-            if isinstance(field, ast.AnnAssign):
-                _add_option(parser, field.target.id, " ".join(text.value.value.split()))  # type: ignore[union-attr]
+    groups, helps = {each: parser.add_argument_group(each) for each in GROUPS}, helps_of(Command)
+    for name, each in rows_of(Command).items():
+        _add_option(groups[each.group], name, each.metavar, helps[name])
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         hint = "; values of parameters belong in the params of the space"
@@ -96,19 +85,19 @@ def parse(argv: list[str]) -> dict[str, Any]:
     return vars(given)
 
 
-def _add_option(parser: Parser, name: str, about: str) -> None:
+def _add_option(group: Any, name: str, metavar: str, about: str) -> None:
     allowed, default = allowed_in(Command)[name], getattr(Command, name)
     classes = [each for each in allowed if isinstance(each, type)]
     choices = ",".join(each for each in allowed if isinstance(each, str))
-    metavar = "|".join([*(each.__name__.upper() for each in classes), *([f"{{{choices}}}"] if choices else [])])
-    how: dict[str, Any] = {"metavar": metavar, "type": lambda text: _typed(text, classes)}
+    shape = "|".join([*(each.__name__.upper() for each in classes), *([f"{{{choices}}}"] if choices else [])])
+    how: dict[str, Any] = {"metavar": shape, "type": lambda text: _typed(text, classes)}
     if bool in classes:
         how = {"action": "store_true"}
     elif tuple in classes:
         how = {"action": "append" if name == "point" else "extend", "nargs": "+"}
-        how["metavar"] = METAVARS.get(name, "NAME=VALUE")
+        how["metavar"] = metavar or "NAME=VALUE"
     about += "" if default in ("", ()) or default is False else f" (default: {default})"
-    parser.add_argument(option(name), default=argparse.SUPPRESS, help=about.replace("%", "%%"), **how)
+    group.add_argument(option(name), default=argparse.SUPPRESS, help=about.replace("%", "%%"), **how)
 
 
 def _typed(text: str, classes: list[type]) -> Any:

@@ -29,7 +29,8 @@ from tuner.serve.jobs.requests import Resume, Start, described
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import REFUSED_AGAIN, ServedExperiments
-from tuner.spec.experiment import LATEST, NAMES, is_uri
+from tuner.spec.experiment import LATEST, Options, is_uri
+from tuner.spec.option_values import rows_of
 from tuner.spec.spaces import space_files
 
 MOST_DOWNLOADS = 20  # files that are sent at once
@@ -205,9 +206,9 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
     @app.post(f"{ONE}/rename", responses={200: {"model": Summary}})
     def rename(name: str, asked: NewName) -> Response:
         """Renames an experiment and its folder, unless it is queued, running, or a working copy of an object store."""
-        new, (pattern, allowed) = asked.name, NAMES["name"]
-        if not re.fullmatch(pattern, new, re.ASCII) or new == LATEST:
-            raise RequestError(f"name {new!r}: must be {allowed}, and not {LATEST}")
+        new, row = asked.name, rows_of(Options)["name"]
+        if not re.fullmatch(row.pattern, new, re.ASCII) or new == LATEST:
+            raise RequestError(f"name {new!r}: must be {row.asks}, and not {LATEST}")
         path, (_, busy) = served.reader.folder(name), state_of(name)
         if new == name:
             return answer(served.one(name))

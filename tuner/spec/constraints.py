@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from tuner.errors import RequestError
 from tuner.spec.metrics import Goal, check_modes, finite
-from tuner.spec.option_values import option
+from tuner.spec.option_values import option, rows_of
 
 WRITTEN = re.compile(r"\s*(.+?)\s*(<=|>=)\s*(\S+)(?:\s+at\s+(start|end))?\s*", re.ASCII)
 
@@ -168,20 +168,10 @@ def aim_of(metric: str | tuple[str, ...], mode: str | tuple[str, ...], constrain
     return Aim(tuple(goals), tuple(map(constraint_of, constraints)))
 
 
-ONE_METRIC = {  # option -> the values that work with several metrics; () = none but the default
-    "searcher": ("random", "grid", "forest", "optuna", "nsga2"),
-    "scheduler": ("asha", "asha-promotion", "fifo"),
-    "prune_by": (),
-    "prior": (),
-    "start_from": (),
-    "confirm": (),
-}
-LEARN = ONE_METRIC["searcher"]  # the searchers that a constraint does not mislead
-
-
 def check_aim(options: Any) -> None:
     """Raises a RequestError if the modes do not match the metrics, or if another option does not work with the aim."""
-    aim, metric, mode = options.aim, options.metric, options.mode
+    aim, metric, mode, rows = options.aim, options.metric, options.mode, rows_of(type(options))  # type: ignore[arg-type]
+    learn = rows["searcher"].several or ()  # the searchers that a constraint does not mislead
     metrics = [goal.metric for goal in aim.goals]
     number = len(mode) if isinstance(mode, tuple) else 1
     if number != len(metrics):
@@ -190,16 +180,16 @@ def check_aim(options: Any) -> None:
     if len(set(metrics)) < len(metrics):
         raise RequestError(f"--metric {' '.join(metric)}: names a metric twice; leave one out")
     if aim.several:
-        for name, allowed in ONE_METRIC.items():
+        for name, allowed in ((name, row.several) for name, row in rows.items() if row.several is not None):
             value = getattr(options, name)
             if value and value not in allowed:
                 shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
                 works = f"give one of {', '.join(allowed)}" if allowed else "leave it out"
                 given = f"{option(name)} {shown}"
                 raise RequestError(f"{given}: does not work with several metrics ({', '.join(metrics)}); {works}")
-    elif aim.constraints and options.searcher not in LEARN:
+    elif aim.constraints and options.searcher not in learn:
         raise RequestError(
             f"--constraint {str(aim.constraints[0])!r}: --searcher {options.searcher} does not learn what breaks it; "
-            f"give one of {', '.join(LEARN)}"
+            f"give one of {', '.join(learn)}"
         )
     check_modes(aim.goals[0], options.prune_by, options.prune_mode)

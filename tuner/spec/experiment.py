@@ -21,13 +21,22 @@ from tuner.spec.constraints import Aim, aim_of, check_aim
 from tuner.spec.domains import literal, nested
 from tuner.spec.metrics import Goal
 from tuner.spec.option_values import (
+    LIMITS,
+    MOST_EPOCHS,
     MOST_NUMBER,
     MOST_RUNGS,
     MOST_SAMPLES,
     MOST_SECONDS,
+    MOST_USED,
+    OUTPUT,
+    PLACES,
+    RULE,
+    SETTINGS,
+    TRIAL,
     allowed_in,
     check_value,
     option,
+    row,
     tuples,
 )
 
@@ -51,18 +60,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "bohb": ("bohb",),
 }
 BUDGETS = ("time_budget", "gpu_hours", "cpu_hours", "epoch_budget")  # what may end a search before its last trial
-# Options that --resume may change: the search's length, cluster, folders, resources, limits, priority and W&B log.
-EXTENDABLE = frozenset(
-    {"num_samples", "max_epochs", "max_concurrent_trials", "results", "address", "data_dir", *BUDGETS}
-    | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
-    | {"trial_timeout", "max_failures", "priority", "confirm", "confirm_seeds", "unchecked"}
-)
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
-NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
-    "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
-    "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
-    "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
-}
 BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` beside `Options` that `with_fields` renames
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
@@ -74,100 +72,120 @@ BEST_RULE = (
 class Options:
     """The options of one search as requested. A wrong value raises a RequestError that says what is allowed."""
 
-    space: str = ""
+    space: str = row("", MOST_USED)
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
-    num_samples: int = 10
+    num_samples: int = row(10, MOST_USED, bounds=(0, MOST_SAMPLES), on_resume=True, http="always")
     """Number of trials; 0 = as many as a budget pays for, the default with a budget except for refine and pbt. grid may
     have fewer; random runs this many for each point of tune.grid_search."""
-    max_epochs: int = 10
+    max_epochs: int = row(10, MOST_USED, bounds=(1, MOST_EPOCHS), on_resume=True, http="always")
     """Maximum epochs (reports) per trial; ASHA's max_t."""
-    grace_period: int | Auto = AUTO
+    searcher: Literal[Auto, SearcherName] = row(
+        AUTO, SETTINGS, http="start", several=("random", "grid", "forest", "optuna", "nsga2")
+    )
+    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
+    scheduler: Literal[Auto, SchedulerName] = row(AUTO, RULE, http="start", several=("asha", "asha-promotion", "fifo"))
+    """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
+    grace_period: int | Auto = row(AUTO, RULE, bounds=(1, MOST_EPOCHS), http="start")
     """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it. auto = 1, unless
     --scheduler auto chooses another."""
-    reduction_factor: float | Auto = AUTO
+    reduction_factor: float | Auto = row(AUTO, RULE, http="start")
     """Keep 1 in this many trials at each rung; above 1. auto = 2."""
-    brackets: int = 1
+    brackets: int = row(1, RULE, bounds=(1, MOST_RUNGS), http="start")
     """Number of brackets of asha-promotion, at most the number of rungs; each further one has its first rung later."""
-    perturbation_interval: int = 0
+    perturbation_interval: int = row(0, RULE, bounds=(0, MOST_EPOCHS), http="start")
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
-    searcher: Literal[Auto, SearcherName] = AUTO
-    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
-    scheduler: Literal[Auto, SchedulerName] = AUTO
-    """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
-    metric: str | tuple[str, ...] = "loss"
+    metric: str | tuple[str, ...] = row("loss", MOST_USED, metavar="NAME", http="start")
     """Reported metric to optimize, or several: the answer is then their Pareto front. The space's own value takes
     precedence over the default."""
-    mode: Literal["min", "max"] | tuple[str, ...] = "min"
+    mode: Literal["min", "max"] | tuple[str, ...] = row("min", MOST_USED, metavar="{min,max}", http="start")
     """Minimize or maximize the metric, for each metric; the space's own value takes precedence over the default."""
-    constraint: tuple[str, ...] = ()
+    constraint: tuple[str, ...] = row((), RULE, metavar="'NAME <= VALUE'")
     """Limit of a reported metric that the answer must keep: 'size_mb <= 10', 'accuracy >= 0.9'. With 'at start' after
     it, the first report that breaks it ends the trial."""
-    prune_by: str = ""
+    prune_by: str = row("", RULE, http="start", several=())
     """Reported metric that the scheduler compares, if --metric comes rarely or last. Empty = --metric."""
-    prune_mode: Literal["min", "max"] = "min"
+    prune_mode: Literal["min", "max"] = row("min", RULE, http="start")
     """Whether smaller (min) or larger (max) values of --prune-by are better."""
-    cpus_per_trial: float | Literal["auto"] = "auto"
+    cpus_per_trial: float | Literal["auto"] = row("auto", TRIAL, on_resume=True, http="start")
     """CPUs per trial, also its number of torch threads; auto = 1 for each of --workers-per-trial."""
-    gpus_per_trial: float | Literal["auto"] = "auto"
+    gpus_per_trial: float | Literal["auto"] = row("auto", MOST_USED, on_resume=True, http="start")
     """GPUs per trial, or a fraction; auto = 1 (ddp: 1 per worker; dp, model, pipeline: up to 2), 0 without GPUs."""
-    workers_per_trial: int = 1
+    workers_per_trial: int = row(1, TRIAL, bounds=(1, 10_000), http="start")
     """Processes that train one trial; more than 1 only with --strategy ddp."""
-    strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
+    strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = row("single", TRIAL, http="start")
     """How a trial uses its devices: ddp = one process per device; model, pipeline = a part of the model on each."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = row("fp32", TRIAL, http="start")
     """Number format of the forward and backward pass. A searched parameter named `precision` takes precedence."""
-    on_oom: Literal["shrink", "fail"] = "shrink"
+    on_oom: Literal["shrink", "fail"] = row("shrink", TRIAL, http="start")
     """If GPU or CPU memory runs out: shrink = compute a batch in parts, halved until they fit; fail = end the trial."""
-    max_concurrent_trials: int = 0
+    max_concurrent_trials: int = row(0, MOST_USED, bounds=(0, 1_000_000), on_resume=True, http="start")
     """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
-    priority: int = 0
+    priority: int = row(0, PLACES, bounds=(-100, 100), on_resume=True, http="start")
     """Rank among searches on one cluster or in the service's queue, -100..100; a higher rank starts trials first."""
-    point: tuple[tuple[str, ...], ...] = ()
+    point: tuple[tuple[str, ...], ...] = row((), SETTINGS)
     """Try these values first, in one trial: name=value ...; missing parameters are random. Give one per trial."""
-    start_from: tuple[str, ...] = ()
+    start_from: tuple[str, ...] = row((), SETTINGS, metavar="SOURCE", several=())
     """Start from what is known: a past experiment (name, folder or latest), a best/config.json, or a table of settings
     (.csv). The best settings run first; forest, hyperopt, optuna, nsga2 and bohb also learn from all trials."""
-    prior: tuple[str, ...] = ()
+    prior: tuple[str, ...] = row((), SETTINGS, several=())
     """Guess of good values, name=value ... It runs after the points; random and forest draw up to half of their random
     settings around it, as long as these win."""
-    unchecked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = row((), SETTINGS, metavar="NAME", on_resume=True)
     """Parameters that need not reach the training under their own names. For the others, the search ends if two trials
     with different values train with the same."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] = row((), RULE)
     """End a trial when a metric is at or above a value (with mode or prune mode min: at or below): metric=value."""
-    time_budget: str = ""
+    time_budget: str = row("", MOST_USED, is_time=True, on_resume=True, http="always")
     """Stop the search after this time in all its sessions: 90s, 30m, 2h; its last part finishes the best trials.
     Empty = no limit."""
-    gpu_hours: float = 0.0
+    gpu_hours: float = row(0.0, LIMITS, bounds=(0, 1_000_000_000), on_resume=True, http="always")
     """Stop the search after this many GPU-hours: the GPUs of each trial times its hours on them. 0 = no limit."""
-    cpu_hours: float = 0.0
+    cpu_hours: float = row(0.0, LIMITS, bounds=(0, 1_000_000_000), on_resume=True, http="always")
     """Stop the search after this many CPU-hours: the CPUs of each trial times its hours on them. 0 = no limit."""
-    epoch_budget: int = 0
+    epoch_budget: int = row(0, LIMITS, bounds=(0, 1_000_000_000), on_resume=True, http="always")
     """Stop the search after this many epochs (reports) of all its trials together. 0 = no limit."""
-    confirm: int = 0
+    confirm: int = row(0, LIMITS, bounds=(0, 100), on_resume=True, http="always", several=())
     """After the search's trials, train this many of its best settings again with other seeds; the best mean wins."""
-    confirm_seeds: int = 3
+    confirm_seeds: int = row(3, LIMITS, bounds=(2, 100), on_resume=True, http="always")
     """Number of other seeds with which --confirm trains each setting, to the last epoch and without pruning."""
-    trial_timeout: str = ""
+    trial_timeout: str = row("", TRIAL, is_time=True, on_resume=True, http="start")
     """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
-    max_failures: int = 2
+    max_failures: int = row(2, TRIAL, bounds=(0, 1_000_000), on_resume=True, http="start")
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
-    seed: int = 0
+    seed: int = row(0, SETTINGS, bounds=(0, 2**32 - 1), http="start")
     """Seed. The same seed repeats the settings of grid, and of random without --prior; with one trial at a time on a
     CPU, all results."""
-    name: str = ""
+    name: str = row(
+        "",
+        PLACES,
+        pattern=r"|[A-Za-z0-9][\w.-]{0,99}",
+        asks="letters, digits, '.', '_' and '-', a letter or digit first, at most 100",
+        http="start",
+    )
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
-    results: str = "results"
+    results: str = row(
+        "results",
+        PLACES,
+        pattern=".+",
+        asks="give a folder, or an object store such as s3://bucket/folder",
+        on_resume=True,
+    )
     """Folder for new and resumed experiments, or an object store: s3://bucket/folder, gs://bucket/folder."""
-    address: str = ""
+    address: str = row("", PLACES, on_resume=True)
     """Run on a Ray cluster that is already running: auto or host:port. Empty = run on this machine."""
-    data_dir: str = ""
+    data_dir: str = row("", PLACES, on_resume=True)
     """Folder of the data set. Empty = the space finds or downloads its data itself."""
-    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    wandb: Literal["auto", "online", "offline", "disabled"] = row("auto", OUTPUT, on_resume=True)
     """Log to Weights & Biases; auto = WANDB_MODE if it is set, else online if there is an API key, else offline."""
-    wandb_project: str = "tuner"
+    wandb_project: str = row(
+        "tuner",
+        OUTPUT,
+        pattern=r"[^/\\#?%:]{1,128}",
+        asks="W&B takes 1 to 128 characters, none of / \\ # ? % :",
+        on_resume=True,
+    )
     """W&B project to log to."""
-    tensorboard: bool = False
+    tensorboard: bool = row(False, OUTPUT, http="start")
     """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
@@ -191,7 +209,11 @@ class Options:
             )
         self._check_resources()
         self._check_pair()
-        self._check_names()
+        if is_uri(self.results) and self.address:
+            raise RequestError(
+                f"--results {self.results}: does not work with --address, where all nodes need a shared folder; mount "
+                f"the object store on each node, and give its path"
+            )
         # Each of these raises an error for a wrong value.
         self.time_budget_s, self.trial_timeout_s, self.points, self.guess, self.limits, self.aim  # noqa: B018
 
@@ -281,16 +303,6 @@ class Options:
             raise RequestError(
                 f"--searcher {self.searcher} does not work with --scheduler {self.scheduler}; {self.searcher} works "
                 f"with {', '.join(PAIRS[self.searcher])}; {self.scheduler} works with {', '.join(other)}"
-            )
-
-    def _check_names(self) -> None:
-        for name, (pattern, allowed) in NAMES.items():
-            if not re.fullmatch(pattern, getattr(self, name), re.ASCII):
-                raise RequestError(f"{option(name)} {getattr(self, name)!r}: {allowed}")
-        if is_uri(self.results) and self.address:
-            raise RequestError(
-                f"--results {self.results}: does not work with --address, where all nodes need a shared folder; mount "
-                f"the object store on each node, and give its path"
             )
 
     def _pair(self, name: str, word: str) -> tuple[str, Any]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
 import json
 import subprocess
 import sys
@@ -28,19 +27,13 @@ from tuner.errors import RequestError, failed, nearest
 from tuner.record.texts import command
 from tuner.serve.access.own_spaces import OwnSpaces
 from tuner.serve.answers import Refused
-from tuner.spec.experiment import BUDGETS, LATEST, Experiment, Options
-from tuner.spec.option_values import option
+from tuner.spec.experiment import LATEST, Experiment, Options
+from tuner.spec.option_values import helps_of, option, rows_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import is_path, parsed, space_files, split_path
 
-SETTABLE = (
-    "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
-    "searcher", "scheduler", "metric", "mode", "prune_by", "prune_mode",
-    "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
-    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", *BUDGETS, "seed",
-    "confirm", "confirm_seeds", "name", "tensorboard",
-)  # fmt: skip
-ON_RESUME = ("num_samples", "max_epochs", *BUDGETS, "confirm", "confirm_seeds")
+SETTABLE = tuple(name for name, row in rows_of(Options).items() if row.http)
+ON_RESUME = tuple(name for name, row in rows_of(Options).items() if row.http == "always")
 MOST_CHARS = 200  # maximum characters of a text option in a request
 ELSEWHERE = "--elsewhere"
 CHECK_S = 120.0  # seconds for the check of one request
@@ -48,14 +41,8 @@ CHECK_S = 120.0  # seconds for the check of one request
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
     """Returns a request's pydantic model; a field takes its type and its help text from the field in `Options`."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
-    helps = {
-        ast.unparse(field.target): ast.literal_eval(text.value)
-        for field, text in zip(body, body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
-    }
     one_metric = {"metric": str, "mode": Literal["min", "max"]}  # the service starts searches of one metric only
-    kinds, definitions = get_type_hints(Options) | one_metric, dict(more)
+    kinds, helps, definitions = get_type_hints(Options) | one_metric, helps_of(Options), dict(more)
     for field in fields:
         # Null means "not set": a new search uses the space's default, and a resumed search keeps its value.
         limit = MOST_CHARS if kinds[field] is str else None

@@ -24,7 +24,8 @@ from tuner.record.storage.files import share
 from tuner.record.storage.lock import abandoned
 from tuner.serve.answers import figure_text
 from tuner.serve.reading.summary import Summary, summary_of, with_notes
-from tuner.spec.experiment import NAMES
+from tuner.spec.experiment import Options
+from tuner.spec.option_values import rows_of
 from tuner.views.figures.catalogue import CHOICES, FIGURES, FigureName
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
@@ -202,7 +203,7 @@ class ResultsReader:
     def folder(self, name: str) -> Path:
         """Returns an experiment's folder; raises NotThere if there is none, or if it, FILE or the journal is a link."""
         folder = self.root / name
-        if not (name and re.fullmatch(NAMES["name"][0], name, re.ASCII) and _is_experiment(folder)):
+        if not (name and re.fullmatch(rows_of(Options)["name"].pattern, name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
         if any(map(os.path.islink, (folder, folder / FILE, folder / "journal.jsonl"))):
             raise NotThere("that experiment is a link, and links are not followed")

@@ -28,9 +28,9 @@ from tuner.record.saved_experiment import (
 from tuner.record.storage.lock import HOLDER, LOCK, only_driver
 from tuner.record.storage.object_store import ObjectStore
 from tuner.spec.auto import as_before
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, fixed_epochs, is_uri, local_root, values_of
+from tuner.spec.experiment import LATEST, Experiment, Options, fixed_epochs, is_uri, local_root, values_of
 from tuner.spec.facts import space_facts
-from tuner.spec.option_values import option
+from tuner.spec.option_values import option, rows_of
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
 from tuner.tuning.resume.lost_checkpoints import with_checkpoints
 from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_data_folder, refuse_links
@@ -125,7 +125,7 @@ def _written(folder: Path) -> int:
 
 
 def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpace, dict[str, Any], list[Event]]:
-    """Checks that a resume keeps the space's parameters and all but EXTENDABLE options; trials and epochs only grow.
+    """Checks that a resume keeps the space's parameters and all but a few options; trials and epochs only grow.
 
     If the space's file has changed, its metric and mode must be the same, too, unless options or Python calls set them.
 
@@ -136,7 +136,8 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
     if after.space == resumed.space:  # both paths lead to the same file
         after = replace(after, space=before.space)
     changed = {n: (was, now) for n, was in values_of(before).items() if was != (now := getattr(after, n))}
-    if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in changed.items() if n not in EXTENDABLE]:
+    fixed = {n: each for n, each in changed.items() if not rows_of(Options)[n].on_resume}
+    if refused := [f"{option(n)} was {was!r}, now {now!r}" for n, (was, now) in fixed.items()]:
         raise _other_search(before, f"{'; '.join(refused)}; leave these out, or")
     for name, (was, now) in changed.items():
         if name in ("num_samples", "max_epochs") and 0 < now < was:  # 0 trials are as many as a budget pays for
