@@ -14,6 +14,7 @@ import pytest
 from ray import tune
 from workerless import in_this_process
 
+from benchmarks import options_page
 from tuner import run, train
 from tuner.errors import Parser
 from tuner.record.journal import Journal
@@ -40,6 +41,10 @@ TINY = ROOT / "tests" / "spaces" / "tiny.py"
 # Every option and subcommand word of our programs, as their sources spell them.
 SOURCES = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
 OPTIONS = {option(field.name) for field in dataclasses.fields(run.Command)}
+
+
+def test_the_page_of_options_says_what_their_table_says():
+    assert options_page.PAGE.read_text() == options_page.page(), "run: python -m benchmarks.options_page"
 
 
 def fences(page, *languages):

@@ -77,6 +77,14 @@ def test_help_imports_neither_ray_nor_torch_and_its_options_are_the_contracts():
     assert "ray://" not in done.stdout  # an address that is always refused
 
 
+def test_the_help_begins_with_the_ten_options_that_most_searches_use():
+    group = ran("-m", "tuner.run", "--help").stdout.split("most used:")[1].split("\n\n")[0]
+    assert re.findall(r"^  (--[a-z-]+)", group, re.MULTILINE) == [
+        "--space", "--num-samples", "--max-epochs", "--metric", "--mode", "--gpus-per-trial", "--max-concurrent-trials",
+        "--time-budget", "--resume", "--dry-run",
+    ]  # fmt: skip
+
+
 def test_list_imports_neither_ray_nor_torch():
     done = ran("-c", PROGRAM.format(option="--list"))
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,67 @@
+"""Writes `docs/options.md`, the page of all options, from the table of options: `python -m benchmarks.options_page`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from benchmarks.peers import measure
+from tuner.run import Command
+from tuner.spec.option_values import GROUPS, Row, allowed_in, helps_of, option, rows_of
+from tuner.spec.space import Space
+
+PAGE = measure.REPOSITORY / "docs" / "options.md"
+WORDS = {int: "whole number", float: "number", str: "text", bool: "no value", tuple: "one or more texts"}
+HEAD = """# All options
+
+The options of a search, in the order of `--help`. `tuner.search` takes them by name, such as
+`num_samples=20`. The last column says where else an option may be given: as a field of the space, with `--resume`, or
+in a request to the [service](dashboard.md).
+"""
+
+
+def main() -> None:
+    PAGE.write_text(page())
+
+
+def page() -> str:
+    """Returns the page's text: one table a group."""
+    helps, rows = helps_of(Command), rows_of(Command)
+    lines = [HEAD]
+    for group in GROUPS:
+        lines += [f"## {group.capitalize()}", "", "| option | values | default | what it does | where else |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        for name, row in rows.items():
+            if row.group == group:
+                cells = f"`{option(name)}`", values(name, row), default(name), helps[name], "; ".join(also(name, row))
+                lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def values(name: str, row: Row) -> str:
+    kinds = allowed_in(Command)[name]
+    texts = [f"`{each}`" for each in kinds if isinstance(each, str)]
+    words = ["time" if row.is_time else WORDS[each] for each in kinds if isinstance(each, type)]
+    bounds = f", {row.bounds[0]:,} to {row.bounds[1]:,}" if row.bounds else ""
+    return " or ".join([*(f"{each}{bounds}" for each in words), *([", ".join(texts)] if texts else [])])
+
+
+def default(name: str) -> str:
+    value = getattr(Command, name)
+    return "" if value in ("", ()) or value is False else f"`{value}`"
+
+
+def also(name: str, row: Row) -> Iterator[str]:
+    fields = {field.name for field in dataclasses.fields(Space)}
+    yield from (f"field `{each}`" for each in (name, f"{name}s") if each in fields)
+    if row.on_resume:
+        yield "resume"
+    if row.http:
+        yield "request" if row.http == "start" else "request, also to resume"
+    if row.several is not None:
+        yield f"several metrics: only {', '.join(row.several)}" if row.several else "not with several metrics"
+
+
+if __name__ == "__main__":
+    main()
