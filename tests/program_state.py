@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import signal
 import sys
 import warnings
@@ -17,6 +18,7 @@ def state():
         **{name: str((one.level, one.propagate, one.disabled, handlers_of(one))) for name, one in ours.items()},
         "filters": str([each for each in warnings.filters if "ray" in str(each[3])]),
         "dont_write_bytecode": sys.dont_write_bytecode,
+        "random": hash(random.getstate()),
     }
 
 

@@ -1,11 +1,14 @@
 """A trial's reports: what they have besides metrics, and those of processes that the trial starts."""
 
 import errno
+import io
 import json
 import multiprocessing
 import os
+import pdb
 import pickle
 import re
+import sys
 import threading
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -54,6 +57,20 @@ def test_a_trial_that_reports_nothing_names_the_process_that_it_started(processe
     monkeypatch.setattr(work, "__module__", "torch.utils.data._utils.worker")
     with explained(SimpleNamespace(num_reports=0)):
         processes()  # of a DataLoader
+
+
+@pytest.mark.parametrize("ask", [breakpoint, input])
+def test_a_trial_that_asks_for_input_is_told_that_it_has_none(ask, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "breakpointhook", lambda: pdb.Pdb(nosigint=True).set_trace(sys._getframe(1)))
+
+    def run():
+        ask()
+        return 1
+
+    with pytest.raises(RuntimeError, match="a trial has no input; take breakpoint.. and input.. out"):
+        with explained(SimpleNamespace(num_reports=1)):
+            run()
 
 
 def test_a_report_in_another_process_and_a_function_that_it_cannot_import_are_named(processes):

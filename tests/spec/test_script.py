@@ -142,7 +142,7 @@ def test_parameters_are_the_defaults_of_the_options_of_their_names(moved, seen, 
             'train = parser.add_subparsers(dest="command", required=True).add_parser("train")\n'
             'train.add_argument("--lr", type=float, default=1.0); train.add_argument("--width", required=True)\n',
             {"lr": 0.5, "width": 8, "command": "train"},
-            {"command": "train", "lr": 0.5, "width": 8},
+            {"command": "train", "lr": 0.5, "width": "8"},  # an option without a type is a text
         ),
     ],
 )
@@ -190,6 +190,94 @@ NOT_GIVEN = {"bias": True, "precision": 32, "kind": "sgd", "augment": ["crop"], 
 def test_a_flag_is_given_if_its_parameter_is_true(moved, seen, config, expected):
     ran(moved(DECLARED + "width = 1\n" + FLAGS), {"lr": 0.5, **config})
     assert seen == [NOT_GIVEN | {"lr": 0.5} | expected]
+
+
+TYPED = """
+import argparse
+class Doubled(argparse.Action):
+    def __call__(self, parser, namespace, value, option=None):
+        setattr(namespace, self.dest, 2 * value)
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", default="2")
+parser.add_argument("--whole", type=int)
+parser.add_argument("--number", type=float, default=1)
+parser.add_argument("--known", type=int, choices=[8, 16])
+parser.add_argument("--halved", type=lambda text: float(text) / 2)
+parser.add_argument("--cut", type=lambda text: text[1:])
+parser.add_argument("--doubled", type=int, action=Doubled)
+parser.add_argument("--several", type=int, nargs="+", default=[0])
+parser.add_argument("--pair", type=float, nargs=2)
+parser.add_argument("--added", type=int, action="append", default=[1])
+parser.add_argument("--longer", nargs="*", action="extend")
+parser.add_argument("--maybe", type=int, nargs="?", const=3, default=4)
+parser.add_argument("--told", type=bool)
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"text": 4}, "--text 4"),
+        ({"text": "4"}, "--text 4"),
+        ({"text": 0.1}, "--text 0.1"),
+        ({"text": True}, "--text True"),
+        ({"whole": 4}, "--whole 4"),
+        ({"whole": 32.0}, "--whole 32"),  # of tune.quniform
+        ({"number": 4}, "--number 4"),
+        ({"number": 1e-5}, "--number 1e-05"),
+        ({"number": 0.1 + 0.2}, "--number 0.30000000000000004"),
+        ({"known": 16}, "--known 16"),
+        ({"halved": 3}, "--halved 3"),
+        ({"cut": "xyz"}, "--cut xyz"),
+        ({"doubled": 4}, "--doubled 4"),
+        ({"several": [1, 2]}, "--several 1 2"),
+        ({"several": 5}, "--several 5"),
+        ({"pair": (1, 2.5)}, "--pair 1 2.5"),
+        ({"added": [5, 6]}, "--added 5 --added 6"),
+        ({"longer": ["a", "b"]}, "--longer a b"),
+        ({"maybe": 7}, "--maybe 7"),
+        ({"told": True}, "--told True"),
+    ],
+)  # fmt: skip
+def test_an_option_makes_of_a_parameter_what_it_makes_of_typed_words(moved, seen, config, words):
+    ran(moved(DECLARED + "lr = 1\nwidth = 1\n" + TYPED + "seen.append(vars(parser.parse_args()))\n"), config)
+    typed = {}
+    exec(TYPED, typed)
+    assert seen == [vars(typed["parser"].parse_args(words.split()))]
+
+
+def test_what_an_option_does_not_take_is_named_and_what_nobody_can_type_is_passed_as_it_is(moved, seen):
+    space = moved(DECLARED + "lr = 1\nwidth = 1\n" + TYPED + "seen.append(vars(parser.parse_args()))\n")
+    for config, why in (
+        ({"whole": 0.5}, "--whole: invalid int value: '0.5'"),
+        ({"known": 9}, "--known: invalid choice"),
+    ):
+        with pytest.raises(ValueError, match=f"command line: argument {why}.*; search values that the option takes"):
+            ran(space, config)
+    ran(space, {"text": {"a": 1}, "whole": None, "told": False, "halved": [1, 2]})
+    assert {name: seen[0][name] for name in ("text", "whole", "told", "halved")} == {
+        "text": {"a": 1}, "whole": None, "told": False, "halved": [1, 2],
+    }  # fmt: skip
+
+
+def test_an_option_of_an_imported_module_takes_precedence_over_constants_of_the_script(moved, seen):
+    options = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+    text = "width = 1\nimport options_beside\nargs = options_beside.parser.parse_args()\n"
+    text += "seen += [args.lr, dict(lr=0.01)['lr']]\n"
+    space = moved(DECLARED + text, options_beside__py=options)
+    assert space.train.targets(space.params) == {"lr": "--lr", "width": "in place of the constant in line 4"}
+    ran(space, {"lr": 0.5})
+    assert seen == [0.5, 0.01]
+
+
+def test_an_option_that_a_module_has_only_as_a_program_takes_no_precedence(moved, seen):
+    program = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+    module = "if __name__ == '__main__':\n    " + program.replace("\n", "\n    ")
+    ran(
+        moved(DECLARED + "import tool_beside\nwidth = 1\nlr = 0.1\nseen.append(lr)\n", tool_beside__py=module),
+        {"lr": 0.5},
+    )
+    assert seen == [0.5]
 
 
 def test_a_flag_takes_no_other_value(moved):

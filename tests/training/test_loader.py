@@ -94,3 +94,12 @@ def test_channels_that_lie_last_stay_last(tmp_path):
 def test_a_path_without_a_target_is_refused():
     with pytest.raises(ValueError, match="2 paths but 1 targets"):
         Files(np.array([b"a", b"b"]), np.zeros(1), load)
+
+
+def test_paths_may_be_texts_and_paths_and_targets_a_list(tmp_path):
+    paths = [str(tmp_path / "a"), tmp_path / "b"]
+    for given in (paths, np.array([str(each) for each in paths]), [os.fsencode(each) for each in paths]):
+        part = Files(given, [0, 1], load).take(np.array([1]))
+        assert part.path(0) == str(tmp_path / "b") and part.targets.tolist() == [1] and part.paths.dtype.kind == "S"
+    with pytest.raises(ValueError, match="paths has 3, of type int: give paths of files"):
+        Files([3], [0], load)

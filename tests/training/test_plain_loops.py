@@ -187,6 +187,7 @@ def warm_up(optimizer, config, max_epochs):
     return lr.SequentialLR(optimizer, [first, lr.CosineAnnealingLR(optimizer, max_epochs)], [1])
 
 
+halving = schedule(lr.StepLR, step_size=1, gamma=0.5)
 cyclic = schedule(lr.CyclicLR, base_lr=0.01, max_lr=0.2, step_size_up=2)
 
 
@@ -247,6 +248,7 @@ CASES = {
     "Nesterov": lambda: {"optimizer": partial(sgd, momentum=0.9, nesterov=True, weight_decay=1e-2)},
     "maximize": lambda: {"optimizer": partial(sgd, maximize=True), "training_loss": lambda *given: -smoothed(*given)},
     "accumulation": lambda: {"optimizer": by(EverySecond, lr=0.1)},
+    "scheduled accumulation": lambda: {"optimizer": by(EverySecond, lr=0.1), "schedule": halving},
     "Adam": lambda: {"optimizer": by(optim.Adam, lr=0.01)},
     "AMSGrad": lambda: {"optimizer": by(optim.Adam, lr=0.01, amsgrad=True)},
     "AdamW": lambda: {"optimizer": by(optim.AdamW, lr=0.01, weight_decay=0.1)},
@@ -323,6 +325,7 @@ CASES = {
     "Random of Python": lambda: drawn_by(random.Random(0), lambda g, shape: np.full(shape, g.gauss(0, 1))),
     "bfloat16": lambda: {"precision": "bf16"},
 }  # fmt: skip
+OF_THE_LENGTH = {"CosineAnnealingLR", "OneCycleLR", "warm-up"}  # schedules that depend on max_epochs
 OWN = {"inputs", "targets", "config", "precision"}
 
 
@@ -331,13 +334,13 @@ def usual(name):
     return case | {"precision": "fp32", "loss": F.cross_entropy} | CASES[name]()
 
 
-def by_task(name, epochs, state=None):
+def by_task(name, epochs, state=None, max_epochs=EPOCHS):
     """Train by a Task; returns its checkpoint, its reports, and the model's weights."""
     case = usual(name)
     task = Task(data=lambda: None, **{key: each for key, each in case.items() if key not in OWN})
     inputs, targets = case["inputs"], case["targets"]
     splits = Splits(Arrays(inputs[:40], targets[:40]), Arrays(inputs[40:], targets[40:]))
-    spec = TrialSpec(case["config"], SEED, EPOCHS, precision=case["precision"])
+    spec = TrialSpec(case["config"], SEED, max_epochs, precision=case["precision"])
     with contextlib.closing(Training(task, splits, spec)) as training:
         if state is not None:
             training.restore(state)
@@ -396,3 +399,6 @@ def test_a_task_trains_what_a_plain_loop_trains(name):
     assert "doubt" not in rest[0]
     assert equal(continued, expected)
     assert [(report["train_loss"], report["loss"]) for report in first + rest] == losses
+    if name not in OF_THE_LENGTH:
+        shorter, _, _ = by_task(name, 1, max_epochs=1)
+        assert equal(by_task(name, EPOCHS, shorter)[2], expected)  # a search that is extended

@@ -93,17 +93,25 @@ def test_what_could_not_be_seen_is_named(arrivals):
         ("sub.json", '{"other": 1,\n "lr": 5e-2, "x": 1}\n', 2),
         ("other.py", "\n\nlr: float = 0.05\n", 3),
         ("other.py", "config['lr'] = 0.05\n", 1),
+        ("other.py", "a = 1\nconfig = {'lr': 0.05}\n", 2),
+        ("other.py", "train(lr=0.05)\n", 1),
         ("broken.py", "lr = 0.05 =\n", None),
     ],
 )
 def test_the_line_that_sets_a_value_is_found_in_the_files_of_the_folder(tmp_path, name, text, line):
-    (tmp_path / "main.py").write_text("lr = 0.1\nlr = args.lr\n")
+    (tmp_path / "main.py").write_text("import broken, conf, other\nlr = 0.1\nlr = args.lr\n")
     (tmp_path / "conf").mkdir()
     for folder in (tmp_path, tmp_path / "conf"):
         (folder / name).write_text(text)
         found = line_that_sets(tmp_path / "main.py", "lr", "0.05")
         assert found == (line and (folder / name, line))
         (folder / name).unlink()
+
+
+def test_a_line_of_a_file_that_the_script_does_not_import_is_not_named(tmp_path):
+    (tmp_path / "main.py").write_text("args = Namespace(**{**vars(args), 'lr': 0.05})\n")
+    (tmp_path / "other.py").write_text("\n\nlr = 0.05\n")
+    assert line_that_sets(tmp_path / "main.py", "lr", "0.05") == (tmp_path / "main.py", 1)
 
 
 SET_LATER = """

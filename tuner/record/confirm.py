@@ -38,7 +38,7 @@ LEAST_REPORTS = 4  # with fewer reports in the second half of a curve, its wobbl
 class Estimate(NamedTuple):
     """A setting's mean over seeds; its 95 % interval and the probability that no other setting's true mean is better.
 
-    The last three are None if no setting has two values, or if there is no mean.
+    The last three are None if no setting has two different values, or if there is no mean.
     """
 
     mean: float
@@ -55,9 +55,9 @@ def estimates(values: tuple[tuple[float, ...], ...], mode: str) -> tuple[Estimat
 
     sizes, means = np.array([len(each) for each in values]), np.array([statistics.fmean(each) for each in values])
     degrees, sign = int((sizes - 1).sum()), sign_of(mode)
-    if not degrees:
-        return tuple(Estimate(float(mean)) for mean in means)
     squares = sum(float(((np.array(each) - mean) ** 2).sum()) for each, mean in zip(values, means, strict=True))
+    if not squares:
+        return tuple(Estimate(float(mean)) for mean in means)
     sigma = (squares / degrees) ** 0.5
     errors, number, losses = sigma / np.sqrt(sizes), len(means), sign * means
     better, worse = np.full((2, number), MISSES / 2)
@@ -77,8 +77,6 @@ def _chances(losses: Any, sizes: Any, sigma: float, degrees: int) -> Any:
     """
     import numpy as np
 
-    if not sigma:
-        return _shares(losses)
     order = np.lexsort((sizes, losses))
     losses, sizes = losses[order], sizes[order]
     rng, number = np.random.default_rng(0), len(losses)
@@ -127,6 +125,7 @@ class ConfirmedSetting:
         low, high: the 95 % interval of the true mean over seeds; None if it is unknown.
         best_probability: the probability that this setting has the best true mean of these settings; None if unknown.
         luck: how much better `single` is than the mean. If `trial` was stopped early, the missing epochs count, too.
+            None without a mean, or if no seed changes any value.
     """
 
     trial: str
@@ -211,13 +210,18 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
                 original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),
                 tuple(trial.seed for trial in repeats), own, mean,
                 *(next(found)[1:] if finite_ones and own in whole else (None, None, None)),
-                luck=None if mean is None else goal.sign * (mean - single),
+                luck=None if mean is None or ignores_seed(values) else goal.sign * (mean - single),
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))
     pairs = zip(chosen, values, strict=True)
     done = all(len(each.repeats) == len(own) >= experiment.confirm_seeds for each, own in pairs)
     return Confirmation(tuple(settings), done)
+
+
+def ignores_seed(values: Sequence[Sequence[float | None]]) -> bool:
+    """Whether each setting, of which one has several seeds, has the same value with all of its seeds."""
+    return any(len(own) > 1 for own in values) and all(len({*own}) <= 1 and None not in own for own in values)
 
 
 def wobble(values: Sequence[float]) -> float | None:

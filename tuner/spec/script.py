@@ -187,7 +187,7 @@ def _into_argparse(trial: Trial) -> None:
     config, original = trial.config, argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        given = sys.argv[1:] if args is None else list(args)
+        given, own = sys.argv[1:] if args is None else list(args), list[tuple[argparse.Action, Any]]()
         with contextlib.ExitStack() as stack:
             values = _values_by_dest(parser, config)
             trial.read = trial.read or bool(values)
@@ -197,21 +197,57 @@ def _into_argparse(trial: Trial) -> None:
                     given = given or [str(value)]  # a subcommand has no default: its name must be an argument
                     continue
                 nargs = action.nargs if action.option_strings else "?"
-                _replace(stack, action, default=value, required=False, nargs=nargs)
+                value = value if action.nargs == 0 or value is None else _typed(parser, action, value)
+                if is_own := type(action).__module__ != argparse.__name__ and action.nargs != 0:
+                    own.append((action, value))
+                _replace(stack, action, default=action.default if is_own else value, required=False, nargs=nargs)
                 if hasattr(namespace, action.dest):  # argparse would leave it as it is
-                    value = parser._get_value(action, value) if isinstance(value, str) else value
-                    setattr(namespace, action.dest, value)
+                    setattr(namespace, action.dest, _converted(parser, action, value))
             for group in parser._mutually_exclusive_groups:
                 if any(action.dest in values for action in group._group_actions):
                     _replace(stack, group, required=False)
             parsed, rest = original(parser, given, namespace)
+        for action, value in own:
+            action(parser, parsed, _converted(parser, action, value), next(iter(action.option_strings), None))
         trial.parsed.append(parsed)
         return parsed, rest
 
     def error(parser: argparse.ArgumentParser, message: str) -> Any:
-        raise ValueError(f"{COMMAND_LINE} {message}; {AS_CONSTANTS}")
+        advice = "search values that the option takes" if " invalid " in message else AS_CONSTANTS
+        raise ValueError(f"{COMMAND_LINE} {message}; {advice}")
 
     _replace(trial.stack, argparse.ArgumentParser, error=error, parse_known_args=parse)
+
+
+def _typed(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> Any:
+    """Returns what the option makes of a value that is typed as words; a lone text stays one, which argparse converts.
+
+    A value that nobody can type, such as a dictionary, or a list for an option of one value, is passed as it is.
+    """
+    adds = isinstance(action, (argparse._AppendAction, argparse._ExtendAction))
+    is_list = adds or action.nargs not in (None, argparse.OPTIONAL)
+    values = list(value) if isinstance(value, (list, tuple)) and is_list else [value]
+    if not all(isinstance(each, (str, int, float)) for each in values):
+        return value
+    if action.type is int:  # tune.quniform gives 32.0
+        values = [int(each) if isinstance(each, float) and each.is_integer() else each for each in values]
+    words = ["" if each is False and action.type is bool else str(each) for each in values]
+    if is_list:
+        return [*((action.default or ()) if adds else ()), *(_converted(parser, action, word) for word in words)]
+    if action.choices is not None:
+        _converted(parser, action, words[0])  # argparse checks no default
+    return words[0]
+
+
+def _converted(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> Any:
+    """Returns what the option's type makes of a text, which must be among its choices; other values as they are."""
+    try:
+        value = parser._get_value(action, value) if isinstance(value, str) else value
+        if action.choices is not None and value is not None:
+            parser._check_value(action, value)
+    except argparse.ArgumentError as error:
+        parser.error(str(error))
+    return value
 
 
 def _values_by_dest(parser: argparse.ArgumentParser, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,11 +357,14 @@ class Script:
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
         """Returns, by file, the constants that parameters replace in the script and in imported modules beside it.
 
-        An option takes precedence over constants of its file and of modules, and the script's constant over a module's.
+        An option takes precedence over all constants, and the script's constant over a module's.
         """
         modules = imported_by(self.source, self._beside())
-        own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())
-        left = set(names).difference(own.lines, *map(options_of, (self.source, *modules.values())))
+        left = set(names).difference(
+            options_of(self.source), *map(options_of, map(script_text.imported, modules.values()))
+        )
+        own = Constants(self.path, self.source, left)
+        left = left.difference(own.lines)
         found = {Path(self.path): own}
         for file, text in modules.items() if left else ():
             with contextlib.suppress(SyntaxError):

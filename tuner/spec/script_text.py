@@ -74,6 +74,16 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
     return found
 
 
+def imported(source: str) -> str:
+    """Returns the text of a module without what it does only as a program, such as to parse its own command line."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return source
+    tree.body = [each for each in tree.body if not (isinstance(each, ast.If) and "__name__" in ast.unparse(each.test))]
+    return ast.unparse(tree)
+
+
 def options_of(source: str) -> dict[str, str]:
     """Returns parameter -> option (`lr` -> `--lr`) for strings such as `"--lr"`; adds argparse arguments and dests."""
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
@@ -239,15 +249,19 @@ def of_study(source: str, path: object, beside: Iterable[str] = (), mode: Any = 
 def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None:
     """Returns the file and line that give a name this value, a text of `text_of`; None if none is found.
 
-    Looks in the script, and in the Python and configuration files of its folder and subfolders.
+    Looks in the script, in the modules of its folder and of packages there that it imports, and in the configuration
+    files of the folder and its subfolders.
     """
-    texts = {path: path.read_text(encoding="utf-8", errors="replace")} | python_files(path.parent)
+    own, beside = path.read_text(encoding="utf-8", errors="replace"), python_files(path.parent)
+    below = {file: text for file, text in python_files(path.parent, "*/*.py").items() if imports(own, file.parent.name)}
     found: list[tuple[Path, int]] = []
-    for file, text in (texts | python_files(path.parent, "*/*.py")).items():
-        for targets, given in _assignments(_parsed(text)):
+    for file, text in ({path: own} | imported_by(own, beside) | below).items():
+        tree = _parsed(text)
+        entries = [([key], given) for key, given in _entries(tree) if key is not None]
+        for targets, given in sorted([*_assignments(tree), *entries], key=lambda each: each[1].lineno):
             named = [_name(each.slice if isinstance(each, ast.Subscript) else each) for each in targets]
             if name in named and text_of(_literal(given)) == value:
-                found.append((file, targets[0].lineno))
+                found.append((file, given.lineno))
     line = re.compile(rf"""\s*(?:- +)?["']?-*{re.escape(name)}["']?\s*[:= ]\s*["']?([^"'#,]*)""")
     folders = [f"{folder}*.{kind}" for folder in ("", "*/") for kind in CONFIG_FILES]
     for file, text in {k: v for each in folders for k, v in python_files(path.parent, each).items()}.items():
@@ -302,6 +316,15 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[list[ast.expr], ast.expr]]:
             yield node.targets, node.value
         elif isinstance(node, ast.AnnAssign) and node.value:
             yield [node.target], node.value
+
+
+def _entries(tree: ast.Module) -> Iterator[tuple[Any, ast.expr]]:
+    """Yields the key and the value of each entry of a dictionary, and of each keyword of a call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            yield from zip(node.keys, node.values, strict=True)
+        elif isinstance(node, ast.keyword):
+            yield node, node.value
 
 
 def _parsed(source: str) -> ast.Module:

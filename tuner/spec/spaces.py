@@ -291,7 +291,8 @@ def line_written(path: Path | None, pattern: str) -> str:
 def with_line(text: str, path: Path | None) -> str:
     """Adds the line of a parameter to a text that names the parameter: `parameter 'lr' (line 7): ...`."""
     match = re.search(r"\bparameter '([^']+)'", text)
-    line = match and line_written(path, rf"""["']{re.escape(match[1])}["']\s*:""")
+    key = match and rf"""["']{re.escape(match[1])}["']\s*:"""
+    line = key and (line_written(path, rf"{key}.*\btune\.") or line_written(path, key))
     return f"{text[: match.end()]} ({line}){text[match.end() :]}" if match and line else text
 
 

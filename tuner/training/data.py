@@ -51,18 +51,25 @@ class Files:
     """Examples that do not fit in memory, one file per example; `targets[i]` belongs to `paths[i]`.
 
     Args:
-        paths: array of shape (N,) with paths as bytes (`os.fsencode`); all trials of a node share this array in memory.
-        targets: array of shape (N,) or (N, ...).
+        paths: N paths, texts or `Path`s; kept as an array of bytes, which all trials of a node share in memory.
+        targets: array or list of shape (N,) or (N, ...).
         decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need the
             same shape and dtype. If `decode` raises an exception, the trial fails with an error that names the file.
     """
 
-    paths: np.ndarray
-    targets: np.ndarray
+    paths: Any
+    targets: Any
     decode: Callable[[str], np.ndarray]
 
+    @in_one_line()
     def __post_init__(self) -> None:
         _check_lengths(paths=self.paths, targets=self.targets)
+        if getattr(self.paths, "dtype", np.dtype(object)).kind != "S":
+            for each in self.paths:
+                if not isinstance(each, (str, bytes, os.PathLike)):
+                    raise ValueError(f"paths has {each!r}, of type {type(each).__name__}: give paths of files")
+            object.__setattr__(self, "paths", np.array([os.fsencode(each) for each in self.paths], np.bytes_))
+        object.__setattr__(self, "targets", np.asarray(self.targets))
 
     def __len__(self) -> int:
         return len(self.paths)

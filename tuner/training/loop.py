@@ -23,7 +23,7 @@ from tuner.training.devices.compiler import import_compiler_late
 from tuner.training.devices.precision import Precision
 from tuner.training.metrics import WholePart, as_measure
 from tuner.training.micro_batches import MicroBatcher, check_mean
-from tuner.training.options import keep_changes, options_of
+from tuner.training.options import keep_changes, names_changed, options_of
 from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.plain import load_plain
 from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_number
@@ -96,7 +96,9 @@ class Training:
         if len(self.beside) and self.strategy.num_workers > 1:
             what = f"the optimizer also trains a {type(self.beside[0]).__name__}, whose gradients ddp does not average"
             raise ValueError(f"{what}; make it a part of the model, or give --strategy single")
+        unscheduled = [dict(group) for group in self.optimizer.param_groups]
         self.schedule = task.schedule(self.optimizer, config, spec.max_epochs) if task.schedule else None
+        self.scheduled = partial(names_changed, self.optimizer, unscheduled)
         self.options = options_of([self.optimizer])
         functions = {name: each for name, each in vars(task).items() if name != "data"}
         self.own_generators = beside.generators_in(functions, self.model)
@@ -327,13 +329,13 @@ class Training:
         # A schedule may depend on max_epochs. If a resume has changed this number, the schedule continues as if the
         # search had had the new number from the start.
         if schedules and state["max_epochs"] != self.spec.max_epochs:
+            names = self.scheduled()  # it may set more than the rate: OneCycleLR also moves the momentum
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
                 for _ in range(state["epoch"]):
                     schedules[0].step()
-            # A schedule may set more than the rate: OneCycleLR also moves the momentum.
-            groups = self.optimizer.param_groups
-            options = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+                    names |= self.scheduled()
+            options = [{name: group[name] for name in names & group.keys()} for group in self.optimizer.param_groups]
             schedules = []
         self.epoch = state["epoch"]
         self.load_all_weights(state)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tuner.record.confirm import ConfirmedSetting, repeated, wobble
+from tuner.record.confirm import ConfirmedSetting, ignores_seed, repeated, wobble
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
 
-ONE_VALUE = "each of the settings has the same value with every seed: the training does not depend on it"
+ONE_VALUE = "each of the settings has the same value with every seed: the training uses none of them, or sets its own"
 
 
 def certainty(record: ExperimentRecord) -> str:
@@ -26,7 +26,7 @@ def certainty(record: ExperimentRecord) -> str:
     if best is None:
         keeps = " that keeps the constraints" * bool(record.experiment.constraint)
         return f"Not confirmed: no training with another seed has a finite value{keeps}."
-    if _ignores_seed(settings):
+    if ignores_seed([each.values for each in settings]):
         return f"Nothing was confirmed: {ONE_VALUE}."
     metric, seeds = record.experiment.wanted.metric, counted(len(best.values), "other seed")
     said = f"The setting of trial {best.trial} has the mean {metric} {formatted(best.mean)} over {seeds}"
@@ -60,7 +60,7 @@ def confirmed_lines(record: ExperimentRecord) -> list[str]:
             said += f", best with {100 * (each.best_probability or 0):.0f} %" * (len(settings) > 1)
         luck = _luck(each, record).lower().rstrip(".")
         lines += [f"{'' if number else head:12}trial {each.trial}: {said}; {luck}"]
-    lines += [f"NOTE: {ONE_VALUE}"] if _ignores_seed(settings) else []
+    lines += [f"NOTE: {ONE_VALUE}"] if ignores_seed([each.values for each in settings]) else []
     return lines
 
 
@@ -73,11 +73,6 @@ def _luck(each: ConfirmedSetting, record: ExperimentRecord) -> str:
         return f"{found}, which was {formatted(each.luck)} better by luck."
     is_whole = all(trial.status == "completed" for trial in record.trials if trial.id == each.trial)
     return f"{found}{', which was no luck' if is_whole else f' by epoch {each.epochs}, where it stopped the trial'}."
-
-
-def _ignores_seed(settings: tuple[ConfirmedSetting, ...]) -> bool:
-    values = [each.values for each in settings]
-    return any(len(own) > 1 for own in values) and all(len({*own}) <= 1 and None not in own for own in values)
 
 
 def _best_two(record: ExperimentRecord) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import sys
 import warnings
 from collections.abc import Iterator
@@ -54,6 +55,7 @@ def process_state() -> Iterator[None]:
         # A set of texts then has one order in all trials, also those of a resume, and in processes that they start.
         os.environ.setdefault("PYTHONHASHSEED", "0")
         sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
+        stack.callback(random.setstate, random.getstate())  # Ray draws from the program's stream
         import ray  # noqa: F401  (sets the level of its logger)
 
         for name, level in LEVELS.items():

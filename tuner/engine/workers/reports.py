@@ -197,6 +197,9 @@ def explained(reporter: Reporter) -> Iterator[None]:
     except Exception as error:
         if ELSEWHERE in text_of(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
+        if type(error).__name__ == "BdbQuit" or "EOF when reading a line" in text_of(error):
+            advice = "a trial has no input; take breakpoint() and input() out"
+            raise RuntimeError(f"{with_place(error)}: {advice}") from error
         raise
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt, asyncio.CancelledError
         raise EscapedError(f"{with_place(error)}{caused(error)}") from error

@@ -259,7 +259,7 @@ def files_line(record: ExperimentRecord, best: BestTrial) -> list[str]:
     if not names:
         known = is_loadable(place) or record.state != "finished"  # before the end, the files are in ray/TRIAL/files
         return [] if known else [f"files       none: the best trial wrote no file by a relative path{too}"]
-    of = f"; they are of epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
+    of = f", as they were after epoch {trial.last_epoch}, the trial's last" if best.epoch < trial.last_epoch else ""
     return [f"files       {listed(names)} in {place / FILES}{of}{too}"]
 
 
