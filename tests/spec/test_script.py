@@ -260,11 +260,14 @@ def test_what_an_option_does_not_take_is_named_and_what_nobody_can_type_is_passe
     }  # fmt: skip
 
 
-def test_an_option_of_an_imported_module_takes_precedence_over_constants_of_the_script(moved, seen):
+@pytest.mark.parametrize("file", ["options_beside.py", "options_beside/__init__.py"])
+def test_an_option_of_an_imported_module_takes_precedence_over_constants_of_the_script(moved, seen, tmp_path, file):
+    (tmp_path / "options_beside").mkdir()
     options = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
     text = "width = 1\nimport options_beside\nargs = options_beside.parser.parse_args()\n"
     text += "seen += [args.lr, dict(lr=0.01)['lr']]\n"
-    space = moved(DECLARED + text, options_beside__py=options)
+    (tmp_path / file).write_text(options)
+    space = moved(DECLARED + text)
     assert space.train.targets(space.params) == {"lr": "--lr", "width": "in place of the constant in line 4"}
     ran(space, {"lr": 0.5})
     assert seen == [0.5, 0.01]

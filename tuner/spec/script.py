@@ -329,7 +329,7 @@ class Script:
     def targets(self, names: Iterable[str]) -> dict[str, str]:
         """Says how parameters reach the script: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
         words = options_of(self.source)
-        for text in self._beside().values():
+        for text in [*self._beside().values(), *script_text.in_packages(self.source, Path(self.path).parent).values()]:
             words = options_of(text) | words
         for file, constants in self._constants(names).items():
             of = "" if str(file) == self.path else f" of {file.name}"
@@ -360,9 +360,9 @@ class Script:
         An option takes precedence over all constants, and the script's constant over a module's.
         """
         modules = imported_by(self.source, self._beside())
-        left = set(names).difference(
-            options_of(self.source), *map(options_of, map(script_text.imported, modules.values()))
-        )
+        packages = script_text.in_packages(self.source, Path(self.path).parent)
+        texts = [self.source, *map(script_text.imported, [*modules.values(), *packages.values()])]
+        left = set(names).difference(*map(options_of, texts))
         own = Constants(self.path, self.source, left)
         left = left.difference(own.lines)
         found = {Path(self.path): own}

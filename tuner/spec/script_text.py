@@ -74,6 +74,11 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
     return found
 
 
+def in_packages(source: str, folder: Path) -> dict[Path, str]:
+    """Returns the Python files of the packages in a folder that a source text imports, without their subpackages."""
+    return {file: text for file, text in python_files(folder, "*/*.py").items() if imports(source, file.parent.name)}
+
+
 def imported(source: str) -> str:
     """Returns the text of a module without what it does only as a program, such as to parse its own command line."""
     try:
@@ -253,9 +258,8 @@ def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None
     files of the folder and its subfolders.
     """
     own, beside = path.read_text(encoding="utf-8", errors="replace"), python_files(path.parent)
-    below = {file: text for file, text in python_files(path.parent, "*/*.py").items() if imports(own, file.parent.name)}
     found: list[tuple[Path, int]] = []
-    for file, text in ({path: own} | imported_by(own, beside) | below).items():
+    for file, text in ({path: own} | imported_by(own, beside) | in_packages(own, path.parent)).items():
         tree = _parsed(text)
         entries = [([key], given) for key, given in _entries(tree) if key is not None]
         for targets, given in sorted([*_assignments(tree), *entries], key=lambda each: each[1].lineno):
