@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
-from benchmarks.peers import measure
 from tuner.run import Command
 from tuner.spec.option_values import GROUPS, Row, allowed_in, helps_of, option, rows_of
 from tuner.spec.space import Space
 
-PAGE = measure.REPOSITORY / "docs" / "options.md"
-WORDS = {int: "whole number", float: "number", str: "text", bool: "no value", tuple: "one or more texts"}
+PAGE = Path(__file__).parents[1] / "docs" / "options.md"
+WORDS = {int: "whole number", float: "number", str: "text", bool: "no value"}
+COLUMNS = "option", "values", "default", "what it does", "where else", "with several metrics"
 HEAD = """# All options
 
 The options of a search, in the order of `--help`. `tuner.search` takes them by name, such as
@@ -29,11 +30,22 @@ def page() -> str:
     helps, rows = helps_of(Command), rows_of(Command)
     lines = [HEAD]
     for group in GROUPS:
-        lines += [f"## {group.capitalize()}", "", "| option | values | default | what it does | where else |"]
-        lines += ["| --- | --- | --- | --- | --- |"]
+        lines += [
+            f"## {group.capitalize()}",
+            "",
+            "| option | values | default | what it does | where else | with several metrics |",
+        ]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
         for name, row in rows.items():
             if row.group == group:
-                cells = f"`{option(name)}`", values(name, row), default(name), helps[name], "; ".join(also(name, row))
+                cells = (
+                    f"`{option(name)}`",
+                    values(name, row),
+                    default(name),
+                    helps[name],
+                    "; ".join(also(name, row)),
+                    several(row),
+                )
                 lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
         lines.append("")
     return "\n".join(lines)
@@ -41,10 +53,12 @@ def page() -> str:
 
 def values(name: str, row: Row) -> str:
     kinds = allowed_in(Command)[name]
-    texts = [f"`{each}`" for each in kinds if isinstance(each, str)]
+    texts = ", ".join(f"`{each}`" for each in kinds if isinstance(each, str))
+    if tuple in kinds:
+        return f"one or more of {texts}" if texts else "one or more texts"
     words = ["time" if row.is_time else WORDS[each] for each in kinds if isinstance(each, type)]
     bounds = f", {row.bounds[0]:,} to {row.bounds[1]:,}" if row.bounds else ""
-    return " or ".join([*(f"{each}{bounds}" for each in words), *([", ".join(texts)] if texts else [])])
+    return " or ".join([*(f"{each}{bounds}" for each in words), *([texts] if texts else [])])
 
 
 def default(name: str) -> str:
@@ -59,8 +73,12 @@ def also(name: str, row: Row) -> Iterator[str]:
         yield "resume"
     if row.http:
         yield "request" if row.http == "start" else "request, also to resume"
-    if row.several is not None:
-        yield f"several metrics: only {', '.join(row.several)}" if row.several else "not with several metrics"
+
+
+def several(row: Row) -> str:
+    if row.several is None:
+        return ""
+    return f"only {', '.join(row.several)}" if row.several else "no"
 
 
 if __name__ == "__main__":

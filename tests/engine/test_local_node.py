@@ -298,6 +298,7 @@ def test_the_agents_of_a_raylet_that_died_are_ended_and_no_others(tmp_path):
     ]
     signals.end_strays(str(tmp_path))
     assert [agent.wait(10) for agent in agents] == [-signal.SIGKILL] * 2
+    log.close()
     for other in others:
         assert other.poll() is None
         other.kill()

@@ -97,7 +97,7 @@ def test_one_setting_gets_the_interval_of_student():
 
 def test_without_a_second_value_nothing_is_known_of_the_noise_and_equal_values_have_none():
     assert [each[1:] for each in estimates(((1.0,), (2.0,)), "min")] == [(None, None, None)] * 2
-    equal = (1.0, 1.0), (1.0, 1.0), (2.0, 2.0)
+    equal = (0.1, 0.1, 0.1), (0.1, 0.1, 0.1), (0.7, 0.7, 0.7)  # whose means are not exactly these
     assert [each[1:] for each in estimates(equal, "min")] == [(None, None, None)] * 3
 
 

@@ -211,6 +211,10 @@ parser.add_argument("--added", type=int, action="append", default=[1])
 parser.add_argument("--longer", nargs="*", action="extend")
 parser.add_argument("--maybe", type=int, nargs="?", const=3, default=4)
 parser.add_argument("--told", type=bool)
+parser.add_argument("--pairs", type=int, nargs=2, action="append", default=argparse.SUPPRESS)
+parser.add_argument("--low", type=float)
+parser.add_argument("--switch", type=int)
+parser.add_argument("--longest", type=int, nargs="+", choices=[8, 16])
 """
 
 
@@ -237,6 +241,10 @@ parser.add_argument("--told", type=bool)
         ({"longer": ["a", "b"]}, "--longer a b"),
         ({"maybe": 7}, "--maybe 7"),
         ({"told": True}, "--told True"),
+        ({"pairs": [5, 6]}, "--pairs 5 6"),
+        ({"low": -0.5}, "--low=-0.5"),
+        ({"switch": True}, "--switch 1"),
+        ({"longest": [8, 16]}, "--longest 8 16"),
     ],
 )  # fmt: skip
 def test_an_option_makes_of_a_parameter_what_it_makes_of_typed_words(moved, seen, config, words):
@@ -261,25 +269,22 @@ def test_what_an_option_does_not_take_is_named_and_what_nobody_can_type_is_passe
 
 
 @pytest.mark.parametrize("file", ["options_beside.py", "options_beside/__init__.py"])
-def test_an_option_of_an_imported_module_takes_precedence_over_constants_of_the_script(moved, seen, tmp_path, file):
+def test_a_constant_stays_once_an_option_of_an_imported_module_has_the_value(moved, seen, tmp_path, file):
     (tmp_path / "options_beside").mkdir()
     options = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
     text = "width = 1\nimport options_beside\nargs = options_beside.parser.parse_args()\n"
     text += "seen += [args.lr, dict(lr=0.01)['lr']]\n"
     (tmp_path / file).write_text(options)
     space = moved(DECLARED + text)
-    assert space.train.targets(space.params) == {"lr": "--lr", "width": "in place of the constant in line 4"}
-    ran(space, {"lr": 0.5})
+    ran(space, {"lr": 0.5, "width": 8})
     assert seen == [0.5, 0.01]
 
 
-def test_an_option_that_a_module_has_only_as_a_program_takes_no_precedence(moved, seen):
-    program = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
-    module = "if __name__ == '__main__':\n    " + program.replace("\n", "\n    ")
-    ran(
-        moved(DECLARED + "import tool_beside\nwidth = 1\nlr = 0.1\nseen.append(lr)\n", tool_beside__py=module),
-        {"lr": 0.5},
-    )
+def test_a_constant_is_replaced_if_nobody_parses_the_option_that_a_module_has(moved, seen):
+    module = "import argparse\ndef main():\n    parser = argparse.ArgumentParser()\n"
+    module += "    parser.add_argument('--lr', type=float)\n    parser.parse_args()\n"
+    text = "import tool_beside\nwidth = 1\nlr = 0.1\nseen.append(lr)\n"
+    ran(moved(DECLARED + text, tool_beside__py=module), {"lr": 0.5, "width": 8})
     assert seen == [0.5]
 
 

@@ -275,6 +275,7 @@ CASES = {
     "OneCycleLR": lambda: {"optimizer": by(optim.AdamW, lr=0.01), "schedule": one_cycle},
     "warm-up": lambda: {"schedule": warm_up},
     "chained": lambda: {"schedule": chained},
+    "halfway": lambda: {"schedule": lambda o, c, most: lr.MultiStepLR(o, [most // 2])},
     # Models
     "BatchNorm1d": lambda: {"model": with_layer(lambda: nn.BatchNorm1d(8))},
     "BatchNorm2d": lambda: {"model": of_images(lambda: nn.BatchNorm2d(4)), "inputs": IMAGES},
@@ -325,7 +326,7 @@ CASES = {
     "Random of Python": lambda: drawn_by(random.Random(0), lambda g, shape: np.full(shape, g.gauss(0, 1))),
     "bfloat16": lambda: {"precision": "bf16"},
 }  # fmt: skip
-OF_THE_LENGTH = {"CosineAnnealingLR", "OneCycleLR", "warm-up"}  # schedules that depend on max_epochs
+OF_THE_LENGTH = {"CosineAnnealingLR", "OneCycleLR", "warm-up", "halfway"}  # schedules that depend on max_epochs
 OWN = {"inputs", "targets", "config", "precision"}
 
 
@@ -402,3 +403,20 @@ def test_a_task_trains_what_a_plain_loop_trains(name):
     if name not in OF_THE_LENGTH:
         shorter, _, _ = by_task(name, 1, max_epochs=1)
         assert equal(by_task(name, EPOCHS, shorter)[2], expected)  # a search that is extended
+
+
+@pytest.mark.parametrize("name", sorted(OF_THE_LENGTH))
+def test_a_schedule_of_an_extended_search_goes_on_as_if_it_had_had_the_new_length(name):
+    case, done, length = usual(name), 2, 8
+    state, _, _ = by_task(name, done, max_epochs=done)
+    task = Task(data=lambda: None, **{key: each for key, each in case.items() if key not in OWN})
+    splits = Splits(Arrays(FLAT[:40], CLASSES[:40]), Arrays(FLAT[40:], CLASSES[40:]))
+    with contextlib.closing(Training(task, splits, TrialSpec({}, SEED, length))) as training:
+        training.restore(state)
+        (group,) = training.optimizer.param_groups
+    optimizer = case["optimizer"](net().parameters(), {})
+    scheduler = case["schedule"](optimizer, {}, length)
+    for _ in range(done):
+        optimizer.step(), scheduler.step()
+    (expected,) = optimizer.param_groups
+    assert {**group, "params": 0} == {**expected, "params": 0}

@@ -56,7 +56,7 @@ def estimates(values: tuple[tuple[float, ...], ...], mode: str) -> tuple[Estimat
     sizes, means = np.array([len(each) for each in values]), np.array([statistics.fmean(each) for each in values])
     degrees, sign = int((sizes - 1).sum()), sign_of(mode)
     squares = sum(float(((np.array(each) - mean) ** 2).sum()) for each, mean in zip(values, means, strict=True))
-    if not squares:
+    if all(len({*each}) == 1 for each in values):  # `squares` may be a rounding error
         return tuple(Estimate(float(mean)) for mean in means)
     sigma = (squares / degrees) ** 0.5
     errors, number, losses = sigma / np.sqrt(sizes), len(means), sign * means
@@ -200,7 +200,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
     whole = [each for each in values if each and None not in each] or values
     judged = (tuple(value for value in each if value is not None) for each in whole)
     found = iter(estimates(tuple(filter(None, judged)), mode))
-    settings = []
+    settings, has_noise = [], not ignores_seed(values)
     for (original, _), repeats, own in zip(chosen, ended, values, strict=True):
         finite_ones = [value for value in own if value is not None]
         mean = statistics.fmean(finite_ones) if finite_ones else None
@@ -210,7 +210,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
                 original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),
                 tuple(trial.seed for trial in repeats), own, mean,
                 *(next(found)[1:] if finite_ones and own in whole else (None, None, None)),
-                luck=None if mean is None or ignores_seed(values) else goal.sign * (mean - single),
+                luck=goal.sign * (mean - single) if has_noise and mean is not None else None,
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))

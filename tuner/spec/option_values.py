@@ -76,7 +76,7 @@ def row(default: Any, group: str, **known: Any) -> Any:
 def rows_of(options: type[Any]) -> Mapping[str, Row]:
     """Returns the rows of the options that a dataclass and its bases declare, by name."""
     fields = [field for each in reversed(options.__mro__[:-1]) for field in dataclasses.fields(each)]
-    return {field.name: field.metadata["row"] for field in fields if field.metadata}
+    return {field.name: field.metadata["row"] for field in fields if field.metadata}  # a subclass may have new defaults
 
 
 def helps_of(options: type[Any]) -> Mapping[str, str]:

@@ -70,6 +70,7 @@ class Trial:
     mode: str = "min"
     compared: str = ""  # empty = the metric
     others: Sequence[str] = ()  # the further metrics, if there are several
+    parsed_names: set[str] = field(default_factory=set)  # the parameters that options have taken
     read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
     reported: bool = False  # whether `tuner.integrations.wandb` has reported the compared metric
     answered: bool = False  # whether it has reported the searched metric
@@ -82,6 +83,10 @@ class Trial:
 
     def __post_init__(self) -> None:
         self.own = dict(by_path(self.config))  # the code may change the dictionaries in `config`
+
+    def value_of(self, name: str, constant: Any) -> Any:
+        """Returns what a constant of the script becomes: the parameter's value, unless an option has taken that."""
+        return constant if name in self.parsed_names else self.config[name]
 
     def look(self) -> dict[str, Seen]:
         """Returns what is alive of the parameters; looks once, at the first report or when the script ends."""
@@ -183,71 +188,73 @@ def _replace(stack: contextlib.ExitStack, owner: Any, **values: Any) -> None:
 
 
 def _into_argparse(trial: Trial) -> None:
-    """Makes each parameter the default of argparse's options and arguments of its name; its errors raise ValueError."""
+    """Gives each parameter to argparse's option or argument of its name, as if typed; its errors raise ValueError."""
     config, original = trial.config, argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
-        given, own = sys.argv[1:] if args is None else list(args), list[tuple[argparse.Action, Any]]()
+        given, words = sys.argv[1:] if args is None else list(args), list[str]()
         with contextlib.ExitStack() as stack:
             values = _values_by_dest(parser, config)
+            trial.parsed_names |= {key_of(each) for action in parser._actions for each in _names_of(action)} & {*config}
             trial.read = trial.read or bool(values)
             for action in (action for action in parser._actions if action.dest in values):
                 value = values[action.dest]
                 if isinstance(action, argparse._SubParsersAction):
                     given = given or [str(value)]  # a subcommand has no default: its name must be an argument
-                    continue
-                nargs = action.nargs if action.option_strings else "?"
-                value = value if action.nargs == 0 or value is None else _typed(parser, action, value)
-                if is_own := type(action).__module__ != argparse.__name__ and action.nargs != 0:
-                    own.append((action, value))
-                _replace(stack, action, default=action.default if is_own else value, required=False, nargs=nargs)
-                if hasattr(namespace, action.dest):  # argparse would leave it as it is
-                    setattr(namespace, action.dest, _converted(parser, action, value))
+                elif typed := _typed(parser, action, value):
+                    words += typed
+                else:
+                    nargs = action.nargs if action.option_strings else "?"
+                    _replace(stack, action, default=value, required=False, nargs=nargs)
+                    if hasattr(namespace, action.dest):  # argparse would leave it as it is
+                        setattr(namespace, action.dest, value)
             for group in parser._mutually_exclusive_groups:
                 if any(action.dest in values for action in group._group_actions):
                     _replace(stack, group, required=False)
-            parsed, rest = original(parser, given, namespace)
-        for action, value in own:
-            action(parser, parsed, _converted(parser, action, value), next(iter(action.option_strings), None))
+            parsed, rest = original(parser, [*words, *given], namespace)
         trial.parsed.append(parsed)
         return parsed, rest
 
     def error(parser: argparse.ArgumentParser, message: str) -> Any:
-        advice = "search values that the option takes" if " invalid " in message else AS_CONSTANTS
+        is_value = message.startswith("argument ")
+        advice = "search values that the option takes" if is_value else AS_CONSTANTS
         raise ValueError(f"{COMMAND_LINE} {message}; {advice}")
 
     _replace(trial.stack, argparse.ArgumentParser, error=error, parse_known_args=parse)
 
 
-def _typed(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> Any:
-    """Returns what the option makes of a value that is typed as words; a lone text stays one, which argparse converts.
+def _names_of(action: argparse.Action) -> list[str]:
+    return [action.dest, *action.option_strings]
 
-    A value that nobody can type, such as a dictionary, or a list for an option of one value, is passed as it is.
+
+def _typed(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> list[str]:
+    """Returns the words by which a person would give a value to an option; empty if the value becomes the default.
+
+    That is so for flags, arguments without a name, None, and what nobody can type, such as a dictionary, or a list for
+    an option of one value.
     """
-    adds = isinstance(action, (argparse._AppendAction, argparse._ExtendAction))
-    is_list = adds or action.nargs not in (None, argparse.OPTIONAL)
-    values = list(value) if isinstance(value, (list, tuple)) and is_list else [value]
-    if not all(isinstance(each, (str, int, float)) for each in values):
-        return value
-    if action.type is int:  # tune.quniform gives 32.0
-        values = [int(each) if isinstance(each, float) and each.is_integer() else each for each in values]
-    words = ["" if each is False and action.type is bool else str(each) for each in values]
-    if is_list:
-        return [*((action.default or ()) if adds else ()), *(_converted(parser, action, word) for word in words)]
-    if action.choices is not None:
-        _converted(parser, action, words[0])  # argparse checks no default
-    return words[0]
+    adds = isinstance(action, argparse._AppendAction) and action.nargs is None
+    takes_one = action.nargs in (None, argparse.OPTIONAL)
+    values = list(value) if isinstance(value, (list, tuple)) and (adds or not takes_one) else [value]
+    is_typed = all(isinstance(each, (str, int, float)) for each in values)
+    if not action.option_strings or action.nargs == 0 or not is_typed:
+        return []
+    flag, words = action.option_strings[-1], [_word(parser, action, each) for each in values]
+    if takes_one:
+        return [f"{flag}={word}" for word in words]  # a word may begin with a dash
+    return [flag, *words]
 
 
-def _converted(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> Any:
-    """Returns what the option's type makes of a text, which must be among its choices; other values as they are."""
-    try:
-        value = parser._get_value(action, value) if isinstance(value, str) else value
-        if action.choices is not None and value is not None:
-            parser._check_value(action, value)
-    except argparse.ArgumentError as error:
-        parser.error(str(error))
-    return value
+def _word(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> str:
+    """Returns the word for a value: 32 for 32.0 (of tune.quniform) and 1 for True if the option takes no other."""
+    if value is False and action.type is bool:
+        return ""  # what every other word is to bool
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        try:
+            parser._get_value(action, str(value))
+        except argparse.ArgumentError:
+            return str(int(value))
+    return str(value)
 
 
 def _values_by_dest(parser: argparse.ArgumentParser, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,6 +293,9 @@ def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], package:
     def make_context(self: Any, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         defaults = extra.get("default_map", self.context_settings.get("default_map")) or {}
         values = {name: value for each in self.params for name, value in _values_of_click(each, config).items()}
+        if trial := running():
+            flags = {flag for each in self.params for flag in (each.name, *each.opts, *each.secondary_opts)}
+            trial.parsed_names |= set(map(key_of, flags)) & {*config}
         if not args and getattr(self, "commands", None) and not self.invoke_without_command:
             if COMMAND not in config:
                 names = ", ".join(self.commands)
@@ -329,7 +339,7 @@ class Script:
     def targets(self, names: Iterable[str]) -> dict[str, str]:
         """Says how parameters reach the script: `{"lr": "--lr", "gamma": "in place of the constant in line 4"}`."""
         words = options_of(self.source)
-        for text in [*self._beside().values(), *script_text.in_packages(self.source, Path(self.path).parent).values()]:
+        for text in self._beside().values():
             words = options_of(text) | words
         for file, constants in self._constants(names).items():
             of = "" if str(file) == self.path else f" of {file.name}"
@@ -357,14 +367,11 @@ class Script:
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
         """Returns, by file, the constants that parameters replace in the script and in imported modules beside it.
 
-        An option takes precedence over all constants, and the script's constant over a module's.
+        An option takes precedence over constants of its file and of modules, and the script's constant over a module's.
         """
         modules = imported_by(self.source, self._beside())
-        packages = script_text.in_packages(self.source, Path(self.path).parent)
-        texts = [self.source, *map(script_text.imported, [*modules.values(), *packages.values()])]
-        left = set(names).difference(*map(options_of, texts))
-        own = Constants(self.path, self.source, left)
-        left = left.difference(own.lines)
+        own = Constants(self.path, self.source, set(names) - options_of(self.source).keys())
+        left = set(names).difference(own.lines, *map(options_of, (self.source, *modules.values())))
         found = {Path(self.path): own}
         for file, text in modules.items() if left else ():
             with contextlib.suppress(SyntaxError):
@@ -382,18 +389,19 @@ class Script:
         modules = {each: found for file, found in files.items() if found.lines for each in script_text.names_of(file)}
         with contextlib.ExitStack() as stack:
             sys.argv, sys.path = [str(path)], [str(folder), *sys.path]
-            sys.meta_path.insert(0, ChangedModules(modules, config))
+            trial = running()
+            value_of = trial.value_of if trial else lambda name, constant: config[name]
+            sys.meta_path.insert(0, ChangedModules(modules, value_of))
             sys.modules["__main__"] = sys.modules[name] = module  # pickle looks up the script's classes in __main__
             for package in self._command_lines():
                 _into_click(stack, config, package)
             for trainer in self._trainers():
                 stack.enter_context(importlib.import_module(trainer).automatic())
-            trial = running()
             if trial:
                 passed = trial.config, trial.metric, trial.mode, trial.compared, trial.others
                 again = running_in_spawned(partial(run_again, self, passed, trial.pid, entered()))
                 _replace(stack if name == "__main__" else _spawned, spawn, get_preparation_data=again)
-            own.run(config, module.__dict__)
+            own.run(value_of, module.__dict__)
             if trial:
                 trial.look()  # while the script's variables are alive
 
@@ -437,8 +445,8 @@ def run_again(train: Script, passed: tuple[Any, ...], pid: int, where: tuple[Pat
 class ChangedModules(MetaPathFinder, Loader):
     """Makes Python import modules beside a script with parameters in place of their constants."""
 
-    def __init__(self, modules: Mapping[str, Constants], config: Mapping[str, Any]) -> None:
-        self._modules, self._config = modules, config
+    def __init__(self, modules: Mapping[str, Constants], value_of: Callable[[str, Any], Any]) -> None:
+        self._modules, self._value_of = modules, value_of
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         known = name in self._modules
@@ -448,4 +456,4 @@ class ChangedModules(MetaPathFinder, Loader):
         return None  # Python creates the module as usual
 
     def exec_module(self, module: ModuleType) -> None:
-        self._modules[module.__name__].run(self._config, module.__dict__)
+        self._modules[module.__name__].run(self._value_of, module.__dict__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from importlib.util import decode_source
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tuner.errors import RequestError, nearest
 from tuner.spec import domains, parameters
 from tuner.spec.arrived import key_of, text_of
 
-CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
+CONFIG = "__tuner_config__"  # the name, in the globals of a script, of the function that gives the trial's values
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
@@ -74,21 +74,6 @@ def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
     return found
 
 
-def in_packages(source: str, folder: Path) -> dict[Path, str]:
-    """Returns the Python files of the packages in a folder that a source text imports, without their subpackages."""
-    return {file: text for file, text in python_files(folder, "*/*.py").items() if imports(source, file.parent.name)}
-
-
-def imported(source: str) -> str:
-    """Returns the text of a module without what it does only as a program, such as to parse its own command line."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return source
-    tree.body = [each for each in tree.body if not (isinstance(each, ast.If) and "__name__" in ast.unparse(each.test))]
-    return ast.unparse(tree)
-
-
 def options_of(source: str) -> dict[str, str]:
     """Returns parameter -> option (`lr` -> `--lr`) for strings such as `"--lr"`; adds argparse arguments and dests."""
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
@@ -110,8 +95,9 @@ class Constants(ast.NodeTransformer):
         self.lines: dict[str, set[int]] = {}
         self.tree: ast.Module = ast.fix_missing_locations(self.visit(ast.parse(text, self.file)))
 
-    def run(self, config: Mapping[str, Any], namespace: dict[str, Any]) -> None:
-        namespace[CONFIG] = config
+    def run(self, value_of: Callable[[str, Any], Any], namespace: dict[str, Any]) -> None:
+        """Execute the file; `value_of` gets a parameter's name and the constant, and returns the one to use."""
+        namespace[CONFIG] = value_of
         exec(compile(self.tree, self.file, "exec", dont_inherit=True), namespace)
 
     def visit(self, node: ast.AST) -> Any:
@@ -147,8 +133,7 @@ class Constants(ast.NodeTransformer):
         if not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
             return value
         self.lines.setdefault(name, set()).add(value.lineno)
-        read = ast.Subscript(ast.Name(CONFIG, ast.Load()), ast.Constant(name), ast.Load())
-        return ast.copy_location(read, value)
+        return ast.copy_location(ast.Call(ast.Name(CONFIG, ast.Load()), [ast.Constant(name), value], []), value)
 
 
 def declares(node: ast.AST) -> bool:
@@ -258,8 +243,9 @@ def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None
     files of the folder and its subfolders.
     """
     own, beside = path.read_text(encoding="utf-8", errors="replace"), python_files(path.parent)
+    below = {file: text for file, text in python_files(path.parent, "*/*.py").items() if imports(own, file.parent.name)}
     found: list[tuple[Path, int]] = []
-    for file, text in ({path: own} | imported_by(own, beside) | in_packages(own, path.parent)).items():
+    for file, text in ({path: own} | imported_by(own, beside) | below).items():
         tree = _parsed(text)
         entries = [([key], given) for key, given in _entries(tree) if key is not None]
         for targets, given in sorted([*_assignments(tree), *entries], key=lambda each: each[1].lineno):

@@ -329,7 +329,7 @@ class Training:
         # A schedule may depend on max_epochs. If a resume has changed this number, the schedule continues as if the
         # search had had the new number from the start.
         if schedules and state["max_epochs"] != self.spec.max_epochs:
-            names = self.scheduled()  # it may set more than the rate: OneCycleLR also moves the momentum
+            names = {"lr"} | self.scheduled()  # it may set more than the rate: OneCycleLR also moves the momentum
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
                 for _ in range(state["epoch"]):

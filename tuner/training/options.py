@@ -28,11 +28,11 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_changed(optimizer: Any, before: list[dict[str, Any]]) -> set[str]:
-    """Returns the names of options that are new or have been set since the parameter groups were `before`.
+    """Returns the names of options with other values than those of the parameter groups `before`, and of tensors.
 
-    A tensor counts as set: `capturable=True` keeps the learning rate in one, which a schedule fills.
+    `capturable=True` keeps the learning rate in a tensor, which a schedule fills.
     """
-    pairs = [(group, old, name) for group, old in zip(optimizer.param_groups, before, strict=True) for name in group]
+    pairs = [(group, old, name) for group, old in zip(optimizer.param_groups, before, strict=False) for name in group]
     changed = {name for group, old, name in pairs if group[name] is not old.get(name) or hasattr(group[name], "item")}
     return changed - {"params"}
 

@@ -10,7 +10,7 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
 
-ONE_VALUE = "each of the settings has the same value with every seed: the training uses none of them, or sets its own"
+ONE_VALUE = "each of the settings has the same value with every seed: the training ignores the seed, or sets its own"
 
 
 def certainty(record: ExperimentRecord) -> str:

@@ -34,6 +34,8 @@ DEAF_S = 3.0  # the same while Ray starts, if Python cannot run the handler: Ray
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Calls `first` at the first signal, with a text that names the signal; in nested blocks, calls the inner `first`.
 
+    A nested block that begins after a signal calls its `first` at once.
+
     Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
     `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
     Python runs no handler while the main thread is in C++ code; the thread of `_deadline` hears of the signal anyway.

@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import ray
@@ -25,7 +26,7 @@ from ray.train._internal.session import TrialInfo, _TrainSession
 
 from tuner.engine.processes.packed import Packed
 from tuner.engine.processes.threads import limit_threads
-from tuner.engine.processes.variables import Changed, changes_of
+from tuner.engine.processes.variables import ONE_THREAD, Changed, changes_of
 from tuner.engine.workers import own_folder
 from tuner.engine.workers.reports import errors_sent
 from tuner.errors.sent import sent
@@ -95,8 +96,8 @@ class Reports:
 
 def attributes_of(module: Any) -> dict[str, Any]:
     """Return the attributes of a module; `getattr` would execute one that is imported when it is first used."""
-    found: dict[str, Any] = object.__getattribute__(module, "__dict__")
-    return found
+    is_module = isinstance(module, ModuleType)  # `sys.modules` may have anything
+    return object.__getattribute__(module, "__dict__") if is_module else {}
 
 
 def environment() -> dict[str, str]:
@@ -156,8 +157,8 @@ def begin(call: Call, channel: Connection, modules: set[str], changed: Changed) 
     os.environ.clear()
     os.environ.update(call.environment)
     for name, (before, value) in changed.items():
-        if call.environment.get(name) != before:  # Ray has set it for this trial, as CUDA_VISIBLE_DEVICES
-            continue
+        if call.environment.get(name) != before and name not in ONE_THREAD:
+            continue  # Ray has set it for this trial, as CUDA_VISIBLE_DEVICES
         if value is None:
             os.environ.pop(name, None)
         else:

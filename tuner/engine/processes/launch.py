@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from tuner.engine.processes import service
+from tuner.engine.processes.variables import ONE_THREAD
 from tuner.errors import RequestError
 
 MODULES = "ray.tune", "tuner.tuning.trial"  # 2 s; a space that needs more, such as torch, brings it
+LOOP = "tuner.training.loop"  # beside torch: the service imports it while Ray starts, instead of each process
 STARTS_S = 300.0  # seconds that a service may take to import `MODULES` on a busy machine
 BEGIN = "import sys; from tuner.engine.processes.service import main; main(*sys.argv[1:])"
-# A library that makes its threads at its import cannot be forked afterwards; each trial sets its own number.
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 _name = ""  # of the service of the search that this process runs
 _root: Root | None = None
 
@@ -98,7 +98,7 @@ def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Pop
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment.setdefault("PYTHONHASHSEED", "0")  # `process_state` sets it for all other processes of the search
     environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
-    command = [sys.executable, "-c", BEGIN, name, *imports, *MODULES]
+    command = [sys.executable, "-c", BEGIN, name, *imports, *MODULES, *([LOOP] if "torch" in imports else [])]
     try:
         return subprocess.Popen(command, stdin=stdin, env=environment, start_new_session=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import gc
 import importlib
 import inspect
@@ -318,7 +319,9 @@ def main(name: str, *modules: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         service = Service(name, 0 if stat.S_ISFIFO(os.fstat(0).st_mode) else None)
-    except OSError:  # another worker of the node has started one meanwhile
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:  # else another worker of the node has started one meanwhile
+            raise
         return
     for each in modules:
         importlib.import_module(each)

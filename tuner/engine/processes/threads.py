@@ -17,7 +17,7 @@ def libraries() -> ThreadpoolController:
 def limit_threads(num: int) -> None:
     """Let this process use so many threads; the service has loaded its libraries with one thread.
 
-    More threads than a trial will use must not be set before: those of numpy's library then wait actively for 50 ms.
+    Do not set more threads than the trial uses: idle threads of numpy's library spin for 50 ms.
     """
     when_imported("torch")(lambda torch: torch.set_num_threads(num))
     libraries().limit(limits=num)

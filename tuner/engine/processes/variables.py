@@ -1,9 +1,11 @@
-"""What an import has changed in a process's environment."""
+"""Variables of the environment: those of the service, and those that an import has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+# A library that makes its threads at its import cannot be forked afterwards; each trial sets its own number.
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 Changed = dict[str, tuple[str | None, str | None]]  # variable -> its value before, and after; None stands for no value
 
 

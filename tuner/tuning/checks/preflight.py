@@ -8,25 +8,21 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import socket
 import time
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 from tuner.engine.cluster.probe import by_value
 from tuner.engine.processes.client import EndedError, apart, share
-from tuner.engine.workers.own_folder import scratch_folder
-from tuner.errors import OUT_OF_MEMORY, RequestError, say
+from tuner.errors import RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment
 from tuner.spec.patience import patience
 from tuner.spec.script import Script
 from tuner.spec.script_text import check_reports, source_of
@@ -34,11 +30,11 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
 from tuner.training.task import METRICS
-from tuner.tuning.checks.request import CheckFailed, Config, Request, load_data, material
+from tuner.tuning.checks.failed import SKIP, CheckFailed, Config
+from tuner.tuning.checks.request import Request, load_data, material
 from tuner.tuning.searchers.sampling import variants
 
 logger = logging.getLogger(__name__)
-SKIP = "; --no-preflight skips this check"
 # Start of a warning -> the Task's function at fault. It raises no error, but training may go wrong.
 WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model", "frozen weights": "model"}
 
@@ -124,13 +120,13 @@ def _check_reporting(train: Any, metric: str) -> None:
 def _check_task(request: Request) -> None:
     """Tries one batch per config of `settings_of`; raises CheckFailed if a trial would fail or all would diverge."""
     from tuner.training.task import kept_streams
-    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row
+    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, silence, try_settings
 
     experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
     assert space.task is not None and splits is not None and request.shared is not None
     check_lengths(splits, space)
     odd = {name: nonfinite_row(part) for name, part in splits.parts.items()}
-    with patience("drawing the settings to try", SKIP), kept_streams(), _silence():
+    with patience("drawing the settings to try", SKIP), kept_streams(), silence():
         settings = settings_of(space, experiment.seed)
     gpus = request.resources.gpus if request.resources else experiment.gpus_per_trial
     tried = partial(try_settings, settings=settings, odd=odd, experiment=experiment, gpus=gpus)
@@ -154,39 +150,6 @@ def _check_task(request: Request) -> None:
             if row is not None:
                 found = nonfinite_data(space.task, splits, name, row)
                 logger.warning("%s %s; %s", found.part, found.problem, found.advice)
-
-
-def try_settings(
-    _: Config,
-    material: tuple[Any, Any],
-    *,
-    settings: list[tuple[str, Config]],
-    odd: Mapping[str, int | None],
-    experiment: Experiment,
-    gpus: float | str,
-) -> tuple[dict[str, CheckFailed], dict[str, str], list[str]]:
-    """Tries one batch with each setting, by its name; returns which diverge, which cannot be tried, and the warnings.
-
-    Raises CheckFailed if a trial would fail.
-    """
-    from tuner.training.task import kept_streams
-    from tuner.tuning.checks.trying import try_setting
-
-    diverged: dict[str, CheckFailed] = {}
-    untried: dict[str, str] = {}
-    doing = ""
-    with scratch_folder(experiment.space), patience(lambda: doing, SKIP), kept_streams(), _silence() as heard:
-        for number, (name, config) in enumerate(settings, 1):
-            doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
-            try:
-                if blamed := try_setting(*material, odd, config, experiment):
-                    diverged[name] = replace(blamed, tried=config)
-            except CheckFailed as failed:
-                failed.tried = failed.tried or config
-                if not _is_of_this_process(failed.problem, gpus):
-                    raise
-                untried[name] = failed.problem
-    return diverged, untried, [" ".join(str(each.message).split()) for each in heard]
 
 
 def settings_of(space: Space, seed: int) -> list[tuple[str, Config]]:
@@ -263,33 +226,6 @@ def rehearse(request: Request) -> str:
 
 def _listed(names: Collection[str]) -> str:
     return ", ".join(list(names)[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _is_of_this_process(problem: str, gpus: float | str) -> bool:
-    """Whether a trial may succeed nevertheless: this process ran out of memory, or lacks the GPU that trials get."""
-    needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
-    return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print, and yields Python's warnings; makes `os._exit` raise SystemExit."""
-    process, ends = os.getpid(), os._exit
-    dropped = open(os.devnull, "w")  # not closed, because a user's log handler may use it later
-
-    def leave(status: int) -> NoReturn:
-        if os.getpid() != process:  # a forked process, such as a DataLoader's
-            ends(status)
-        raise SystemExit(f"os._exit({status})")
-
-    with (
-        mock.patch.object(os, "_exit", leave),
-        contextlib.redirect_stdout(dropped),
-        contextlib.redirect_stderr(dropped),
-        warnings.catch_warnings(record=True) as heard,
-    ):
-        warnings.simplefilter("always")
-        yield heard
 
 
 @contextlib.contextmanager

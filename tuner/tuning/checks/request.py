@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import time
-import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.training.task import METRICS
+from tuner.tuning.checks.failed import advice_on
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import Resumed, continued
@@ -44,19 +44,6 @@ if TYPE_CHECKING:
     from tuner.tuning.session import SearchCall
 
 logger = logging.getLogger(__name__)
-Config = dict[str, Any]
-# The arguments that tuner passes to the functions of a Task, as error texts name them.
-CONFIG, PARAMETERS, OPTIMIZER = "config", "parameters, config", "optimizer, config, max_epochs"
-INPUTS, OUTPUTS = "inputs", "outputs, targets"
-# File and function that raised an error -> advice to the user.
-RAISED_IN = {
-    ("torch/cuda/__init__.py", "_lazy_init"): (
-        "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
-    ),
-    ("torch/nn/functional.py", "_verify_batch_size"): (
-        "an epoch's last batch has one example, too few for batch norm: give another batch_size"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -149,42 +136,6 @@ def material(request: Request) -> OnPath:
     space = request.loaded_space.space
     by_value(request.loaded_space)
     return OnPath(resolved(space.train) if space.train is not None else (space.task, request.splits))
-
-
-@dataclass(eq=False)
-class CheckFailed(Exception):
-    """Raised if a part of the space or its data fails; `advice`, and the config `tried`, are empty if unknown."""
-
-    part: str
-    problem: str
-    advice: str = ""
-    tried: Config = field(default_factory=dict)
-
-    def __reduce__(self) -> Any:
-        return CheckFailed, (self.part, self.problem, self.advice, self.tried)
-
-
-def advice_on(error: BaseException, function: object = None, arguments: str = "") -> str:
-    """Returns advice on an error of a space's function; empty if no advice is certain."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(function, type):
-        if arguments in (INPUTS, OUTPUTS):
-            return f"give an object, not the class: {function.__name__}()"
-        given = {PARAMETERS: "parameters, lr=config['lr']", OPTIMIZER: "optimizer, ..."}.get(arguments, "...")
-        return f"write it as lambda {arguments}: {function.__name__}({given})"
-    if hasattr(function, "named_parameters") and arguments == CONFIG:
-        return "a Task needs a function, not a module: model=lambda config: Net(...)"
-    if isinstance(error, KeyError) and hasattr(error, "__notes__"):
-        return str(error.__notes__[0])
-    if isinstance(error, SystemExit):
-        return "raise an exception that says what is wrong, or return; a function must not end the process"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install {error.name.partition('.')[0]!r}, or correct the name"
-    if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
-        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and open data_dir/FILE"
-    if arguments and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
-        return f"it is called with {arguments}"
-    return RAISED_IN.get(("/".join(Path(frames[-1].filename).parts[-3:]), frames[-1].name), "") if frames else ""
 
 
 def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:

@@ -11,10 +11,12 @@ import functools
 import io
 import logging
 import math
+import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
+from unittest import mock
 
 import numpy as np
 import torch
@@ -22,9 +24,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import _pytree
 
-from tuner.errors import nearest
+from tuner.engine.workers.own_folder import scratch_folder
+from tuner.errors import OUT_OF_MEMORY, nearest
 from tuner.errors.users_code import place_of, place_raised
 from tuner.spec.experiment import Experiment
+from tuner.spec.patience import patience
 from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
@@ -33,8 +37,18 @@ from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
-from tuner.training.task import METRICS, Task, TrialSpec, mean_of_batches, streams, whole_number
-from tuner.tuning.checks.request import CONFIG, INPUTS, OPTIMIZER, OUTPUTS, PARAMETERS, CheckFailed, Config, advice_on
+from tuner.training.task import METRICS, Task, TrialSpec, kept_streams, mean_of_batches, streams, whole_number
+from tuner.tuning.checks.failed import (
+    CONFIG,
+    INPUTS,
+    OPTIMIZER,
+    OUTPUTS,
+    PARAMETERS,
+    SKIP,
+    CheckFailed,
+    Config,
+    advice_on,
+)
 
 logger = logging.getLogger(__name__)
 # Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
@@ -46,6 +60,63 @@ NAN = "look for log(0), a division by 0 or an overflow"
 BY_GRADIENTS = "by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
 MEAN = "its mean over the batch, a tensor without dimensions (no .item())"
 SCHEDULE = "a learning-rate scheduler that steps without a metric, such as CosineAnnealingLR(optimizer, max_epochs)"
+
+
+def try_settings(
+    _: Config,
+    material: tuple[Any, Any],
+    *,
+    settings: list[tuple[str, Config]],
+    odd: Mapping[str, int | None],
+    experiment: Experiment,
+    gpus: float | str,
+) -> tuple[dict[str, CheckFailed], dict[str, str], list[str]]:
+    """Tries one batch with each setting, by its name; returns which diverge, which cannot be tried, and the warnings.
+
+    Raises CheckFailed if a trial would fail.
+    """
+    diverged: dict[str, CheckFailed] = {}
+    untried: dict[str, str] = {}
+    doing = ""
+    with scratch_folder(experiment.space), patience(lambda: doing, SKIP), kept_streams(), silence() as heard:
+        for number, (name, config) in enumerate(settings, 1):
+            doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
+            try:
+                if blamed := try_setting(*material, odd, config, experiment):
+                    diverged[name] = replace(blamed, tried=config)
+            except CheckFailed as failed:
+                failed.tried = failed.tried or config
+                if not _is_of_this_process(failed.problem, gpus):
+                    raise
+                untried[name] = failed.problem
+    return diverged, untried, [" ".join(str(each.message).split()) for each in heard]
+
+
+def _is_of_this_process(problem: str, gpus: float | str) -> bool:
+    """Whether a trial may succeed nevertheless: this process ran out of memory, or lacks the GPU that trials get."""
+    needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
+    return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[list[warnings.WarningMessage]]:
+    """Drops what the user's functions print, and yields Python's warnings; makes `os._exit` raise SystemExit."""
+    process, ends = os.getpid(), os._exit
+    dropped = open(os.devnull, "w")  # not closed, because a user's log handler may use it later
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process:  # a forked process, such as a DataLoader's
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
+    with (
+        mock.patch.object(os, "_exit", leave),
+        contextlib.redirect_stdout(dropped),
+        contextlib.redirect_stderr(dropped),
+        warnings.catch_warnings(record=True) as heard,
+    ):
+        warnings.simplefilter("always")
+        yield heard
 
 
 def _is_mean(value: Any) -> bool:
