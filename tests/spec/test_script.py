@@ -288,6 +288,21 @@ def test_a_constant_is_replaced_if_nobody_parses_the_option_that_a_module_has(mo
     assert seen == [0.5]
 
 
+@pytest.mark.parametrize(
+    ("declared", "given", "expected"),
+    [
+        ("", ["--lr", "0.1", "--width", "2"], {"lr": 0.5, "width": 8}),
+        ("parser.add_argument('rest', nargs='*')", ["--lr", "0.1", "--", "a"], {"lr": 0.1, "width": 8, "rest": ["a"]}),
+        ("parser.add_subparsers(dest='command').add_parser('fit')", ["fit"], {"lr": 0.5, "width": 8, "command": "fit"}),
+    ],
+)
+def test_a_parameter_comes_after_the_words_that_the_script_itself_gives(moved, seen, declared, given, expected):
+    text = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--lr', type=float)\n"
+    text += f"parser.add_argument('--width', type=int)\n{declared}\nseen.append(vars(parser.parse_args({given})))\n"
+    ran(moved(DECLARED + text), {"lr": 0.5, "width": 8})
+    assert seen == [expected]
+
+
 def test_a_flag_takes_no_other_value(moved):
     with pytest.raises(ValueError, match="command line: half=8: the option takes no value; search True and False"):
         ran(moved(DECLARED + "width = 1\n" + FLAGS), {"lr": 0.5, "half": 8})

@@ -211,7 +211,9 @@ def _into_argparse(trial: Trial) -> None:
             for group in parser._mutually_exclusive_groups:
                 if any(action.dest in values for action in group._group_actions):
                     _replace(stack, group, required=False)
-            parsed, rest = original(parser, [*words, *given], namespace)
+            # The last value of an option counts: the trial's, not that of a config file that became words.
+            is_first = "--" in given or any(isinstance(each, argparse._SubParsersAction) for each in parser._actions)
+            parsed, rest = original(parser, [*words, *given] if is_first else [*given, *words], namespace)
         trial.parsed.append(parsed)
         return parsed, rest
 
