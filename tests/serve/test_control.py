@@ -42,7 +42,7 @@ def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service)
     assert (row["grace_period"], row["reduction_factor"]) == (2, 3)
     assert service.searches.step()
     (arguments,) = service.jobs.submitted.values()
-    wanted = ["--num-samples=4", "--grace-period=2", "--searcher=grid", "--name=a"]
+    wanted = ["--num-samples=4", "--searcher=grid", "--grace-period=2", "--name=a"]
     wanted += [f"--results={service.results}", "--wandb=disabled", "--data-dir="]
     assert arguments == ["--space=quadratic", *wanted]
     assert state(service, "a") == ("starting", ["stop"])

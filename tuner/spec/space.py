@@ -11,8 +11,10 @@ from tuner.errors import RequestError, nearest
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
+from tuner.spec.command import ADDED, command_of
 from tuner.spec.constraints import written
 from tuner.spec.experiment import Options, with_fields
+from tuner.spec.script_text import MOST_REPORTS
 from tuner.training.task import Task, callable_with
 
 # Field -> the classes of its values, and what an error text asks for. The other fields have checks of their own.
@@ -26,6 +28,9 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
     "mutable": ((Sequence, Mapping), 'a list of parameters, such as ["lr"], or a dict, name -> domain'),
     "callbacks": ((Sequence,), "a list of tune.Callback objects"),
+    "command": ((str, Sequence), 'a text, such as "python train.py --lr {lr}", or a list of words'),
+    "report": ((str,), 'a regular expression, such as "loss=(?P<loss>[0-9.e+-]+)"'),
+    "words": ((str,), "a text, such as '--{key}={value}'"),
     "unchecked": ((Sequence,), 'a list of parameters, such as ["num_workers"]'),
     "seeded": ((bool,), "True or False"),
 }
@@ -39,9 +44,15 @@ class Space:
         params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
             number, a text, True, False or None. Dictionaries may be nested. A `tune.choice` of dictionaries that have
             domains is a conditional parameter: a trial gets the chosen dictionary.
-        task: the training functions. Give either `task` or `train`.
+        task: the training functions. Give one of `task`, `train` and `command`.
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
+        command: a program with its arguments, as text or as words; trials run it without a shell. `{name}` stands for
+            the value of the parameter `name`, `{{` for a brace. Its reports are lines of its output: JSON objects that
+            have the metric.
+        report: a regular expression for a command's other reports, with a named group for each metric, such as
+            "val_loss=(?P<val_loss>[0-9.e+-]+)".
+        words: how a parameter that has no place in `command` is added to it.
         metric: the reported metric to optimize, or several, such as ("accuracy", "latency_ms").
         mode: "min" or "max": whether to minimize or maximize the metric; with several metrics, one mode for each.
         constraints: metric -> the limit that the answer must keep, such as {"size_mb": "<= 10"}. With "<= 10 at start",
@@ -50,7 +61,8 @@ class Space:
             once at a trial's end. Every report must have `prune_by`, except one that has `metric` alone after a trial's
             last epoch. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
-        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
+        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, of a command 1000: a trial ends
+            at its report of this number, and what a program does after that is lost.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs after the points, and random and forest draw a
             share of their random settings around it.
@@ -73,12 +85,15 @@ class Space:
     params: Mapping[str, Any]
     task: Task | None = None
     train: Callable[[dict[str, Any]], Any] | None = None
+    command: str | Sequence[str] = ""
+    report: str = ""
+    words: str = ADDED
     metric: str | Sequence[str] = "loss"
     mode: str | Sequence[str] = "min"
     constraints: Mapping[str, Any] = field(default_factory=dict)
     prune_by: str = ""
     prune_mode: str = "min"
-    max_epochs: int = 10
+    max_epochs: int | None = None
     num_samples: int = 10
     grace_period: int | Literal["auto"] = "auto"
     reduction_factor: float | Literal["auto"] = "auto"
@@ -94,16 +109,22 @@ class Space:
 
     @in_one_line()
     def __post_init__(self) -> None:
-        if (self.task is None) == (self.train is None):
-            given = "neither" if self.task is None else "both"
-            raise ValueError(f"Space has {given}; give exactly one of task= and train=")
+        for name, (kinds, allowed) in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, str) and str not in kinds):
+                raise ValueError(f"{name}={value!r}{place_of(value)}: must be {allowed}")
+        trained = [f"{name}=" for name in ("task", "train", "command") if getattr(self, name) not in (None, "")]
+        if len(trained) != 1:
+            has = " and ".join(trained) or "none of them"
+            raise ValueError(f"Space has {has}; give exactly one of task=, train= and command=")
+        if self.max_epochs is None:
+            object.__setattr__(self, "max_epochs", MOST_REPORTS if self.command else Options.max_epochs)
+        if "command=" in trained:
+            object.__setattr__(self, "train", command_of(self.command, self.report, self.words))
+            object.__setattr__(self, "command", "")  # `dataclasses.replace` would give both
         if not self.prune_by and isinstance(self.metric, str) and (own := getattr(self.train, "prune_by", "")):
             object.__setattr__(self, "prune_by", own)  # what an Optuna objective reports for the pruner
             object.__setattr__(self, "prune_mode", self.mode)
-        for name, (kinds, allowed) in KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kinds) or (isinstance(value, str) and name not in ("metric", "prune_by")):
-                raise ValueError(f"{name}={value!r}{place_of(value)}: must be {allowed}")
         if self.seeded and (self.task or "seed" in self.params):
             why = "a Task is always seeded" if self.task else "params has a parameter of this name"
             raise ValueError(f'seeded=True adds config["seed"] for train=, but {why}; leave out one of the two')

@@ -31,6 +31,7 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
 from tuner.record.report_keys import DOUBT, EPOCH, FINAL, IMPROVED, WAITS
 from tuner.spec.arrived import by_path, look
+from tuner.spec.command import Command
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
 from tuner.spec.parameters import merged
@@ -158,6 +159,8 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
         if inspect.isclass(function):
             return run_class(function, given)
         try:
+            if isinstance(function, Command):
+                return function(given, [experiment.compared.metric, *names])
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value

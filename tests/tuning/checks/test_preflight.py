@@ -225,7 +225,11 @@ def test_a_mistake_is_found_before_the_first_trial(command, name):
         ),
         ("def f(): f()\nf()\n", {}, "a function, or a dictionary in params, contains itself"),
         ("", dict(space="Space(params=params, train=nn.Linear(4, 2))"), "train= is a module: give a function of the"),
-        ("", dict(space="Space(params=params)"), "Space has neither; give exactly one of task= and train="),
+        (
+            "",
+            dict(space="Space(params=params)"),
+            "Space has none of them; give exactly one of task=, train= and",
+        ),
         ("", dict(metrics="{'loss': print}"), "has 'loss', which every task reports itself; rename the metric"),
         ("", dict(optimizer="torch.optim.SGD"), "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
         ("", dict(loss="nn.CrossEntropyLoss"), "give an object, not the class: CrossEntropyLoss()"),

@@ -77,12 +77,14 @@ def described(path: Path) -> tuple[str, dict[str, Any]]:
 def _defaults(tree: ast.Module) -> dict[str, Any]:
     defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Options)}
     own = {each.name: each.default for each in dataclasses.fields(Space)}
-    defaults = {name: own.get(name, defaults[name]) for name in SETTABLE}
+    defaults = {name: defaults[name] if own.get(name) is None else own[name] for name in SETTABLE}
     calls = [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     kinds = ((kind, call) for kind in ("Space", "script") for name, call in calls if name.rpartition(".")[2] == kind)
     kind, called = next(kinds, ("", None))
     if kind != "Space":
         defaults |= dict.fromkeys(own.keys() & defaults.keys())
+    if called and any(keyword.arg == "command" for keyword in called.keywords):
+        defaults["max_epochs"] = None
     for keyword in called.keywords if called else ():
         if keyword.arg in own and keyword.arg in defaults:
             defaults[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None

@@ -23,6 +23,7 @@ from tuner.errors import RequestError, say
 from tuner.errors.users_code import place_of, shown_path
 from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
+from tuner.spec.command import Command
 from tuner.spec.patience import patience
 from tuner.spec.script import Script
 from tuner.spec.script_text import check_reports, source_of
@@ -108,6 +109,8 @@ def _first_unsendable(value: Any) -> str:
 
 def _check_reporting(train: Any, metric: str) -> None:
     """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
+    if isinstance(train, Command):
+        return train.check()
     if isinstance(train, Script):
         return train.check_reporting(metric)
     while hasattr(train, "func"):  # functools.partial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
+from tuner.spec.command import Command
 from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.option_values import option
@@ -23,7 +25,7 @@ from tuner.spec.space_objects import saves_checkpoints
 from tuner.tuning.budget import Budget, mean_epochs
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
-from tuner.tuning.searchers.sampling import GridSearcher, num_random
+from tuner.tuning.searchers.sampling import GridSearcher, num_random, variants
 
 if TYPE_CHECKING:
     from tuner.spec.space import Space
@@ -106,6 +108,9 @@ def notes(request: Request) -> list[str]:
         lines += [f"metrics     {goals}; the answer is their Pareto front, and best/ has its knee"]
     if e.aim.constraints:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
+    if isinstance(space.train, Command):
+        words = space.train.filled(parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]))
+        lines += [f"command     {shlex.join(words)}, and such words with other values"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     lines += [] if e.address else shown(e, space)
@@ -140,8 +145,9 @@ def notes(request: Request) -> list[str]:
         texts += [f"--epoch-budget {e.epoch_budget}: {half}; give {2 * needed} or more, or confirm fewer settings"]
     if e.confirm and space.train and not space.seeded:
         texts += [f"--confirm {e.confirm}: {NO_SEED}"]
-    if e.scheduler in ("hyperband", "bohb") and isinstance(space.train, Script) and e.max_epochs == MOST_REPORTS:
-        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs the script's number"]
+    is_program = isinstance(space.train, (Command, Script))
+    if e.scheduler in ("hyperband", "bohb") and is_program and e.max_epochs == MOST_REPORTS:
+        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs the program's number"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 

@@ -1,0 +1,156 @@
+"""A command as a space: its words, its reports, its failures, and how it ends."""
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+from ray import tune
+
+from tuner.spec.command import command_of
+from tuner.spec.space import Space
+
+HEAD = "from tuner import Space, tune\n"
+LR = "{'lr': tune.grid_search([0.5, 0.25])}"
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "words"),
+    [
+        ("train --lr {lr}", {"lr": 1e-5}, ["train", "--lr", "1e-05"]),
+        ("train fit --x={lr}:{n} '{lr} b'", {"lr": 0.1, "n": 3}, ["train", "fit", "--x=0.1:3", "0.1 b"]),
+        ("train", {"lr": 0.1, "amp": True}, ["train", "--lr=0.1", "--amp=True"]),
+        ("train {other} {{lr}} {lr}", {"lr": "a b"}, ["train", "{other}", "{lr}", "a b"]),
+        ("train '{\"a\": 1}' {lr}", {"lr": -1}, ["train", '{"a": 1}', "-1"]),
+        ("train {optimizer.lr}", {"optimizer": {"lr": 0.1, "name": "sgd"}}, ["train", "0.1", "--optimizer.name=sgd"]),
+        (["train", "a b", 3], {"sizes": [8, 16]}, ["train", "a b", "3", "--sizes=[8, 16]"]),
+    ],
+)
+def test_values_take_the_places_of_their_names_and_the_others_are_added(given, config, words):
+    assert command_of(given, "", "--{key}={value}").filled(config) == words
+
+
+def test_the_form_of_added_words_can_be_another():
+    assert command_of("python train.py", "", "{key}={value}").filled({"lr": 0.1}) == ["python", "train.py", "lr=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "report", "metrics"),
+    [
+        ('{"loss": 0.5, "epoch": 1}\n', "", {"loss": 0.5, "epoch": 1}),
+        ('  {"loss": 0.5, "names": ["a"], "note": "x"}', "", {"loss": 0.5, "note": "x"}),
+        ('{"other": 0.5}', "", {}),
+        ("{'loss': 0.5}", "", {}),
+        ("epoch 1 loss=0.5 acc=1e-3", r"loss=(?P<loss>\S+) acc=(?P<acc>\S+)", {"loss": 0.5, "acc": 1e-3}),
+        ("epoch 1 loss=0.5", r"loss=(?P<loss>\S+)( acc=(?P<acc>\S+))?", {"loss": 0.5}),
+        ("epoch 1", r"loss=(?P<loss>\S+)", {}),
+    ],
+)
+def test_a_line_is_a_report_if_it_has_the_metric_or_matches(line, report, metrics):
+    assert command_of("train", report, "{value}").metrics_in(line, ["loss"]) == metrics
+
+
+def test_a_diverged_value_is_a_report():
+    (value,) = command_of("train", r"loss=(?P<loss>\S+)", "{value}").metrics_in("loss=nan", ["loss"]).values()
+    assert value != value
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"command": []}, "command=[]: give a program and its arguments"),
+        ({}, "Space has none of them; give exactly one of task=, train= and command="),
+        ({"command": "  "}, "command='  ': give a program and its arguments"),
+        ({"command": 5}, "command=5: must be a text, such as"),
+        ({"command": "x", "train": print}, "Space has train= and command=; give exactly one of"),
+        ({"command": "x", "report": "loss=("}, "report='loss=(' is no regular expression (missing )"),
+        ({"command": "x", "report": "loss=.*"}, "report='loss=.*' names no metric: write (?P<loss>"),
+        ({"command": "x", "words": "--{key}"}, "words='--{key}': write {value} where the value is"),
+    ],
+)
+def test_a_wrong_command_is_refused(fields, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Space(params={"lr": tune.uniform(0, 1)}, **fields)
+
+
+def test_a_program_that_is_missing_is_named_before_the_first_trial(search, tmp_path):
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={LR}, command='./missing {{lr}}')\n")
+    ran = search(str(tmp_path / "space.py"))
+    assert ran.code == 2 and "command './missing {lr}': ./missing is no program in" in ran.err and not ran.record
+
+
+TRAINS = """import json, os, sys
+lr = float(sys.argv[1])
+for epoch in range(4):
+    print("epoch", epoch)
+    print(json.dumps({"loss": lr / (1 + epoch), "pid": os.getpid()}))
+open("model.txt", "w").write(sys.argv[1])
+"""
+
+
+def test_trials_run_the_command_and_its_output_has_their_reports(search, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINS)
+    space = f"space = Space(params={LR}, command='{sys.executable} {tmp_path}/train.py {{lr}}')\n"
+    (tmp_path / "space.py").write_text(HEAD + space)
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1", "--scheduler", "fifo", "--dry-run")
+    assert re.search(f"command     {sys.executable} {tmp_path}/train.py 0.2?5, and such words with other", ran.out)
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1", "--scheduler", "fifo")
+    assert ran.code == 0, ran.out + ran.err
+    for trial in ran.record.trials:
+        lr = trial.config["lr"]
+        assert [report.metrics["loss"] for report in trial.reports] == [lr, lr / 2, lr / 3, lr / 4]
+        assert (ran.folder / "ray" / trial.id / "stdout").read_text().count("epoch ") == 4
+    assert (ran.folder / "best" / "files" / "model.txt").read_text() == "0.25"
+
+
+SHELL = """trap 'echo stopped >> "OUT/stopped"; exit 0' TERM
+for epoch in 1 2 3 4 5 6 7 8; do
+    echo "epoch $epoch: loss is $1"
+    sleep 0.2
+done
+echo "$1" >> "OUT/whole"
+"""
+
+
+def test_a_pruned_command_of_another_language_is_told_to_end(search, tmp_path):
+    (out := tmp_path / "out").mkdir()
+    (tmp_path / "train.sh").write_text(SHELL.replace("OUT", str(out)))
+    params = "{'lr': tune.grid_search([1.0, 2.0, 3.0, 4.0])}"
+    fields = "command='sh FOLDER/train.sh {lr}', report='loss is (?P<loss>[0-9.]+)'"
+    text = f"{HEAD}space = Space(params={params}, {fields})\n".replace("FOLDER", str(tmp_path))
+    (tmp_path / "space.py").write_text(text)
+    ran = search(
+        str(tmp_path / "space.py"), "--scheduler", "asha", "--num-samples", "1", "--max-concurrent-trials", "1"
+    )
+    statuses = [trial.status for trial in ran.record.trials]
+    assert ran.code == 0 and statuses[0] == "completed" and "pruned" in statuses
+    assert (out / "stopped").read_text().count("stopped") == statuses.count("pruned")
+    assert "1.0" in (out / "whole").read_text().split()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo one; echo two >&2; sleep 0.1; exit 3", "the command ended with exit code 3; its last lines: "),
+        ("echo one", "the command printed no line with a JSON object that has loss; its last lines: one"),
+        ("kill -9 $$", f"the command was ended by signal {signal.SIGKILL.value}; it printed nothing"),
+    ],
+)
+def test_a_command_that_fails_says_why(search, tmp_path, script, why):
+    (tmp_path / "space.py").write_text(
+        f"{HEAD}space = Space(params={LR}, command=['sh', '-c', {script!r}, 'x', '{{lr}}'])\n"
+    )
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert ran.code == 1 and {trial.status for trial in ran.record.trials} == {"failed"}
+    assert all(why in trial.reason for trial in ran.record.trials)
+
+
+def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):
+    command = ["sh", "-c", f"setsid sleep 60 & echo $! > {tmp_path}/pid; echo '{{\"loss\": 1}}'"]
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={LR}, command={command})\n")
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert ran.code == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [1, 1]
