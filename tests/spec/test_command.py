@@ -3,12 +3,13 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
 from ray import tune
 
-from tuner.spec.command import command_of
+from tuner.spec.command import command_of, lines_of
 from tuner.spec.space import Space
 
 HEAD = "from tuner import Space, tune\n"
@@ -146,8 +147,16 @@ def test_a_command_that_fails_says_why(search, tmp_path, script, why):
     assert all(why in trial.reason for trial in ran.record.trials)
 
 
+def test_output_is_passed_on_as_it_is_and_read_by_lines(tmp_path, capfd):
+    command = r"printf 'a\rb \377\n'; printf c; sleep 0.1; printf 'd\n\nend'; echo err >&2"
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    assert sorted(lines_of(process)) == sorted(["a\rb \ufffd", "cd", "", "end", "err"])
+    process.wait()
+    assert capfd.readouterr() == ("a\rb \ufffd\ncd\n\nend", "err\n")
+
+
 def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):
-    command = ["sh", "-c", f"setsid sleep 60 & echo $! > {tmp_path}/pid; echo '{{\"loss\": 1}}'"]
+    command = ["sh", "-c", f"setsid sleep 600 & echo $! > {tmp_path}/pid; echo '{{\"loss\": 1}}'"]
     (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={LR}, command={command})\n")
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
     assert ran.code == 0

@@ -11,15 +11,15 @@ import json
 import math
 import os
 import re
+import selectors
 import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from tuner.errors import RequestError
 from tuner.spec.arrived import by_path
@@ -27,7 +27,8 @@ from tuner.spec.arrived import by_path
 ADDED = "--{key}={value}"
 GRACE_S = 4.0  # seconds that a stopped command has between SIGTERM and SIGKILL; less than `keeper.GRACE_S`
 LAST_LINES = 10  # of the output, in the error of a command that fails
-MOST_LINE = 200  # maximum characters of each
+MOST_CHARS = 200  # maximum characters of each
+MOST_BYTES = 1 << 20  # of a line without an end that are kept
 
 
 @dataclass(frozen=True)
@@ -53,20 +54,17 @@ class Command:
         from ray import tune
 
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else Python keeps lines back that go to a pipe
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(self.filled(config), env=environment, text=True, errors="replace", **streams)
-        last: deque[str] = deque(maxlen=LAST_LINES)
-        errors = threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, last), daemon=True)
-        errors.start()
-        num_reports = 0
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(self.filled(config), env=environment, bufsize=0, **pipes)
+        num_reports, last = 0, deque[str](maxlen=LAST_LINES)
         try:
-            for line in passed_on(process.stdout or (), sys.stdout, last):
+            for line in lines_of(process):
+                last.append(line[:MOST_CHARS])
                 if found := self.metrics_in(line, metrics):
                     num_reports += 1
                     tune.report(found)
         finally:
             _end(process)
-            errors.join(GRACE_S)  # a process that the command has left may hold the pipe open
         if process.returncode:
             raise RuntimeError(f"the command {_ending(process.returncode)}; {_told(last)}")
         if not num_reports:
@@ -134,16 +132,30 @@ def written(value: Any) -> str:
     return json.dumps(value) if isinstance(value, (list, tuple, dict)) else str(value)
 
 
-def passed_on(pipe: Iterable[str], to: TextIO, last: deque[str]) -> Iterator[str]:
-    """Yield the lines of a pipe once they are written to a stream of this process; keep the last ones."""
-    for line in pipe:
-        print(line, end="", file=to, flush=True)
-        last.append(line.rstrip()[:MOST_LINE])
-        yield line
+def lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Yield the lines of a process until it has ended; this process's own streams get what it prints at once.
 
-
-def _pass_on(pipe: Iterable[str], to: TextIO, last: deque[str]) -> None:
-    deque(passed_on(pipe, to, last), maxlen=0)
+    What other processes print later is lost: one that the process has left may hold the pipes open for ever.
+    """
+    streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+    begun = dict.fromkeys(streams, b"")  # what follows the last end of a line
+    with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as ended:
+        for each in (ended, *streams):
+            selector.register(each, selectors.EVENT_READ)  # type: ignore[arg-type]
+        has_ended = False
+        while ready := selector.select(0 if has_ended else None):
+            for key, _ in ready:
+                pipe: Any = key.fileobj
+                data = b"" if pipe is ended else os.read(pipe.fileno(), 1 << 16)
+                if not data:
+                    selector.unregister(pipe)
+                    has_ended = has_ended or pipe is ended
+                    continue
+                os.write(streams[pipe].fileno(), data)
+                *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
+                begun[pipe] = begun[pipe][-MOST_BYTES:]
+                yield from (line.decode(errors="replace") for line in lines)
+    yield from (line.decode(errors="replace") for line in begun.values() if line)
 
 
 def _number(text: str) -> float:
@@ -153,7 +165,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command that still runs: it may save what it has; all that it leaves behind ends with the trial."""
     if process.poll() is None:
         process.terminate()
