@@ -99,7 +99,7 @@ class Command:
         if text.startswith("{") and text.endswith("}"):
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):  # of a line that is nested too deeply
                 found = {}
             if any(name in found for name in wanted):
                 return {name: value for name, value in found.items() if isinstance(value, (int, float, str))}
