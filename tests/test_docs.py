@@ -126,7 +126,7 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
     if module == "tuner.run":
         monkeypatch.setattr(checking, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
         monkeypatch.setattr(checking, "check_head", lambda address: None)
-        words += ["--dry-run"]
+        words = ["--dry-run", *words]  # before a command
     if module in ("tuner.serve", "tuner.gpus"):
         parse = Parser.parse_args
 

@@ -20,7 +20,7 @@ OPTIONS = {
     "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
     "--gpu-hours", "--cpu-hours", "--epoch-budget",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
-    "--point", "--stop", "--perturbation-interval",
+    "--param", "--report", "--words", "--point", "--stop", "--perturbation-interval",
     "--confirm", "--confirm-seeds", "--start-from", "--prior", "--prune-by", "--prune-mode", "--constraint",
     "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table", "--unchecked",
 }  # fmt: skip

@@ -21,13 +21,26 @@ from typing import Any
 
 from tuner.errors import InterruptedEarly, Parser, RequestError, failed, leave, open_streams, say
 from tuner.errors.users_code import place_raised
+from tuner.spec.command import ADDED, name_of, split_words
 from tuner.spec.experiment import BEST_RULE, Options, Table, values_of
-from tuner.spec.option_values import CHECKS, GROUPS, MOST_USED, OUTPUT, allowed_in, helps_of, option, row, rows_of
+from tuner.spec.option_values import (
+    CHECKS,
+    GROUPS,
+    MOST_USED,
+    OUTPUT,
+    SETTINGS,
+    allowed_in,
+    helps_of,
+    option,
+    row,
+    rows_of,
+)
 from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
 from tuner.tuning.session import SearchCall, run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
+EXAMPLE = "--param 'lr=uniform(0, 1)' -- python train.py --lr {lr}"
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 
 
@@ -37,6 +50,12 @@ class Command(Options):
 
     resume: str = row("", MOST_USED)
     """Resume the experiment with this name in --results, or this folder, or `latest`; --num-samples can extend it."""
+    param: tuple[str, ...] = row((), SETTINGS, metavar="NAME=DOMAIN")
+    """Parameter of a command that follows --, such as 'lr=loguniform(1e-5, 1e-1)': python train.py --lr {lr}"""
+    report: str = row("", SETTINGS)
+    """Regular expression for the reports in a command's output, with a group for each metric: 'loss=(?P<loss>.+)'"""
+    words: str = row(ADDED, SETTINGS)
+    """How a parameter that has no place in a command is added to it."""
     dry_run: bool = row(False, MOST_USED)
     """Print the plan of the search, check the space, and exit; downloads nothing."""
     list: bool = row(False, CHECKS)
@@ -78,11 +97,23 @@ def parse(argv: list[str]) -> dict[str, Any]:
     groups, helps = {each: parser.add_argument_group(each) for each in GROUPS}, helps_of(Command)
     for name, each in rows_of(Command).items():
         _add_option(groups[each.group], name, each.metavar, helps[name])
+    argv, has_command, command = split_words(argv)
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         hint = "; values of parameters belong in the params of the space"
         raise RequestError(of_the_script(unknown[0], argv) or parser.unknown(unknown[0], hint))
-    return vars(given)
+    is_for_command = has_command or not {"param", "report", "words"}.isdisjoint(vars(given))
+    return with_command(vars(given), command) if is_for_command else vars(given)
+
+
+def with_command(given: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """Returns options in which a command, given after `--`, is the space."""
+    params, report, added = (given.pop(name, getattr(Command, name)) for name in ("param", "report", "words"))
+    if "space" in given:
+        raise RequestError(f"--space {given['space']}: a command after -- is a space; leave out one of them")
+    if not (words and params):
+        raise RequestError(f"--param, --report, --words and -- go with a command, as in: {EXAMPLE}")
+    return {**given, "space": name_of(params, report, added, words)}
 
 
 def _add_option(group: Any, name: str, metavar: str, about: str) -> None:

@@ -9,7 +9,9 @@ import sys
 import pytest
 from ray import tune
 
-from tuner.spec.command import command_of, lines_of
+from tuner import load, run
+from tuner.spec import domains
+from tuner.spec.command import _end, command_of, domain_of, lines_of
 from tuner.spec.space import Space
 
 HEAD = "from tuner import Space, tune\n"
@@ -23,6 +25,7 @@ LR = "{'lr': tune.grid_search([0.5, 0.25])}"
         ("train fit --x={lr}:{n} '{lr} b'", {"lr": 0.1, "n": 3}, ["train", "fit", "--x=0.1:3", "0.1 b"]),
         ("train", {"lr": 0.1, "amp": True}, ["train", "--lr=0.1", "--amp=True"]),
         ("train {other} {{lr}} {lr}", {"lr": "a b"}, ["train", "{other}", "{lr}", "a b"]),
+        ('train \'{"a": {"b": 1}}\' {n}', {"n": 32.0}, ["train", '{"a": {"b": 1}}', "32"]),
         ("train '{\"a\": 1}' {lr}", {"lr": -1}, ["train", '{"a": 1}', "-1"]),
         ("train {optimizer.lr}", {"optimizer": {"lr": 0.1, "name": "sgd"}}, ["train", "0.1", "--optimizer.name=sgd"]),
         (["train", "a b", 3], {"sizes": [8, 16]}, ["train", "a b", "3", "--sizes=[8, 16]"]),
@@ -33,6 +36,8 @@ def test_values_take_the_places_of_their_names_and_the_others_are_added(given, c
 
 
 def test_the_form_of_added_words_can_be_another():
+    words = command_of("train", "", "--{key} {value}").filled({"lr": 0.1, "x": "a b"})
+    assert words == ["train", "--lr", "0.1", "--x", "a b"]
     assert command_of("python train.py", "", "{key}={value}").filled({"lr": 0.1}) == ["python", "train.py", "lr=0.1"]
 
 
@@ -42,6 +47,7 @@ def test_the_form_of_added_words_can_be_another():
         ('{"loss": 0.5, "epoch": 1}\n', "", {"loss": 0.5, "epoch": 1}),
         ('  {"loss": 0.5, "names": ["a"], "note": "x"}', "", {"loss": 0.5, "note": "x"}),
         ('{"other": 0.5}', "", {}),
+        ("epoch 1 loss=0.5, acc=1", r"loss=(?P<loss>\S+)", {"loss": 0.5}),
         ("{'loss': 0.5}", "", {}),
         ("epoch 1 loss=0.5 acc=1e-3", r"loss=(?P<loss>\S+) acc=(?P<acc>\S+)", {"loss": 0.5, "acc": 1e-3}),
         ("epoch 1 loss=0.5", r"loss=(?P<loss>\S+)( acc=(?P<acc>\S+))?", {"loss": 0.5}),
@@ -53,8 +59,12 @@ def test_a_line_is_a_report_if_it_has_the_metric_or_matches(line, report, metric
 
 
 def test_a_diverged_value_is_a_report():
-    (value,) = command_of("train", r"loss=(?P<loss>\S+)", "{value}").metrics_in("loss=nan", ["loss"]).values()
-    assert value != value
+    command = command_of("train", r"loss=(?P<loss>\S+)", "{value}")
+    for line in ("loss=nan", '{"loss": null}', '{"loss": NaN}'):
+        (value,) = command.metrics_in(line, ["loss"]).values()
+        assert value != value
+    with pytest.raises(ValueError, match="report= takes 'x' as the loss: change its group"):
+        command.metrics_in("loss=x", ["loss"])
 
 
 @pytest.mark.parametrize(
@@ -67,6 +77,8 @@ def test_a_diverged_value_is_a_report():
         ({"command": "x", "train": print}, "Space has train= and command=; give exactly one of"),
         ({"command": "x", "report": "loss=("}, "report='loss=(' is no regular expression (missing )"),
         ({"command": "x", "report": "loss=.*"}, "report='loss=.*' names no metric: write (?P<loss>"),
+        ({"command": "x 'y"}, "No closing quotation"),
+        ({"train": print, "report": "(?P<loss>.)"}, "report= and words= are for command=; leave them out"),
         ({"command": "x", "words": "--{key}"}, "words='--{key}': write {value} where the value is"),
     ],
 )
@@ -95,7 +107,7 @@ def test_trials_run_the_command_and_its_output_has_their_reports(search, tmp_pat
     space = f"space = Space(params={LR}, command='{sys.executable} {tmp_path}/train.py {{lr}}')\n"
     (tmp_path / "space.py").write_text(HEAD + space)
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1", "--scheduler", "fifo", "--dry-run")
-    assert re.search(f"command     {sys.executable} {tmp_path}/train.py 0.2?5, and such words with other", ran.out)
+    assert re.search(f"command     {sys.executable} {tmp_path}/train.py 0.2?5 .example.", ran.out)
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1", "--scheduler", "fifo")
     assert ran.code == 0, ran.out + ran.err
     for trial in ran.record.trials:
@@ -127,7 +139,7 @@ def test_a_pruned_command_of_another_language_is_told_to_end(search, tmp_path):
     statuses = [trial.status for trial in ran.record.trials]
     assert ran.code == 0 and statuses[0] == "completed" and "pruned" in statuses
     assert (out / "stopped").read_text().count("stopped") == statuses.count("pruned")
-    assert "1.0" in (out / "whole").read_text().split()
+    assert "1" in (out / "whole").read_text().split()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +167,27 @@ def test_output_is_passed_on_as_it_is_and_read_by_lines(tmp_path, capfd):
     assert capfd.readouterr() == ("a\rb \ufffd\ncd\n\nend", "err\n")
 
 
+def started(script):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(["sh", "-c", script], bufsize=0, start_new_session=True, **pipes)
+
+
+def test_what_goes_on_printing_after_the_end_holds_nobody_up():
+    process = started("yes & sleep 0.3; echo hi")
+    assert "hi" in list(lines_of(process))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_stopped_command_may_print_and_save_and_so_may_its_children(tmp_path):
+    child = f"trap 'touch {tmp_path}/child; exit' TERM; echo ready; while :; do sleep 0.05; done"
+    parent = f"trap 'seq 20000; sleep 0.2; touch {tmp_path}/saved; exit' TERM"
+    process = started(f"{parent}; ({child}) & while :; do sleep 0.05; done")
+    assert next(lines_of(process)) == "ready"
+    _end(process)
+    assert sorted(os.listdir(tmp_path)) == ["child", "saved"]
+
+
 def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):
     command = ["sh", "-c", f"setsid sleep 600 & echo $! > {tmp_path}/pid; echo '{{\"loss\": 1}}'"]
     (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={LR}, command={command})\n")
@@ -163,3 +196,70 @@ def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("lr=loguniform(1e-5, 1e-1)", "loguniform", None),
+        ("lr= tune.uniform(lower=0, upper=1)", "uniform", None),
+        ("batch=choice(16, 64)", "choice", [16, 64]),
+        ("net=choice([small, 'large', 3])", "choice", ["small", "large", 3]),
+        ("net=grid_search(a, True, -1.5)", "grid_search", ["a", True, -1.5]),
+    ],
+)
+def test_a_domain_is_read_without_being_evaluated(text, kind, values):
+    _, domain = domain_of(text)
+    assert domains.kind(domain) == kind
+    assert values is None or domains.values_of(domain) == values
+
+
+@pytest.mark.parametrize(("text", "value"), [("epochs=5", 5), ("name=a b", "a b"), ("lr=0.1", 0.1), ("x=True", True)])
+def test_what_is_no_call_is_a_constant(text, value):
+    assert domain_of(text)[1] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("lr", "write it as name=domain"),
+        ("lr=", "write it as name=domain"),
+        ("lr=unifrom(0, 1)", "unifrom is no domain; did you mean 'uniform'?"),
+        ("lr=system('rm')", "system is no domain; the domains are uniform"),
+        ("lr=uniform(open('x'), 1)", "malformed node"),
+        ("lr=uniform(1)", "missing 1 required positional argument"),
+    ],
+)
+def test_a_wrong_domain_is_refused(text, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        domain_of(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--", "true"], "--param, --report, --words and -- go with a command, as in: --param"),
+        (["--param", "lr=uniform(0, 1)", "--"], "go with a command, as in"),
+        (["--param", "lr=uniform(0, 1)"], "go with a command, as in"),
+        (
+            ["--space", "cifar", "--param", "lr=uniform(0, 1)", "--", "true"],
+            "--space cifar: a command after -- is a space",
+        ),
+        (["--param", "lr=uniform(0)", "--", "true"], "--param 'lr=uniform(0)': uniform() missing 1 required"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(search, words, why):
+    ran = search(None, *words)
+    assert ran.code == 2 and why in ran.err and not ran.record
+
+
+def test_a_command_line_is_a_space_that_a_resume_finds_again(search, tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(TRAINS)
+    words = "--", sys.executable, str(tmp_path / "train.py"), "{lr}"
+    ran = search(None, "--param", "lr=uniform(0.25, 0.5)", "--num-samples", "2", "--scheduler", "fifo", *words)
+    assert ran.code == 0 and [len(trial.reports) for trial in ran.record.trials] == [4, 4], ran.out + ran.err
+    assert run.main(["--resume", str(ran.folder), "--num-samples", "3", "--wandb", "disabled"]) == 0
+    assert len(load(ran.folder).trials) == 3
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "of another user"))
+    assert run.main(["--resume", str(ran.folder), "--num-samples", "4"]) == 2

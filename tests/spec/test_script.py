@@ -292,7 +292,8 @@ def test_a_constant_is_replaced_if_nobody_parses_the_option_that_a_module_has(mo
     ("declared", "given", "expected"),
     [
         ("", ["--lr", "0.1", "--width", "2"], {"lr": 0.5, "width": 8}),
-        ("parser.add_argument('rest', nargs='*')", ["--lr", "0.1", "--", "a"], {"lr": 0.1, "width": 8, "rest": ["a"]}),
+        ("parser.add_argument('rest', nargs='*')", ["--lr", "0.1", "--", "a"], {"lr": 0.5, "width": 8, "rest": ["a"]}),
+        ("parser.add_argument('rest', nargs='...')", ["a", "--b"], {"lr": 0.5, "width": 8, "rest": ["a", "--b"]}),
         ("parser.add_subparsers(dest='command').add_parser('fit')", ["fit"], {"lr": 0.5, "width": 8, "command": "fit"}),
     ],
 )

@@ -38,5 +38,23 @@ def remember(data_dir: str) -> None:
             write_atomically(record, os.fsencode(os.path.realpath(data_dir)) + b"\n")
 
 
+def is_known_command(space: str) -> bool:
+    """Whether a search of this user has run the command in this folder, although only a folder of results names it."""
+    return _record_of_command(space).is_file()
+
+
+def remember_command(space: str) -> None:
+    """Records that a search of this user runs the command in this folder."""
+    record = _record_of_command(space)
+    if not record.is_file():
+        with contextlib.suppress(OSError):
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(record, space.encode() + b"\n")
+
+
 def _record_of(data_dir: str) -> Path:
     return cache_folder() / "data_folders" / hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()
+
+
+def _record_of_command(space: str) -> Path:
+    return cache_folder() / "commands" / hashlib.sha256(f"{os.getcwd()}\0{space}".encode()).hexdigest()

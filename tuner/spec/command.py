@@ -7,6 +7,9 @@ expression matches. The command is executed without a shell.
 
 from __future__ import annotations
 
+import argparse
+import ast
+import fcntl
 import json
 import math
 import os
@@ -14,16 +17,25 @@ import re
 import selectors
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import termios
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, nearest
+from tuner.spec import domains
 from tuner.spec.arrived import by_path
 
+DOMAINS = (  # of Ray Tune
+    "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
+    "qlograndint", "choice", "grid_search",
+)  # fmt: skip
 ADDED = "--{key}={value}"
 GRACE_S = 4.0  # seconds that a stopped command has between SIGTERM and SIGKILL; less than `keeper.GRACE_S`
 LAST_LINES = 10  # of the output, in the error of a command that fails
@@ -39,12 +51,12 @@ class Command:
         words: the program and its arguments.
         report: a regular expression with a named group for each metric, such as `val_loss=(?P<val_loss>[0-9.e+-]+)`;
             empty to read JSON lines alone.
-        added: the word of a parameter without a place in `words`, with `{key}` and `{value}`.
+        added: the words of a parameter without a place in `words`, with `{key}` and `{value}`.
     """
 
     words: tuple[str, ...]
     report: str = ""
-    added: str = ADDED
+    added: tuple[str, ...] = (ADDED,)
 
     def __call__(self, config: dict[str, Any], metrics: Sequence[str] = ()) -> None:
         """Run the command for one trial, and report what it prints; RuntimeError if it fails or reports nothing.
@@ -55,10 +67,11 @@ class Command:
 
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else Python keeps lines back that go to a pipe
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(self.filled(config), env=environment, bufsize=0, **pipes)
+        process = subprocess.Popen(self.filled(config), env=environment, bufsize=0, start_new_session=True, **pipes)
         num_reports, last = 0, deque[str](maxlen=LAST_LINES)
         try:
             for line in lines_of(process):
+                line = line.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
                 last.append(line[:MOST_CHARS])
                 if found := self.metrics_in(line, metrics):
                     num_reports += 1
@@ -70,21 +83,28 @@ class Command:
         if not num_reports:
             raise RuntimeError(f"the command printed no {self._wanted(metrics)}; {_told(last)}")
 
+    @property
+    def program(self) -> str:
+        """The script, if the program is an interpreter, else the program."""
+        return next((word for word in self.words if Path(word).suffix in (".py", ".sh")), self.words[0])
+
     def filled(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the words of a trial: `{{` and `}}` become braces, names that are no parameter stay as they are."""
+        """Return the words of a trial: `{{lr}}` becomes `{lr}`, names that are no parameter stay as they are."""
         values = {path.replace("/", "."): value for path, value in by_path(dict(config)) if not isinstance(value, dict)}
         placed: set[str] = set()
 
         def value_of(match: re.Match[str]) -> str:
-            if match[0] in ("{{", "}}"):
-                return match[0][0]
-            name = match[1].replace("/", ".")
+            if match[1]:
+                return f"{{{match[1]}}}"
+            name = match[2].replace("/", ".")
             placed.update({name} & values.keys())
             return written(values[name]) if name in values else match[0]
 
-        words = [re.sub(r"\{\{|\}\}|\{([\w./-]+)\}", value_of, word) for word in self.words]
+        words = [re.sub(r"\{\{([\w./-]+)\}\}|\{([\w./-]+)\}", value_of, word) for word in self.words]
         added = {name: value for name, value in values.items() if name not in placed}
-        return words + [self.added.format(key=name, value=written(value)) for name, value in added.items()]
+        for name, value in added.items():
+            words += [word.replace("{key}", name).replace("{value}", written(value)) for word in self.added]
+        return words
 
     def check(self) -> None:
         """Raise RequestError if the program is not found."""
@@ -102,9 +122,11 @@ class Command:
             except (ValueError, RecursionError):  # of a line that is nested too deeply
                 found = {}
             if any(name in found for name in wanted):
+                # Many programs write NaN as null.
+                found |= {name: math.nan for name in wanted if name in found and found[name] is None}
                 return {name: value for name, value in found.items() if isinstance(value, (int, float, str))}
         matched = re.search(self.report, line) if self.report else None
-        return {name: _number(value) for name, value in (matched.groupdict() if matched else {}).items() if value}
+        return {name: _number(name, value) for name, value in (matched.groupdict() if matched else {}).items() if value}
 
     def _wanted(self, metrics: Sequence[str]) -> str:
         by_text = f", and no line that {self.report!r} matches" if self.report else ""
@@ -113,7 +135,11 @@ class Command:
 
 def command_of(given: str | Sequence[str], report: str, added: str) -> Command:
     """Return the function of a command, given as a text or as words; ValueError if it cannot be right."""
-    words = shlex.split(given) if isinstance(given, str) else [str(each) for each in given]
+    try:
+        words = shlex.split(given) if isinstance(given, str) else [str(each) for each in given]
+        forms = shlex.split(added)
+    except ValueError as error:
+        raise ValueError(f"command={given!r}, words={added!r}: {error}") from error
     if not words:
         raise ValueError(f"command={given!r}: give a program and its arguments")
     try:
@@ -124,56 +150,133 @@ def command_of(given: str | Sequence[str], report: str, added: str) -> Command:
         raise ValueError(f"report={report!r} names no metric: write (?P<loss>[0-9.e+-]+) where the number of loss is")
     if "{value}" not in added:
         raise ValueError(f"words={added!r}: write {{value}} where the value is, as in {ADDED!r}")
-    return Command(tuple(words), report, added)
+    return Command(tuple(words), report, tuple(forms))
+
+
+def name_of(params: Sequence[str], report: str, added: str, words: Sequence[str]) -> str:
+    """Return the name of the space of a command that is given on the command line, as words from which it is built.
+
+    `params` are texts such as `lr=loguniform(1e-5, 1e-1)`.
+    """
+    options = [word for each in params for word in ("--param", each)]
+    options += ["--report", report] if report else []
+    options += ["--words", added] if added != ADDED else []
+    return shlex.join([*options, "--", *words])
+
+
+def is_command(name: str) -> bool:
+    """Whether the name of a space is that of a command."""
+    return name.startswith("--param ")
+
+
+def fields_of(name: str) -> dict[str, Any]:
+    """Return the fields of the `Space` that `name_of` has named; ValueError if a parameter is wrong."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False, add_help=False)
+    parser.add_argument("--param", action="append", default=[])
+    parser.add_argument("--report", default="")
+    parser.add_argument("--words", default=ADDED)
+    options, _, words = split_words(shlex.split(name))
+    given = vars(parser.parse_args(options))
+    return {"params": domains.nested(dict(map(domain_of, given.pop("param")))), "command": words, **given}
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Split words at the first `--`; also return whether there is one."""
+    at = list(words).index("--") if "--" in words else len(words)
+    return list(words[:at]), at < len(words), list(words[at + 1 :])
+
+
+def domain_of(text: str) -> tuple[str, Any]:
+    """Return a parameter's name and its domain of Ray Tune, or its constant; evaluates only numbers and texts.
+
+    `choice(16, 64)` and `grid_search(16, 64)` need no list, and their texts need no quotes.
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals and value.strip()):
+        raise ValueError(f"--param {text!r}: write it as name=domain, such as 'lr=loguniform(1e-5, 1e-1)'")
+    called = re.fullmatch(r"\s*(?:tune\.)?([a-z_]+)\((.*)\)\s*", value, re.DOTALL)
+    if not called:
+        return name, domains.literal(value)
+    if called[1] not in DOMAINS:
+        hint = nearest(called[1], DOMAINS) or f"; the domains are {', '.join(DOMAINS)}"
+        raise ValueError(f"--param {text!r}: {called[1]} is no domain{hint}")
+    from ray import tune
+
+    try:
+        call = ast.parse(f"f({called[2]})", mode="eval").body
+        arguments = [_literal(each) for each in call.args]  # type: ignore[attr-defined]
+        options = {each.arg: _literal(each.value) for each in call.keywords}  # type: ignore[attr-defined]
+        if called[1] in ("choice", "grid_search") and not (len(arguments) == 1 and isinstance(arguments[0], list)):
+            arguments = [arguments]
+        return name, getattr(tune, called[1])(*arguments, **options)
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"--param {text!r}: {error}") from error
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.List):
+        return [_literal(each) for each in node.elts]
+    return ast.literal_eval(node)
 
 
 def written(value: Any) -> str:
-    """Return a value as a word: texts as they are, lists as JSON."""
-    return json.dumps(value) if isinstance(value, (list, tuple, dict)) else str(value)
+    """Return a value as a word: texts as they are, lists as JSON, 32 for the 32.0 of tune.quniform."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value, default=str) if isinstance(value, (list, tuple, dict)) else str(value)
 
 
-def lines_of(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """Yield the lines of a process until it has ended; this process's own streams get what it prints at once.
+def lines_of(process: subprocess.Popen[bytes], seconds: float = math.inf) -> Iterator[str]:
+    """Yield the lines of a process until it has ended, or for so long; this process's streams get its output at once.
 
-    What other processes print later is lost: one that the process has left may hold the pipes open for ever.
+    What it has printed at its end is read, and no more: a process that it has left may print for ever.
     """
-    streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
-    begun = dict.fromkeys(streams, b"")  # what follows the last end of a line
-    with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as ended:
-        for each in (ended, *streams):
-            selector.register(each, selectors.EVENT_READ)  # type: ignore[arg-type]
-        has_ended = False
-        while ready := selector.select(0 if has_ended else None):
-            for key, _ in ready:
-                pipe: Any = key.fileobj
-                data = b"" if pipe is ended else os.read(pipe.fileno(), 1 << 16)
-                if not data:
-                    selector.unregister(pipe)
-                    has_ended = has_ended or pipe is ended
-                    continue
-                os.write(streams[pipe].fileno(), data)
-                *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
-                begun[pipe] = begun[pipe][-MOST_BYTES:]
-                yield from (line.decode(errors="replace") for line in lines)
+    streams: dict[Any, Any] = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+    begun, deadline, has_ended = dict.fromkeys(streams, b""), time.monotonic() + seconds, False
+
+    def read(pipe: Any, size: int) -> list[str]:
+        data = os.read(pipe.fileno(), size)
+        if not data:
+            selector.unregister(pipe)
+        os.write(streams[pipe].fileno(), data)
+        *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
+        begun[pipe] = begun[pipe][-MOST_BYTES:]
+        return [line.decode(errors="replace") for line in lines]
+
+    with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as end:
+        for each in (end, *streams):
+            selector.register(each, selectors.EVENT_READ)
+        while not has_ended and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(None if left == math.inf else left):
+                if key.fileobj is end:
+                    has_ended = True
+                else:
+                    yield from read(key.fileobj, 1 << 16)
+        for pipe in streams if has_ended else ():
+            if size := int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+                yield from read(pipe, size)
     yield from (line.decode(errors="replace") for line in begun.values() if line)
 
 
-def _number(text: str) -> float:
+def _number(name: str, text: str) -> float:
     try:
-        return float(text)
-    except ValueError:
-        return math.nan
+        return float(text.strip().rstrip(",;:)]}"))
+    except ValueError as error:
+        raise ValueError(
+            f"report= takes {text!r} as the {name}: change its group, so that it takes a number"
+        ) from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command that still runs: it may save what it has; all that it leaves behind ends with the trial."""
     if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        os.killpg(process.pid, signal.SIGTERM)
+        for _ in lines_of(process, GRACE_S):
+            pass  # it may print more than a pipe holds
+        process.kill()
+    process.wait()
 
 
 def _ending(code: int) -> str:

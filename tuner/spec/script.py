@@ -211,9 +211,10 @@ def _into_argparse(trial: Trial) -> None:
             for group in parser._mutually_exclusive_groups:
                 if any(action.dest in values for action in group._group_actions):
                     _replace(stack, group, required=False)
-            # The last value of an option counts: the trial's, not that of a config file that became words.
-            is_first = "--" in given or any(isinstance(each, argparse._SubParsersAction) for each in parser._actions)
-            parsed, rest = original(parser, [*words, *given] if is_first else [*given, *words], namespace)
+            # The last word of an option counts: the trial's, not a config file's, unless something takes the rest.
+            takes_rest = any(each.nargs in (argparse.PARSER, argparse.REMAINDER) for each in parser._actions)
+            at = 0 if takes_rest else given.index("--") if "--" in given else len(given)
+            parsed, rest = original(parser, [*given[:at], *words, *given[at:]], namespace)
         trial.parsed.append(parsed)
         return parsed, rest
 

@@ -11,7 +11,7 @@ from tuner.errors import RequestError, nearest
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
-from tuner.spec.command import ADDED, command_of
+from tuner.spec.command import ADDED, Command, command_of
 from tuner.spec.constraints import written
 from tuner.spec.experiment import Options, with_fields
 from tuner.spec.script_text import MOST_REPORTS
@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """The searched parameters, what a trial trains, and the metric. A space file assigns it to `space`, at top level.
+    r"""The searched parameters, what a trial trains, and the metric. A space file assigns it to `space`, at top level.
 
     Args:
         params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
@@ -48,10 +48,10 @@ class Space:
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
         command: a program with its arguments, as text or as words; trials run it without a shell. `{name}` stands for
-            the value of the parameter `name`, `{{` for a brace. Its reports are lines of its output: JSON objects that
-            have the metric.
+            the value of the parameter `name`, `{{name}}` for the text. Its reports are lines of its output: JSON
+            objects that have the metric.
         report: a regular expression for a command's other reports, with a named group for each metric, such as
-            "val_loss=(?P<val_loss>[0-9.e+-]+)".
+            r"val_loss=(?P<val_loss>[^\s,]+)".
         words: how a parameter that has no place in `command` is added to it.
         metric: the reported metric to optimize, or several, such as ("accuracy", "latency_ms").
         mode: "min" or "max": whether to minimize or maximize the metric; with several metrics, one mode for each.
@@ -117,6 +117,8 @@ class Space:
         if len(trained) != 1:
             has = " and ".join(trained) or "none of them"
             raise ValueError(f"Space has {has}; give exactly one of task=, train= and command=")
+        if (self.report or self.words != ADDED) and not (self.command or isinstance(self.train, Command)):
+            raise ValueError("report= and words= are for command=; leave them out")
         if self.max_epochs is None:
             object.__setattr__(self, "max_epochs", MOST_REPORTS if self.command else Options.max_epochs)
         if "command=" in trained:

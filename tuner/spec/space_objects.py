@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.spec.command import Command
 from tuner.spec.script import Script
 from tuner.spec.space import Space, defines
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
@@ -52,6 +53,8 @@ def code_digest(space: Space) -> str:
 
     It is empty if a source text is unknown, such as that of a function typed at Python's prompt.
     """
+    if isinstance(space.train, Command):
+        return hashlib.sha256(repr(space.train).encode()).hexdigest()
     try:
         sources = sorted(_sources(space))
     except (OSError, TypeError):  # `inspect.getsource` raises these if it finds no source

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
 from tuner.errors.users_code import innermost_frame, is_importing, is_tuners, place_of, place_raised, shown_path
+from tuner.spec.command import Command, fields_of, is_command
 from tuner.spec.experiment import Experiment, Options
 from tuner.spec.option_values import option
 from tuner.spec.patience import patience
@@ -65,7 +66,8 @@ class LoadedSpace:
         if is_in_main(self.name):
             script = self.path or getattr(sys.modules[MAIN], "__file__", None)
             return Path(script).stem.strip("_") if script else "notebook"
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.name).stem)[:80]  # only characters that --name allows
+        program = self.space.train.program if isinstance(self.space.train, Command) else self.name
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(program).stem)[:80]  # only characters that --name allows
         return stem if re.match("[A-Za-z0-9]", stem) else f"space_{stem.strip('_')}"
 
 
@@ -87,7 +89,7 @@ def parsed(path: Path) -> ast.Module:
 
 def is_path(name: str) -> bool:
     """Whether `--space` is a path to a file, rather than a name in `search_spaces/` or a module."""
-    return split_path(name)[0].endswith(".py") or "/" in name
+    return not is_command(name) and (split_path(name)[0].endswith(".py") or "/" in name)
 
 
 def split_path(name: str) -> tuple[str, str]:
@@ -140,6 +142,8 @@ def locate_space(name: str) -> tuple[Path | str, str]:
 
 def file_of(name: str) -> Path | None:
     """The file that `find_space` runs for this name, or None if it does not exist; imports nothing."""
+    if is_command(name):
+        return None
     try:
         origin, _ = locate_space(name)
     except RequestError:
@@ -150,13 +154,24 @@ def file_of(name: str) -> Path | None:
 
 def mentions_torch(name: str) -> bool:
     """Guesses whether the trials of a space import torch; a wrong guess costs seconds. Errors as in `locate_space`."""
+    if is_command(name):
+        return False
     locate_space(name)
     path = file_of(name)
     return path is None or b"torch" in (text := path.read_bytes()) or b"Task" in text
 
 
 def find_space(name: str) -> LoadedSpace:
-    """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`."""
+    """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`.
+
+    A name that `tuner.spec.command.name_of` has made stands for a command.
+    """
+    if is_command(name):
+        try:
+            sha256 = hashlib.sha256(name.encode()).hexdigest()
+            return LoadedSpace(Space(**fields_of(name)), name, None, sha256, "")
+        except ValueError as error:
+            raise RequestError(str(error)) from None
     origin, attribute = locate_space(name)
     try:
         with patience(f"importing {name}", CAUSE):

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from tuner.engine.local.process_state import process_state
 from tuner.engine.processes import launch
 from tuner.errors import InterruptedEarly, RequestError, say
-from tuner.record.data_folders import remember
+from tuner.record.data_folders import remember, remember_command
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.files import sync, why_unsafe
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore, Uploader
+from tuner.spec.command import is_command
 from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, values_of
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
@@ -115,6 +116,8 @@ def run_search(call: SearchCall) -> SearchResult | None:
         resources = request.resources or resources_of(experiment, driver.nodes())
 
         remember(experiment.data_dir)
+        if is_command(experiment.space):
+            remember_command(experiment.space)
         # Make a new search's folder. Before the first trial, write what a resume needs.
         if not resumed:
             make_folder(experiment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -109,8 +110,9 @@ def notes(request: Request) -> list[str]:
     if e.aim.constraints:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if isinstance(space.train, Command):
-        words = space.train.filled(parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]))
-        lines += [f"command     {shlex.join(words)}, and such words with other values"]
+        with contextlib.suppress(Exception):  # of a function of tune.sample_from, which the first trial tells
+            words = space.train.filled(parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]))
+            lines += [f"command     {shlex.join(words)} (example)"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     lines += [] if e.address else shown(e, space)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.data_folders import is_known
+from tuner.record.data_folders import is_known, is_known_command
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
+from tuner.spec.command import is_command
 from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
@@ -46,6 +47,11 @@ def code_of(
         _refuse_strangers(folder, *(folder / name for name in files))
     if not isinstance(space, str):
         raise RequestError(f"{named_by} has {space!r} instead of the name of a space; restore the file from a copy")
+    if is_command(space):
+        if not (willing or is_known_command(space)):
+            why = "no search of yours has run it in this folder"
+            raise RequestError(f"{named_by} names the command {space!r}, and {why}; {CHECK_THEN_TRUST}")
+        return space, [f"code: {space}"]
     if not named_now and is_path(space) and not Path(space).is_absolute() and file_of(space) is None:
         named_by = experiment / FILE
         space = _where_it_was(space, experiment)
