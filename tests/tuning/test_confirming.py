@@ -78,7 +78,7 @@ def test_a_function_without_a_seed_is_repeated_and_that_its_values_are_equal_is_
     ran = search_here("functions.py:unseeded", "--confirm", "2")
     assert "NOTE: --confirm 2: the function gets no seed, so --confirm repeats it unseeded" in ran.out
     assert "NOTE: each of the settings has the same value with every seed" in ran.out
-    assert [each.luck for each in load(ran.folder).confirmed] == [0, 0]
+    assert [each.luck for each in load(ran.folder).confirmed] == [None, None]
 
 
 def test_population_based_training_cannot_be_confirmed(search_here):
