@@ -16,7 +16,7 @@ COLUMNS = "option", "values", "default", "what it does", "where else", "with sev
 HEAD = """# All options
 
 The options of a search, in the order of `--help`. `tuner.search` takes them by name, such as
-`num_samples=20`. The last column says where else an option may be given: as a field of the space, with `--resume`, or
+`num_samples=20`. The fifth column says where else an option may be given: as a field of the space, with `--resume`, or
 in a request to the [service](dashboard.md).
 """
 
@@ -30,22 +30,11 @@ def page() -> str:
     helps, rows = helps_of(Command), rows_of(Command)
     lines = [HEAD]
     for group in GROUPS:
-        lines += [
-            f"## {group.capitalize()}",
-            "",
-            "| option | values | default | what it does | where else | with several metrics |",
-        ]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        lines += [f"## {group.capitalize()}", "", f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
         for name, row in rows.items():
             if row.group == group:
-                cells = (
-                    f"`{option(name)}`",
-                    values(name, row),
-                    default(name),
-                    helps[name],
-                    "; ".join(also(name, row)),
-                    several(row),
-                )
+                where = "; ".join(also(name, row))
+                cells = f"`{option(name)}`", values(name, row), default(name), helps[name], where, several(row)
                 lines.append(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in cells)} |")
         lines.append("")
     return "\n".join(lines)

@@ -1,4 +1,6 @@
-"""Decides whether tuner may read the data folder that an experiment's folder names: a stranger may have named /etc.
+"""Decides whether tuner may use the data folder or run the command that an experiment's folder names.
+
+A stranger may have named /etc.
 
 A relative path below the working folder may be read, except in the folder of results. Any other path may be read if a
 search of this user has read it before. `remember` records that in the user's cache, as ssh does with known hosts.
@@ -31,11 +33,8 @@ def is_known(data_dir: str, results: Path) -> bool:
 
 def remember(data_dir: str) -> None:
     """Records that a search of this user reads the folder; does nothing if the cache cannot be written to."""
-    record = _record_of(data_dir)
-    if data_dir and not record.is_file():
-        with contextlib.suppress(OSError):
-            record.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(record, os.fsencode(os.path.realpath(data_dir)) + b"\n")
+    if data_dir:
+        _write(_record_of(data_dir), os.fsencode(os.path.realpath(data_dir)))
 
 
 def is_known_command(space: str) -> bool:
@@ -45,11 +44,14 @@ def is_known_command(space: str) -> bool:
 
 def remember_command(space: str) -> None:
     """Records that a search of this user runs the command in this folder."""
-    record = _record_of_command(space)
+    _write(_record_of_command(space), space.encode())
+
+
+def _write(record: Path, content: bytes) -> None:
     if not record.is_file():
         with contextlib.suppress(OSError):
             record.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(record, space.encode() + b"\n")
+            write_atomically(record, content + b"\n")
 
 
 def _record_of(data_dir: str) -> Path:

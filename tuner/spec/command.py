@@ -7,7 +7,6 @@ expression matches. The command is executed without a shell.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import fcntl
 import json
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
 
@@ -170,8 +169,8 @@ def is_command(name: str) -> bool:
 
 
 def fields_of(name: str) -> dict[str, Any]:
-    """Return the fields of the `Space` that `name_of` has named; ValueError if a parameter is wrong."""
-    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False, add_help=False)
+    """Return the fields of the `Space` that `name_of` has named; ValueError or RequestError if they are wrong."""
+    parser = Parser(add_help=False)
     parser.add_argument("--param", action="append", default=[])
     parser.add_argument("--report", default="")
     parser.add_argument("--words", default=ADDED)
