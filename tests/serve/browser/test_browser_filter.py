@@ -119,6 +119,12 @@ def test_an_error_says_what_to_write_and_a_regular_expression_cannot_run_for_hou
     assert "takes too long" in said and page.evaluate("performance.now()") - began < 10_000  # all rows: 90 s
 
 
+def test_a_regular_expression_in_the_first_second_of_a_page_is_not_too_slow(page, viewer):
+    page.goto(viewer.url)
+    page.evaluate("performance.now = () => 500")
+    assert found_by(page, ["reason~/rung/"])["reason~/rung/"][0] == ["00007"]
+
+
 def test_columns_and_values_are_completed(page, viewer, written):
     page.goto(viewer.url)
     cases = {

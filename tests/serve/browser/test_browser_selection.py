@@ -1,5 +1,7 @@
 """One selection for all figures and tables, in chromium: by mouse and keyboard, in the address, after a reload."""
 
+import re
+
 import pytest
 from browsing import DRAWN, add_trials, drawn, expect, opened, place, put_apart, row, rows, saved, tab, write_experiment
 
@@ -286,7 +288,7 @@ def test_a_pinned_trial_keeps_its_colour_and_a_saved_image_has_the_selected_tria
     assert 'href="data:image/png' in image.partition('class="layer-above"')[2]
     tab(page, "Trials")
     press(page, "00002", "ArrowDown")  # the focus is seen
-    assert row(page, "00003").evaluate("each => getComputedStyle(each).outline").endswith("solid 2px")
+    expect(row(page, "00003")).to_have_css("outline", re.compile("solid 2px$"))
 
 
 def test_a_hostile_name_of_a_trial_is_selected_and_shown_as_text(page, viewer, written):

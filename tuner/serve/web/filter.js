@@ -169,7 +169,7 @@ function contains({ shown }, wanted, term) {
     return (row) => shown(row).toLowerCase().includes(text);
   }
   const pattern = regular(wanted.slice(1, -1), term);
-  let began = 0;
+  let began = -Infinity;
   return (row) => {
     // The first row of a run starts the clock; a run of all rows takes less than a second.
     if (performance.now() - began > 1000) began = performance.now();
