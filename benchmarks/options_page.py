@@ -11,13 +11,14 @@ from tuner.spec.option_values import GROUPS, Row, allowed_in, helps_of, option, 
 from tuner.spec.space import Space
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
-WORDS = {int: "whole number", float: "number", str: "text", bool: "no value"}
-COLUMNS = "option", "values", "default", "what it does", "where else", "with several metrics"
+WORDS = {int: "whole number", float: "number", str: "string", bool: "no value"}
+COLUMNS = "option", "values", "default", "what it does", "also given in", "allowed with several metrics"
 HEAD = """# All options
 
-The options of a search, in the order of `--help`. `tuner.search` takes them by name, such as
-`num_samples=20`. The fifth column says where else an option may be given: as a field of the space, with `--resume`, or
-in a request to the [service](dashboard.md).
+The options of a search, in the order of `--help`. `tuner.search` takes most of them by name, such as `num_samples=20`.
+The fifth column says where else an option may be given: as a field of the space, with `--resume`, or in a request to
+the [service](dashboard.md), which starts a search or resumes one. The last column says what is allowed in a search for
+several metrics.
 """
 
 
@@ -44,7 +45,7 @@ def values(name: str, row: Row) -> str:
     kinds = allowed_in(Command)[name]
     texts = ", ".join(f"`{each}`" for each in kinds if isinstance(each, str))
     if tuple in kinds:
-        return f"one or more of {texts}" if texts else "one or more texts"
+        return f"one or more of {texts}" if texts else "one or more strings"
     words = ["time" if row.is_time else WORDS[each] for each in kinds if isinstance(each, type)]
     bounds = f", {row.bounds[0]:,} to {row.bounds[1]:,}" if row.bounds else ""
     return " or ".join([*(f"{each}{bounds}" for each in words), *([texts] if texts else [])])
@@ -61,13 +62,13 @@ def also(name: str, row: Row) -> Iterator[str]:
     if row.on_resume:
         yield "resume"
     if row.http:
-        yield "request" if row.http == "start" else "request, also to resume"
+        yield "request to start" if row.http == "start" else "request to start or resume"
 
 
 def several(row: Row) -> str:
     if row.several is None:
-        return ""
-    return f"only {', '.join(row.several)}" if row.several else "no"
+        return "all"
+    return f"only {', '.join(row.several)}" if row.several else "only the default"
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ class Command(Options):
     resume: str = row("", MOST_USED)
     """Resume the experiment with this name in --results, or this folder, or `latest`; --num-samples can extend it."""
     param: tuple[str, ...] = row((), SETTINGS, metavar="NAME=DOMAIN")
-    """Parameter of a command that follows --, such as 'lr=loguniform(1e-5, 1e-1)': python train.py --lr {lr}"""
+    """Searched parameter of the command after --: 'lr=loguniform(1e-5, 1e-1)' fills in its {lr}."""
     report: str = row("", SETTINGS)
-    """Regular expression for the reports in a command's output, with a group for each metric: 'loss=(?P<loss>.+)'"""
+    """Regular expression for the reports in a command's output, with a group for each metric: 'loss=(?P<loss>\\S+)'"""
     words: str = row(ADDED, SETTINGS)
-    """How a parameter that has no place in a command is added to it."""
+    """Template for a parameter that is not named in braces in the command."""
     dry_run: bool = row(False, MOST_USED)
     """Print the plan of the search, check the space, and exit; downloads nothing."""
     list: bool = row(False, CHECKS)
@@ -110,9 +110,11 @@ def with_command(given: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """Returns options in which a command, given after `--`, is the space."""
     params, report, added = (given.pop(name, getattr(Command, name)) for name in ("param", "report", "words"))
     if "space" in given:
-        raise RequestError(f"--space {given['space']}: a command after -- is a space; leave out one of them")
+        raise RequestError(
+            f"--space {given['space']}: not allowed with --, --param, --report or --words; leave one out"
+        )
     if not (words and params):
-        raise RequestError(f"--param, --report, --words and -- go with a command, as in: {EXAMPLE}")
+        raise RequestError(f"a command needs --param NAME=DOMAIN, and words after --, as in: {EXAMPLE}")
     return {**given, "space": name_of(params, report, added, words)}
 
 

@@ -296,6 +296,6 @@ def test_threads_that_keep_a_program_running_are_named(monkeypatch, capsys):
         thread.start()
     child.tell_threads()
     end.set()
-    assert capsys.readouterr().err == "the program has ended, and waits for its threads saver\n"
+    assert capsys.readouterr().err == "the program has returned; waiting for its threads saver\n"
     child.tell_threads()
     assert capsys.readouterr().err == ""

@@ -58,7 +58,7 @@ def called(caller, function):
         ("import atexit\natexit.register(print)", "registers an exit handler ("),
         ("import atexit, shutil, logging.handlers\nlogging.shutdown()", ""),
         ("raise KeyError('lr')", "it raises KeyError: 'lr'"),
-        ("import os\nos._exit(3)", "its import ended the process"),
+        ("import os\nos._exit(3)", "importing it ends Python"),
     ],
 )
 def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affected(shared, source, why):

@@ -63,7 +63,7 @@ def test_a_diverged_value_is_a_report():
     for line in ("loss=nan", '{"loss": null}', '{"loss": NaN}'):
         (value,) = command.metrics_in(line, ["loss"]).values()
         assert value != value
-    with pytest.raises(ValueError, match="report= takes 'x' as the loss: change its group"):
+    with pytest.raises(ValueError, match="report= matches 'x' as the loss: make its group match a number"):
         command.metrics_in("loss=x", ["loss"])
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_command_is_refused(fields, text):
 def test_a_program_that_is_missing_is_named_before_the_first_trial(search, tmp_path):
     (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={LR}, command='./missing {{lr}}')\n")
     ran = search(str(tmp_path / "space.py"))
-    assert ran.code == 2 and "command './missing {lr}': ./missing is no program in" in ran.err and not ran.record
+    assert ran.code == 2 and "command './missing {lr}': ./missing: no executable in" in ran.err and not ran.record
 
 
 TRAINS = """import json, os, sys
@@ -238,12 +238,12 @@ def test_a_wrong_domain_is_refused(text, why):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--", "true"], "--param, --report, --words and -- go with a command, as in: --param"),
-        (["--param", "lr=uniform(0, 1)", "--"], "go with a command, as in"),
-        (["--param", "lr=uniform(0, 1)"], "go with a command, as in"),
+        (["--", "true"], "a command needs --param NAME=DOMAIN, and words after --, as in: --param"),
+        (["--param", "lr=uniform(0, 1)", "--"], "after --, as in"),
+        (["--param", "lr=uniform(0, 1)"], "after --, as in"),
         (
             ["--space", "cifar", "--param", "lr=uniform(0, 1)", "--", "true"],
-            "--space cifar: a command after -- is a space",
+            "--space cifar: not allowed with --",
         ),
         (["--param", "lr=uniform(0)", "--", "true"], "--param 'lr=uniform(0)': uniform() missing 1 required"),
     ],

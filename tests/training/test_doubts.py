@@ -95,7 +95,7 @@ def test_a_saved_model_that_validates_with_nan_is_told():
     with training(lambda: nn.Linear(6, 2)) as one:
         one.load_weights(saved)
         one.model.weight.data.fill_(float("nan"))
-        assert "validates with loss nan" in doubts.of_model(one, loss, [])
+        assert "has validation loss nan" in doubts.of_model(one, loss, [])
 
 
 def test_a_validation_part_that_is_augmented_is_no_doubt():

@@ -77,7 +77,7 @@ def test_a_function_gets_its_seed_if_it_asks_for_one(search_here):
 def test_a_function_without_a_seed_is_repeated_and_that_its_values_are_equal_is_said(search_here):
     ran = search_here("functions.py:unseeded", "--confirm", "2")
     assert "NOTE: --confirm 2: the function gets no seed, so --confirm repeats it unseeded" in ran.out
-    assert "NOTE: each of the settings has the same value with every seed" in ran.out
+    assert "NOTE: no setting's value depends on the seed" in ran.out
     assert [each.luck for each in load(ran.folder).confirmed] == [None, None]
 
 

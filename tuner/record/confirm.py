@@ -220,7 +220,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
 
 
 def ignores_seed(values: Sequence[Sequence[float | None]]) -> bool:
-    """Whether each setting, of which one has several seeds, has the same value with all of its seeds."""
+    """Whether no setting's value changes with its seed, and one has several seeds."""
     return any(len(own) > 1 for own in values) and all(len({*own}) <= 1 and None not in own for own in values)
 
 

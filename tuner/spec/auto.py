@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tuner.spec.experiment import AUTO, PAIRS, Experiment, Options, SchedulerName, SearcherName, values_of
 
-FEWEST_TO_PRUNE = 4  # trials; asha would stop one of two after the first rung, on the word of the other
+FEWEST_TO_PRUNE = 4  # trials; asha would stop one of two after a single comparison
 FEWEST_TO_PROMOTE = 20  # trials; with 10, asha-promotion pauses too many: its mean regret is .040, that of asha .026
 # Number of trials. Mean regrets on LCBench with 4 workers, of random and of forest: .374 and .375 with 20 trials, .323
 # and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.

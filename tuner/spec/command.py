@@ -48,7 +48,7 @@ class Command:
 
     Args:
         words: the program and its arguments.
-        report: a regular expression with a named group for each metric, such as `val_loss=(?P<val_loss>[0-9.e+-]+)`;
+        report: a regular expression with a named group for each metric, such as `val_loss=(?P<val_loss>\\S+)`;
             empty to read JSON lines alone.
         added: the words of a parameter without a place in `words`, with `{key}` and `{value}`.
     """
@@ -109,8 +109,8 @@ class Command:
         """Raise RequestError if the program is not found."""
         program = self.words[0]
         if not shutil.which(program):
-            where = os.getcwd() if "/" in program else "the folders of PATH"
-            raise RequestError(f"command {' '.join(self.words)!r}: {program} is no program in {where}; correct it")
+            where = "" if os.path.isabs(program) else f" in {os.getcwd()}" if "/" in program else " on PATH"
+            raise RequestError(f"command {' '.join(self.words)!r}: {program}: no executable{where}; correct it")
 
     def metrics_in(self, line: str, wanted: Sequence[str]) -> dict[str, Any]:
         """Return the metrics of a line that is a report, else nothing."""
@@ -146,7 +146,7 @@ def command_of(given: str | Sequence[str], report: str, added: str) -> Command:
     except re.error as error:
         raise ValueError(f"report={report!r} is no regular expression ({error})") from error
     if report and not groups:
-        raise ValueError(f"report={report!r} names no metric: write (?P<loss>[0-9.e+-]+) where the number of loss is")
+        raise ValueError(f"report={report!r} names no metric: write (?P<loss>\\S+) where the value of loss is")
     if "{value}" not in added:
         raise ValueError(f"words={added!r}: write {{value}} where the value is, as in {ADDED!r}")
     return Command(tuple(words), report, tuple(forms))
@@ -228,7 +228,7 @@ def written(value: Any) -> str:
 
 
 def lines_of(process: subprocess.Popen[bytes], seconds: float = math.inf) -> Iterator[str]:
-    """Yield the lines of a process until it has ended, or for so long; this process's streams get its output at once.
+    """Yield the lines of a process until it has ended, or for `seconds`; this process's streams get its output at once.
 
     What it has printed at its end is read, and no more: a process that it has left may print for ever.
     """
@@ -263,9 +263,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text.strip().rstrip(",;:)]}"))
     except ValueError as error:
-        raise ValueError(
-            f"report= takes {text!r} as the {name}: change its group, so that it takes a number"
-        ) from error
+        raise ValueError(f"report= matches {text!r} as the {name}: make its group match a number") from error
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

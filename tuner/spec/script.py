@@ -251,7 +251,7 @@ def _typed(parser: argparse.ArgumentParser, action: argparse.Action, value: Any)
 def _word(parser: argparse.ArgumentParser, action: argparse.Action, value: Any) -> str:
     """Returns the word for a value: 32 for 32.0 (of tune.quniform) and 1 for True if the option takes no other."""
     if value is False and action.type is bool:
-        return ""  # what every other word is to bool
+        return ""  # bool() of any other word is True
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         try:
             parser._get_value(action, str(value))

@@ -48,11 +48,11 @@ class Space:
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
         command: a program with its arguments, as text or as words; trials run it without a shell. `{name}` stands for
-            the value of the parameter `name`, `{{name}}` for the text. Its reports are lines of its output: JSON
-            objects that have the metric.
+            the value of the parameter `name`, `{{name}}` for a literal `{name}`. Its reports are lines of its output:
+            JSON objects that have the metric.
         report: a regular expression for a command's other reports, with a named group for each metric, such as
             r"val_loss=(?P<val_loss>[^\s,]+)".
-        words: how a parameter that has no place in `command` is added to it.
+        words: the template for a parameter that is not named in braces in `command`.
         metric: the reported metric to optimize, or several, such as ("accuracy", "latency_ms").
         mode: "min" or "max": whether to minimize or maximize the metric; with several metrics, one mode for each.
         constraints: metric -> the limit that the answer must keep, such as {"size_mb": "<= 10"}. With "<= 10 at start",
@@ -61,8 +61,8 @@ class Space:
             once at a trial's end. Every report must have `prune_by`, except one that has `metric` alone after a trial's
             last epoch. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
-        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, of a command 1000: a trial ends
-            at its report of this number, and what a program does after that is lost.
+        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, or 1000 with `command`. The
+            report of this number ends a trial; its program is then stopped.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs after the points, and random and forest draw a
             share of their random settings around it.

@@ -115,7 +115,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
     def close(self) -> None:
         iterator = self.loader._iterator if self.loader is not None else None
         self.loader = None
-        if iterator is not None:  # garbage collection would be too late: a Ray worker trains several trials
+        if iterator is not None:
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
     def __getitem__(self, batch: Rows) -> Decoded:

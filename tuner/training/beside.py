@@ -23,7 +23,7 @@ from tuner.errors.users_code import is_foreign
 from tuner.training.task import Task
 
 WANTED = (
-    "keep them in an nn.Module that the task's loss, training_loss or optimizer uses by its own name, or put them into "
+    "keep them in an nn.Module that a function of the task uses (loss, training_loss or optimizer), or put them into "
     "the model"
 )
 MOST_ITEMS = 1_000  # of a list or dictionary that is looked through; a data set's own list is longer

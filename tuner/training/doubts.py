@@ -30,8 +30,8 @@ def of_checkpoint(training: Training, state: dict[str, Any]) -> str:
     same = math.isclose(before, after, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS)
     if same or not _is_same(training.loss_of_first_batch(), after):
         return ""
-    what = f"from the checkpoint of epoch {state['epoch']}, it validates with loss {after:.6g} on its first batch"
-    return f"{what}, and had {before:.6g} when that was saved: {_lacking(training, [])}"
+    what = f"after the checkpoint of epoch {state['epoch']} was loaded, the first validation batch has loss {after:.6g}"
+    return f"{what}, which was {before:.6g} before: {_lacking(training, [])}"
 
 
 def of_model(training: Training, recorded: Any, attributes: Iterable[str]) -> str:
@@ -47,7 +47,7 @@ def of_model(training: Training, recorded: Any, attributes: Iterable[str]) -> st
         return ""
     if not _is_same(_validation_loss(training), after):
         return ""
-    what = f"its saved model validates with loss {after:.6g}, and had {recorded:.6g} in the search"
+    what = f"its saved model has validation loss {after:.6g}, which was {recorded:.6g} in the search"
     return f"{what}: {_lacking(training, attributes)}"
 
 
@@ -66,4 +66,4 @@ def _validation_loss(training: Training) -> float:
 def _lacking(training: Training, attributes: Iterable[str]) -> str:
     names = ", ".join([*islice(attributes, 3), *unkept(training.model)])
     where = f", perhaps in {names}" if names else ""
-    return f"the training has state that no state_dict has{where}; {CURE}"
+    return f"no state_dict may have a part of its state{where}; {CURE}"

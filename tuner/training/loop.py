@@ -249,7 +249,9 @@ class Training:
         """Returns the validation loss of this process's first batch, as `evaluate_examples` notes it."""
         examples, size = self.validation_examples, max(self.batch_size, self.validation_examples.chunk_length)
         self.evaluated.eval()
-        rows = torch.arange(*self.strategy.part_of(len(examples)))  # all, on which the numbers of a data set depend
+        rows = torch.arange(
+            *self.strategy.part_of(len(examples))
+        )  # all: the numbers that a data set draws depend on them
         inputs, targets = next(iter(examples.batches(rows, size, self.evaluate_format)))
         work = partial(self.measured, [self.measures["loss"]], inputs, targets)
         sums, _ = self.evaluate_fit(work, len(targets))

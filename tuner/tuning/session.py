@@ -148,7 +148,7 @@ def run_search(call: SearchCall) -> SearchResult | None:
 
 
 def imports_of(own: LoadedSpace | None, name: str) -> Sequence[str]:
-    """Returns the large modules that the trials of a space import: of the caller's own, else of the one so named."""
+    """Returns the large modules that the trials import: of the caller's `own` space, else of the space `name`."""
     torch = bool(own.space.task or "torch" in sys.modules) if own else mentions_torch(name)
     return ("ray.tune", "torch") if torch else ("ray.tune",)
 

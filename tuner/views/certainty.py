@@ -10,7 +10,7 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
 
-ONE_VALUE = "each of the settings has the same value with every seed: the training ignores the seed, or sets its own"
+ONE_VALUE = "no setting's value depends on the seed: the training ignores it, or sets another"
 
 
 def certainty(record: ExperimentRecord) -> str:

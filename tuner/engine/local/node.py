@@ -40,7 +40,7 @@ LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
 WATCHDOG = (
     'trap "" HUP INT TERM; while read -r line; do last=$line; done; [ -z "$last" ] || printf "\\n%s\\n" "$last" >&2'
 )
-# Kills the process $0 if it goes on for 12 s after its GCS $1 or raylet $2 has ended. Otherwise `watched` acts within
+# Kills the process $0 if it goes on for 12 s after its GCS $1 or raylet $2 has ended. Normally `watched` acts within
 # STUCK_S, but Ray's C++ code keeps Python's lock up to 300 s if the raylet ends just before Ray connects to it.
 DEAF_DOG = """trap "" HUP INT TERM
 lives() { case $(cat /proc/$1/stat 2>/dev/null) in "" | *") Z "*) return 1; esac; }

@@ -192,7 +192,7 @@ def tell_threads() -> None:
     for each in own:
         each.join(max(0.0, until - time.monotonic()))
     if left := [each.name for each in own if each.is_alive()]:
-        print(f"the program has ended, and waits for its threads {', '.join(left)}", file=sys.stderr, flush=True)
+        print(f"the program has returned; waiting for its threads {', '.join(left)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def hold(name: str, request: service.Hold) -> str:
                 connection.send_bytes(pickle.dumps(tuple(request)))
                 answer = str(connection.recv())
             except (EOFError, OSError):
-                return "its import ended the process"
+                return service.ENDED
         if answer != service.LATER:
             return answer
         time.sleep(0.05)
@@ -116,9 +116,9 @@ def _hold_modules(name: str, modules: list[str], changes: dict[str, str | None])
 
 
 def apart(shared: Shared, function: Callable[..., Any]) -> Any:
-    """Return `function({}, value)`, which is not None, from a process of its own if this process runs the service.
+    """Return `function({}, value)`, from a separate process if this one runs the service; it must not be None.
 
-    Raises the error of the function, EndedError if the process ended otherwise, or OSError without a service.
+    Raises the error of the function, EndedError if the process ended otherwise, or OSError if the service is gone.
     """
     if not runs():
         return function({}, shared.here().unpacked())
@@ -192,7 +192,7 @@ class Caller:
         self.imports: threading.Thread | None = None  # waits while the service imports what the last trial has imported
 
     def join(self, starts_after: float) -> None:
-        """Keep the service alive, and let it unpickle the value; start one if there is none after so many seconds."""
+        """Keep the service alive, and let it unpickle the value; start one if none is there after `starts_after` s."""
         self.client = connected(self.name, service.CLIENT, starts_after=starts_after)
         if not self.is_refused:
             self.packed = self.shared.here()
@@ -312,11 +312,11 @@ def lost(why: str) -> Exception:
 def ended_by(status: int | None) -> Exception:
     """The error for a process that ended without a word: by an exit code, or by a signal, which is negative."""
     if status is None:
-        return lost("the process that keeps the trial's was killed")
+        return lost("the trial's keeper process was killed")
     if status >= 0:
         return RuntimeError(f"the trial's process ended with exit code {status} (os._exit)")
     if -status == signal.SIGKILL:
         return lost(KILLED)
     names = {each.value: each.name for each in signal.Signals}
     name = names.get(-status, f"signal {-status}")  # those of real time have no names
-    return RuntimeError(f"the trial's process was ended by {name}; its stderr says where")
+    return RuntimeError(f"the process was ended by {name}; see its stderr")

@@ -24,7 +24,7 @@ from tuner.errors.output import MOST_BYTES, cut_after
 
 GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
 DRAIN_S = 1.0  # seconds after the trial's end in which another user's process may hold its output open
-SHAREABLE = "/memfd:", "/dev/null", "/dev/urandom", "/dev/random"  # begin the targets of descriptors without a position
+SHAREABLE = "/memfd:", "/dev/null", "/dev/urandom", "/dev/random"  # path prefixes of descriptors that have no position
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 STOP, ENDED = "stop", "ended"
 

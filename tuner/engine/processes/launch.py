@@ -108,7 +108,7 @@ def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Pop
 def connected(
     name: str, wants: bytes, *, starts_after: float = STARTS_S, process: subprocess.Popen[bytes] | None = None
 ) -> socket.socket:
-    """Connect to this node's service, or start one if there is none after so many seconds.
+    """Connect to this node's service, or start one if there is none after `starts_after` seconds.
 
     Raises ConnectionError if its `process` has ended, or if none answers within STARTS_S.
     """

@@ -40,7 +40,7 @@ def run_rank(_: Any, material: Any, *, arguments: tuple[Any, ...]) -> None:
 
 
 class WorkerActor:
-    """Directs one rank of a trial after the other, as a Ray actor; `arguments` are those of `DDPRank`."""
+    """Directs the same rank of one trial after the other, as a Ray actor; `arguments` are those of `DDPRank`."""
 
     def __init__(self, shared: Shared, *arguments: Any) -> None:
         self.caller, self.arguments = Caller(shared), arguments

@@ -42,6 +42,7 @@ PATIENCE_S = 5.0  # seconds that a client's request may take to arrive
 CLIENT, HOLD, SERVE, TRIAL = b"c", b"h", b"s", b"t"  # the first byte of a connection: what the client wants
 NAME_BYTES = 38  # of the name of a service, which follows SERVE
 LATER = "later"  # the answer while a candidate imports
+ENDED = "importing it ends Python"  # the answer if the candidate ended without a word
 RAISES = "it raises "  # begins the answer if the value cannot be unpickled
 
 
@@ -54,8 +55,8 @@ class Hold(NamedTuple):
         modules: names; a module that cannot be imported is left out.
         path: `sys.path` of the trials.
         folder: the folder in which the search was started.
-        changes: the variables of the environment that a trial has changed while it imported the modules. If the import
-            alone changes others, the trial itself did, and the modules may have read it: the service imports none.
+        changes: the variables that changed while the trial imported the modules. If the import here changes others, the
+            trial's own code set some, which the modules may have read; the import is then refused.
     """
 
     key: str
@@ -172,7 +173,7 @@ class Service:
         if not os.fork():
             ours.close()
             self.selector.close()
-            # A service that was killed must refuse its clients. The owner waits for the ends of keepers, too.
+            # Clients must be refused once the service is killed. `owner` stays open: it waits for keepers, too.
             for each in (self.listener, *self.clients, *(self.candidate or ())[:1]):
                 each.close()
             keeper.run(theirs, held, changed)
@@ -206,7 +207,7 @@ class Service:
         with candidate:
             said = candidate.recv(1000)
         if said != b"\0":
-            self.refused[key] = said.decode(errors="replace") or "its import ended the process"
+            self.refused[key] = said.decode(errors="replace") or ENDED
         return said == b"\0"
 
 

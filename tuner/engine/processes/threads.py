@@ -15,7 +15,7 @@ def libraries() -> ThreadpoolController:
 
 
 def limit_threads(num: int) -> None:
-    """Let this process use so many threads; the service has loaded its libraries with one thread.
+    """Let this process use `num` threads; the service has loaded its libraries with one thread.
 
     Do not set more threads than the trial uses: idle threads of numpy's library spin for 50 ms.
     """

@@ -10,5 +10,5 @@ Changed = dict[str, tuple[str | None, str | None]]  # variable -> its value befo
 
 
 def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the variables that differ between two environments, with their later values; None if there is none."""
+    """Return the variables that differ between two environments, with their later values; None marks a removed one."""
     return {name: after.get(name) for name in {*before, *after} if after.get(name) != before.get(name)}

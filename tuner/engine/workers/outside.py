@@ -45,9 +45,9 @@ _noted: Writes | None = None  # those of the trial that runs in this process
 class Writes:
     """The writes of a trial outside its folder `tree`, and the files in it that torch or safetensors has `saved`.
 
-    The file `record` gets the former, for `recorded`, but no writes to the `experiment`, to `ignored` folders, caches,
-    temporary folders and hidden folders of the home. If such a folder has `start` in it, where the search was started,
-    writes to `start` count.
+    The file `record` lists the writes outside, for `recorded`, except those to the `experiment`, to `ignored` folders,
+    caches, temporary folders and hidden folders of the home. If such a folder has `start` in it, where the search was
+    started, writes to `start` count.
     """
 
     def __init__(self, record: str, tree: str, start: str, experiment: str, *ignored: str) -> None:

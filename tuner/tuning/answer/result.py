@@ -199,7 +199,7 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
             whole = f"{trial.last_epoch} of {counted(record.rules.max_epochs, 'epoch')}"
             lines += [f"NOTE: the best trial has trained {whole}; a resume with a larger budget may continue it"]
         if trial.status == "failed":
-            lines += [f"NOTE: the best trial failed after epoch {trial.last_epoch}; `failed`, above, says why"]
+            lines += [f"NOTE: the best trial failed after epoch {trial.last_epoch}; see the line `failed` above"]
         again = f" (the setting of trial {trial.confirms})" if trial.confirms else ""
         lines += [f"best        trial {best.trial}{again}, epoch {best.epoch}: {setting(config)}"]
         lines += [

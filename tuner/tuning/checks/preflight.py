@@ -64,8 +64,14 @@ def check(request: Request) -> Request:
 
 
 def packed(request: Request) -> Request:
-    """Returns the request with what its trials share, packed: what runs here later changes nothing of it."""
-    return replace(request, shared=share(material(request)))
+    """Returns the request with what its trials share, packed: what runs here later changes nothing of it.
+
+    Arrays of the data are then those of the package: this process holds no second copy.
+    """
+    shared, splits = share(material(request)), request.splits
+    if splits is not None and all(type(part) is Arrays for part in splits.parts.values()):
+        _, splits = shared.here().unpacked()
+    return replace(request, shared=shared, splits=splits)
 
 
 def _check_sendable(request: Request) -> None:

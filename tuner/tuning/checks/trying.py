@@ -341,7 +341,7 @@ def _check_stages(task: Task, training: Training) -> None:
         for stage in stages_of(model, task, 2):
             outputs = stage(outputs)
     if not all(map(_close, _pytree.tree_leaves(outputs), _pytree.tree_leaves(whole))):
-        problem = "give other outputs than the whole model, one after another"
+        problem = "run in order, give other outputs than the whole model"
         advice = "each operation of its forward must be in a stage, as a module: nn.Flatten(), nn.ReLU()"
         raise CheckFailed(f"the stages{place_of(task.stages)}", problem, advice)
 
