@@ -1,22 +1,28 @@
 """What shows in one batch ends before the first trial: one line with the user's file and line, and nothing is made."""
 
 import contextlib
+import gc
 import random
 import socket
+import weakref
 
 import numpy as np
 import pytest
 import torch
+from killing import SPACES
 from ray import tune
 
 from tuner import run
 from tuner.errors import output
 from tuner.space import Space
 from tuner.spec import patience
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import find_space
 from tuner.training.data import Arrays, Splits, hold_out
 from tuner.tuning import session
 from tuner.tuning.checks import trying
-from tuner.tuning.checks.preflight import settings_of
+from tuner.tuning.checks.preflight import packed, settings_of
+from tuner.tuning.checks.request import Request
 
 HEAD = """
 import threading
@@ -449,3 +455,15 @@ MEANT = {
 @pytest.mark.parametrize("words", MEANT)
 def test_what_may_be_meant_is_warned_of(command, caplog, words):
     assert command(NUMBERS + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text
+
+
+def test_the_command_holds_no_second_copy_of_the_arrays_that_its_trials_share():
+    loaded = find_space(f"{SPACES}/tiny.py")
+    inputs, targets = np.ones((100, 4), np.float32), np.arange(100) % 2
+    splits = Splits(train=Arrays(inputs, targets), validation=Arrays(inputs, targets))
+    request = Request(Experiment(), loaded, {}, [], None, "", splits=splits)
+    own, request = weakref.ref(inputs), packed(request)
+    assert (request.splits.train.inputs == inputs).all() and request.splits.train.inputs is not inputs
+    del inputs, splits
+    gc.collect()
+    assert own() is None
