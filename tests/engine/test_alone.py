@@ -20,7 +20,7 @@ import pytest
 
 from tuner.engine.local import alone
 from tuner.engine.local.alone import importing, keep_token_private, start_ahead
-from tuner.engine.workers.trainable import checkpoint_folder
+from tuner.engine.workers.trainable import session_folder
 from tuner.training.group import Processes
 
 SCRIPT = """
@@ -193,10 +193,10 @@ def test_checkpoints_are_written_in_rays_session_which_a_killed_worker_leaves_to
     from ray._private import worker
 
     monkeypatch.setattr(worker, "_global_node", SimpleNamespace(get_session_dir_path=lambda: str(tmp_path)))
-    with checkpoint_folder() as folder:
+    with session_folder() as folder:
         assert Path(folder).parents[1] == tmp_path
     monkeypatch.setattr(worker, "_global_node", None)
-    with checkpoint_folder() as folder:
+    with session_folder() as folder:
         assert Path(folder).is_dir()
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,7 +10,8 @@ from ray import tune
 
 from tuner import load, run
 from tuner.spec import domains
-from tuner.spec.command import _end, command_of, domain_of, lines_of
+from tuner.spec.command import command_of, domain_of
+from tuner.spec.command_process import Program
 from tuner.spec.space import Space
 
 HEAD = "from tuner import Space, tune\n"
@@ -146,7 +146,10 @@ def test_a_pruned_command_of_another_language_is_told_to_end(search, tmp_path):
     ("script", "why"),
     [
         ("echo one; echo two >&2; sleep 0.1; exit 3", "the command ended with exit code 3; its last lines: "),
-        ("echo one", "the command printed no line with a JSON object that has loss; its last lines: one"),
+        (
+            "echo one",
+            "the command has not reported: it printed no line with a JSON object that has loss; its last lines: one",
+        ),
         ("kill -9 $$", f"the command was ended by signal {signal.SIGKILL.value}; it printed nothing"),
     ],
 )
@@ -161,31 +164,31 @@ def test_a_command_that_fails_says_why(search, tmp_path, script, why):
 
 def test_output_is_passed_on_as_it_is_and_read_by_lines(tmp_path, capfd):
     command = r"printf 'a\rb \377\n'; printf c; sleep 0.1; printf 'd\n\nend'; echo err >&2"
-    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
-    assert sorted(lines_of(process)) == sorted(["a\rb \ufffd", "cd", "", "end", "err"])
-    process.wait()
+    program = started(command, tmp_path)
+    assert sorted(program.heard()) == sorted(["a\rb \ufffd", "cd", "", "end", "err"])
+    program.end()
     assert capfd.readouterr() == ("a\rb \ufffd\ncd\n\nend", "err\n")
 
 
-def started(script):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(["sh", "-c", script], bufsize=0, start_new_session=True, **pipes)
+def started(script, tmp_path):
+    (folder := tmp_path / "own").mkdir()
+    return Program(["sh", "-c", script], folder, {})
 
 
-def test_what_goes_on_printing_after_the_end_holds_nobody_up():
-    process = started("yes & sleep 0.3; echo hi")
-    assert "hi" in list(lines_of(process))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def test_what_goes_on_printing_after_the_end_holds_nobody_up(tmp_path):
+    program = started("yes & sleep 0.3; echo hi", tmp_path)
+    assert "hi" in list(program.heard())
+    os.killpg(program.process.pid, signal.SIGKILL)
+    program.end()
 
 
 def test_a_stopped_command_may_print_and_save_and_so_may_its_children(tmp_path):
     child = f"trap 'touch {tmp_path}/child; exit' TERM; echo ready; while :; do sleep 0.05; done"
     parent = f"trap 'seq 20000; sleep 0.2; touch {tmp_path}/saved; exit' TERM"
-    process = started(f"{parent}; ({child}) & while :; do sleep 0.05; done")
-    assert next(lines_of(process)) == "ready"
-    _end(process)
-    assert sorted(os.listdir(tmp_path)) == ["child", "saved"]
+    program = started(f"{parent}; ({child}) & while :; do sleep 0.05; done", tmp_path)
+    assert next(program.heard()) == "ready"
+    program.end()
+    assert sorted(os.listdir(tmp_path)) == ["child", "own", "saved"]
 
 
 def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):

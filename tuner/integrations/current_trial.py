@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import weakref
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from unittest import mock
 from tuner.record.storage.made import MadeFolder, temporary_folder
 from tuner.spec.script import running
 
+IN_COMMAND = "TUNER_TRIAL"  # the variable of a command's trial, whose processes run outside of Ray
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
 
 
 def trial_id() -> str | None:
     """Returns the id of the trial that runs in this process; None if the script runs by itself."""
+    if command := os.environ.get(IN_COMMAND):
+        return command
     import ray
     from ray import tune
 
@@ -30,13 +34,22 @@ def checkpoint_folder() -> Path | None:
 
     A checkpoint in an object store is copied to this machine; the trial's next report deletes the copy.
     """
-    from ray import tune
-
     if (trial := trial_id()) not in _resumed:
         _forget_checkpoint()
-        checkpoint = tune.get_checkpoint() if trial is not None else None
-        _resumed[trial] = checkpoint and Path(_copy.enter_context(checkpoint.as_directory()))
+        _resumed[trial] = _saved() if trial is not None else None
     return _resumed[trial]
+
+
+def _saved() -> Path | None:
+    if IN_COMMAND in os.environ:
+        from tuner_trial import checkpoint_folder
+
+        folder = checkpoint_folder()
+        return folder and Path(folder)
+    from ray import tune
+
+    checkpoint = tune.get_checkpoint()
+    return checkpoint and Path(_copy.enter_context(checkpoint.as_directory()))
 
 
 def _forget_checkpoint() -> None:
@@ -55,10 +68,15 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
 
     If the scheduler stops the trial, Ray raises SystemExit here; the exception ends the framework's loop and the trial.
     """
-    from ray import tune
-
     _forget_checkpoint()
     try:
+        if IN_COMMAND in os.environ:
+            import tuner_trial
+
+            tuner_trial.report(metrics, local.path / name, by="the Trainer")
+            return
+        from ray import tune
+
         tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(local.path / name))
     finally:
         local.clear(name)
@@ -79,7 +97,8 @@ def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> cont
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         own = options.get("callbacks") or []
         own = list(own) if isinstance(own, (list, tuple)) else [own]
-        made(self, *arguments, **{**options, "callbacks": [*own, callback()]})
+        ours = [] if any(isinstance(each, callback) for each in own) else [callback()]
+        made(self, *arguments, **{**options, "callbacks": [*own, *ours]})
 
     @functools.wraps(trained)
     def train(self: Any, *arguments: Any, **options: Any) -> Any:

@@ -50,7 +50,9 @@ class TunerCallback(callbacks.Checkpoint):
         self._restored: dict[str, Any] = {}
         if self._active:
             self._folder = current_trial.local_folder(self)
-            if quiet:
+            # A command keeps its loggers: LightningCLI saves its config beside their files.
+            self._mutes_loggers = quiet and current_trial.IN_COMMAND not in os.environ
+            if self._mutes_loggers:
                 # Lightning starts its loggers before it calls any callback, so their classes are replaced here.
                 # `setup` restores the classes.
                 os.environ.setdefault("WANDB_MODE", "disabled")
@@ -79,7 +81,7 @@ class TunerCallback(callbacks.Checkpoint):
         if self._quiet:
             if trainer.progress_bar_callback is not None:
                 trainer.progress_bar_callback.disable()
-            if trainer.loggers:
+            if self._mutes_loggers and trainer.loggers:
                 trainer.loggers = [DummyLogger()]  # not empty: a model may call its logger
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:

@@ -8,38 +8,38 @@ expression matches. The command is executed without a shell.
 from __future__ import annotations
 
 import ast
-import fcntl
 import json
 import math
 import os
 import re
-import selectors
 import shlex
 import shutil
-import signal
-import subprocess
-import sys
-import termios
-import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
+from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
     "qlograndint", "choice", "grid_search",
 )  # fmt: skip
 ADDED = "--{key}={value}"
-GRACE_S = 4.0  # seconds that a stopped command has between SIGTERM and SIGKILL; less than `keeper.GRACE_S`
+ESCAPED = r"\{\{([\w./-]+)\}\}"
+OWN = ("max_epochs", "cpus", "gpus", "checkpoint", "config")  # names in braces for which a trial has values of its own
+MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
+    "the command has saved a checkpoint, and goes on while its printed report is read: report by "
+    "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
+)
+ONE_WAY = "each epoch would count twice; leave one of them out"
 LAST_LINES = 10  # of the output, in the error of a command that fails
 MOST_CHARS = 200  # maximum characters of each
-MOST_BYTES = 1 << 20  # of a line without an end that are kept
 
 
 @dataclass(frozen=True)
@@ -57,39 +57,65 @@ class Command:
     report: str = ""
     added: tuple[str, ...] = (ADDED,)
 
-    def __call__(self, config: dict[str, Any], metrics: Sequence[str] = ()) -> None:
-        """Run the command for one trial, and report what it prints; RuntimeError if it fails or reports nothing.
+    def __call__(self, config: dict[str, Any], metrics: Sequence[str], folder: Path, own: Mapping[str, Any]) -> None:
+        """Run the command for one trial, and report for it; RuntimeError if it fails or reports nothing.
 
-        A JSON object is a report if it has one of `metrics`.
+        Args:
+            config: the trial's parameters.
+            metrics: a JSON object in the output is a report if it has one of these.
+            folder: an empty folder of the trial's own, which the command gets.
+            own: the values of OWN but those in `folder`.
         """
         from ray import tune
 
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else Python keeps lines back that go to a pipe
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen(self.filled(config), env=environment, bufsize=0, start_new_session=True, **pipes)
-        num_reports, last = 0, deque[str](maxlen=LAST_LINES)
+        kept, by, num_reports = Kept(folder / CHECKPOINT), "", 0
+        kept.restore(tune.get_checkpoint())
+        program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config)
+        last, waits = deque[str](maxlen=LAST_LINES), None
         try:
-            for line in lines_of(process):
-                line = line.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
-                last.append(line[:MOST_CHARS])
-                if found := self.metrics_in(line, metrics):
+            for each in program.heard():
+                found: dict[str, Any] = {}
+                if isinstance(each, Sent):
+                    waits, is_known = each, by == each.by
+                    if not is_known and num_reports:
+                        raise RuntimeError(f"{each.by} reports an epoch, as {by or 'a printed line'} does: {ONE_WAY}")
+                    found, by = each.metrics, each.by
+                else:
+                    line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
+                    last.append(line[:MOST_CHARS])
+                    found = {} if by else self.metrics_in(line, metrics)
+                if found:
                     num_reports += 1
-                    tune.report(found)
+                    saved = Path(each.checkpoint) if isinstance(each, Sent) and each.checkpoint else kept.changed()
+                    if saved and not waits:
+                        raise RuntimeError(MUST_WAIT)
+                    tune.report(found, checkpoint=saved and tune.Checkpoint.from_directory(saved))
+                if waits:
+                    waits.answer()
+                    waits = None
         finally:
-            _end(process)
-        if process.returncode:
-            raise RuntimeError(f"the command {_ending(process.returncode)}; {_told(last)}")
+            program.end(waits)
+        if code := program.process.returncode:
+            raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
         if not num_reports:
-            raise RuntimeError(f"the command printed no {self._wanted(metrics)}; {_told(last)}")
+            raise RuntimeError(f"the command has not reported: it printed no {self._wanted(metrics)}; {_told(last)}")
 
     @property
     def program(self) -> str:
         """The script, if the program is an interpreter, else the program."""
         return next((word for word in self.words if Path(word).suffix in (".py", ".sh")), self.words[0])
 
-    def filled(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the words of a trial: `{{lr}}` becomes `{lr}`, names that are no parameter stay as they are."""
-        values = {path.replace("/", "."): value for path, value in by_path(dict(config)) if not isinstance(value, dict)}
+    def uses(self, name: str) -> bool:
+        """Whether a word has `{name}`."""
+        return any(f"{{{name}}}" in re.sub(ESCAPED, "", word) for word in self.words)
+
+    def filled(self, config: Mapping[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+        """Return the words of a trial: `{{lr}}` becomes `{lr}`, names that are not known stay as they are.
+
+        A parameter takes precedence over a value of the trial's `own`. With a `{config}` file, no words are added.
+        """
+        given = {path.replace("/", "."): value for path, value in by_path(dict(config)) if not isinstance(value, dict)}
+        values = {**own, **given}
         placed: set[str] = set()
 
         def value_of(match: re.Match[str]) -> str:
@@ -99,8 +125,8 @@ class Command:
             placed.update({name} & values.keys())
             return written(values[name]) if name in values else match[0]
 
-        words = [re.sub(r"\{\{([\w./-]+)\}\}|\{([\w./-]+)\}", value_of, word) for word in self.words]
-        added = {name: value for name, value in values.items() if name not in placed}
+        words = [re.sub(rf"{ESCAPED}|\{{([\w./-]+)\}}", value_of, word) for word in self.words]
+        added = {} if self.uses("config") else {name: given[name] for name in given if name not in placed}
         for name, value in added.items():
             words += [word.replace("{key}", name).replace("{value}", written(value)) for word in self.added]
         return words
@@ -130,6 +156,35 @@ class Command:
     def _wanted(self, metrics: Sequence[str]) -> str:
         by_text = f", and no line that {self.report!r} matches" if self.report else ""
         return f"line with a JSON object that has {' or '.join(dict.fromkeys(metrics))}{by_text}"
+
+
+class Kept:
+    """The folder in which a command saves its checkpoints; it always exists."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def restore(self, checkpoint: Any) -> None:
+        """Put a checkpoint of Ray Tune, or nothing, into the folder."""
+        if checkpoint:
+            with checkpoint.as_directory() as saved:
+                shutil.copytree(saved, self.folder, dirs_exist_ok=True)
+        self._before = self._files()
+
+    def changed(self) -> Path | None:
+        """Return the folder if it has files, and one of them has changed since the last call."""
+        before, self._before = self._before, self._files()
+        return self.folder if self._before and self._before != before else None
+
+    def _files(self) -> set[tuple[str, int, int, int]]:
+        paths = (each for each in self.folder.rglob("*") if each.is_file())
+        return {(str(each), (stat := each.stat()).st_size, stat.st_mtime_ns, stat.st_ino) for each in paths}
+
+
+def places_in(folder: Path) -> dict[str, str]:
+    """Return the values of `{checkpoint}` and `{config}`."""
+    return {"checkpoint": str(folder / CHECKPOINT), "config": str(folder / CONFIG)}
 
 
 def command_of(given: str | Sequence[str], report: str, added: str) -> Command:
@@ -227,53 +282,11 @@ def written(value: Any) -> str:
     return json.dumps(value, default=str) if isinstance(value, (list, tuple, dict)) else str(value)
 
 
-def lines_of(process: subprocess.Popen[bytes], seconds: float = math.inf) -> Iterator[str]:
-    """Yield the lines of a process until it has ended, or for `seconds`; this process's streams get its output at once.
-
-    What it has printed at its end is read, and no more: a process that it has left may print for ever.
-    """
-    streams: dict[Any, Any] = {process.stdout: sys.stdout, process.stderr: sys.stderr}
-    begun, deadline, has_ended = dict.fromkeys(streams, b""), time.monotonic() + seconds, False
-
-    def read(pipe: Any, size: int) -> list[str]:
-        data = os.read(pipe.fileno(), size)
-        if not data:
-            selector.unregister(pipe)
-        os.write(streams[pipe].fileno(), data)
-        *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
-        begun[pipe] = begun[pipe][-MOST_BYTES:]
-        return [line.decode(errors="replace") for line in lines]
-
-    with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as end:
-        for each in (end, *streams):
-            selector.register(each, selectors.EVENT_READ)
-        while not has_ended and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(None if left == math.inf else left):
-                if key.fileobj is end:
-                    has_ended = True
-                else:
-                    yield from read(key.fileobj, 1 << 16)
-        for pipe in streams if has_ended else ():
-            if size := int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
-                yield from read(pipe, size)
-    yield from (line.decode(errors="replace") for line in begun.values() if line)
-
-
 def _number(name: str, text: str) -> float:
     try:
         return float(text.strip().rstrip(",;:)]}"))
     except ValueError as error:
         raise ValueError(f"report= matches {text!r} as the {name}: make its group match a number") from error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command that still runs: it may save what it has; all that it leaves behind ends with the trial."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        for _ in lines_of(process, GRACE_S):
-            pass  # it may print more than a pipe holds
-        process.kill()
-    process.wait()
 
 
 def _ending(code: int) -> str:

@@ -48,8 +48,10 @@ class Space:
         train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
             function without an argument gets its parameters from argparse or `wandb.config`.
         command: a program with its arguments, as text or as words; trials run it without a shell. `{name}` stands for
-            the value of the parameter `name`, `{{name}}` for a literal `{name}`. Its reports are lines of its output:
-            JSON objects that have the metric.
+            the value of the parameter `name`, `{{name}}` for a literal `{name}`. `{max_epochs}`, `{seed}`, `{cpus}` and
+            `{gpus}` are the trial's, `{checkpoint}` is its folder of checkpoints, and `{config}` a JSON file of its
+            parameters. Its reports are lines of its output: JSON objects that have the metric; or those of a Trainer,
+            `tune.report` or `tuner_trial.report` in one of its processes.
         report: a regular expression for a command's other reports, with a named group for each metric, such as
             r"val_loss=(?P<val_loss>[^\s,]+)".
         words: the template for a parameter that is not named in braces in `command`.
@@ -61,8 +63,8 @@ class Space:
             once at a trial's end. Every report must have `prune_by`, except one that has `metric` alone after a trial's
             last epoch. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
-        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, or 1000 with `command`. The
-            report of this number ends a trial; its program is then stopped.
+        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, or 1000 for a `command` without
+            `{max_epochs}`. The report of this number ends a trial; its program is then stopped.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs after the points, and random and forest draw a
             share of their random settings around it.
@@ -119,11 +121,15 @@ class Space:
             raise ValueError(f"Space has {has}; give exactly one of task=, train= and command=")
         if (self.report or self.words != ADDED) and not (self.command or isinstance(self.train, Command)):
             raise ValueError("report= and words= are for command=; leave them out")
-        if self.max_epochs is None:
-            object.__setattr__(self, "max_epochs", MOST_REPORTS if self.command else Options.max_epochs)
+        ends_by_itself = False
         if "command=" in trained:
-            object.__setattr__(self, "train", command_of(self.command, self.report, self.words))
+            command = command_of(self.command, self.report, self.words)
+            ends_by_itself = not command.uses("max_epochs")
+            object.__setattr__(self, "train", command)
+            object.__setattr__(self, "seeded", self.seeded or (command.uses("seed") and "seed" not in self.params))
             object.__setattr__(self, "command", "")  # `dataclasses.replace` would give both
+        if self.max_epochs is None:
+            object.__setattr__(self, "max_epochs", MOST_REPORTS if ends_by_itself else Options.max_epochs)
         if not self.prune_by and isinstance(self.metric, str) and (own := getattr(self.train, "prune_by", "")):
             object.__setattr__(self, "prune_by", own)  # what an Optuna objective reports for the pruner
             object.__setattr__(self, "prune_mode", self.mode)
@@ -136,7 +142,8 @@ class Space:
             raise ValueError("Space has no params: there is nothing to search")
         if hasattr(self.train, "state_dict") and not isinstance(self.train, type):
             raise ValueError("train= is a module: give a function of the config that trains it, or a Task(model=...)")
-        if self.train is not None and not (takes_config(self.train) or callable_with(self.train)):
+        is_function = self.train is None or isinstance(self.train, Command) or takes_config(self.train)
+        if not (is_function or callable_with(self.train)):
             given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
         if isinstance(self.train, type) and not defines(self.train, "step"):

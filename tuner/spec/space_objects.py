@@ -70,6 +70,8 @@ def saves_checkpoints(space: Space) -> bool:
     train = space.train
     if train is None:
         return True
+    if isinstance(train, Command):
+        return train.uses("checkpoint")
     if isinstance(train, type):
         return defines(train, "save_checkpoint")
     try:

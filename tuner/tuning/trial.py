@@ -25,7 +25,7 @@ from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained
 from tuner.engine.workers.retried import patiently
-from tuner.engine.workers.trainable import checkpoint_folder, run_class
+from tuner.engine.workers.trainable import run_class, session_folder
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import finite
@@ -160,7 +160,9 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
             return run_class(function, given)
         try:
             if isinstance(function, Command):
-                return function(given, [experiment.compared.metric, *names])
+                own = {"max_epochs": spec.max_epochs, "cpus": spec.cpus, "gpus": spec.gpus}
+                with session_folder() as folder:
+                    return function(given, [experiment.compared.metric, *names], Path(folder), own)
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value
@@ -214,6 +216,6 @@ def begin_process(spec: TrialSpec) -> None:
 
 
 def report_with(report: dict[str, Any], state: bytes) -> None:
-    with checkpoint_folder() as folder:
+    with session_folder() as folder:
         (Path(folder) / STATE).write_bytes(state)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))

@@ -53,11 +53,11 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 
 
 @contextmanager
-def checkpoint_folder() -> Iterator[str]:
-    """Creates a temporary folder for a checkpoint in Ray's session, so that none is left if this process is killed."""
+def session_folder() -> Iterator[str]:
+    """Creates a temporary folder in Ray's session, so that none is left if this process is killed."""
     session, _ = session_of_ray()
     with temporary_folder("tuner-", Path(session) if session else None) as made:
-        (folder := made.path / "checkpoint").mkdir()
+        (folder := made.path / "own").mkdir()
         yield str(folder)
 
 
@@ -83,7 +83,7 @@ def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
             result = instance.train()
             done = bool(result.get(DONE))
             metrics = {name: value for name, value in result.items() if name not in RAY_KEYS}
-            with checkpoint_folder() as folder:
+            with session_folder() as folder:
                 try:
                     data = instance.save_checkpoint(folder)
                 except NotImplementedError:  # the class does not define `save_checkpoint`

@@ -111,7 +111,9 @@ def notes(request: Request) -> list[str]:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if isinstance(space.train, Command):
         with contextlib.suppress(Exception):  # of a function of tune.sample_from, which the first trial tells
-            words = space.train.filled(parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]))
+            words = space.train.filled(
+                parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {"max_epochs": e.max_epochs}
+            )
             lines += [f"command     {shlex.join(words)} (example)"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]

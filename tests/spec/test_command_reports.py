@@ -1,0 +1,157 @@
+"""Reports of a command's processes: by Ray Tune, by `tuner_trial`, with checkpoints; and the values of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tuner import load
+from tuner.spec.command_process import IN_COMMAND, VARIABLE
+from tuner.spec.space import Space
+
+HEAD = "from tuner import Space, tune\n"
+GRID = "{'lr': tune.grid_search([0.5, 0.25])}"
+BY_TUNE = """
+import sys, json, tempfile, os
+from ray import tune
+lr, begin = float(sys.argv[1]), 0
+if checkpoint := tune.get_checkpoint():
+    with checkpoint.as_directory() as folder:
+        begin = json.load(open(os.path.join(folder, "state.json")))
+print("begins at", begin)
+for epoch in range(begin + 1, 5):
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump(epoch, open(os.path.join(folder, "state.json"), "w"))
+        tune.report({"loss": lr + 1 / epoch}, checkpoint=tune.Checkpoint.from_directory(folder))
+"""
+BY_FILE = """
+import json, os, sys
+import tuner_trial
+folder, lr = os.environ["TUNER_TRIAL"], float(sys.argv[1])
+own = os.path.join(folder, "checkpoint", "state.json")
+begin = json.load(open(own)) if tuner_trial.checkpoint_folder() else 0
+print("begins at", begin)
+for epoch in range(begin + 1, 5):
+    json.dump(epoch, open(own, "w"))
+    tuner_trial.report({"loss": lr + 1 / epoch})
+"""
+
+
+def written(tmp_path, text, fields="", name="train.py"):
+    (tmp_path / name).write_text(text)
+    command = [sys.executable, str(tmp_path / name), "{lr}"]
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={GRID}, command={command}, {fields})\n")
+    return str(tmp_path / "space.py")
+
+
+@pytest.mark.parametrize("text", [BY_TUNE, BY_FILE], ids=["tune.report", "tuner_trial"])
+def test_a_process_of_a_command_reports_and_goes_on_from_its_checkpoint(search, tmp_path, text):
+    space = written(tmp_path, text)
+    words = "--num-samples", "2", "--scheduler", "asha-promotion", "--max-epochs", "4", "--max-concurrent-trials", "1"
+    ran = search(space, *words)
+    assert ran.code == 0, ran.out + ran.err
+    whole = [trial for trial in ran.record.trials if trial.status == "completed"]
+    assert whole and [report.metrics["loss"] for report in whole[0].reports] == [
+        whole[0].config["lr"] + 1 / epoch for epoch in range(1, 5)
+    ]
+    outputs = [path.read_text() for path in ran.folder.glob("ray/*/stdout*")]
+    assert any("begins at 1" in each or "begins at 2" in each for each in outputs), outputs
+    assert json.loads((ran.folder / "best" / "checkpoint" / "state.json").read_text()) == 4
+    assert load(ran.folder).best.epoch == 4
+
+
+def test_a_stopped_process_may_end_by_itself(search, tmp_path):
+    text = f"""
+import sys, time
+import tuner_trial
+try:
+    tuner_trial.report({{"loss": 1}})
+finally:
+    time.sleep(0.5)
+    open({str(tmp_path / "ended")!r}, "a").write("x")
+"""
+    ran = search(written(tmp_path, text), "--num-samples", "1", "--max-epochs", "1")
+    assert ran.code == 0 and (tmp_path / "ended").read_text() == "xx"
+
+
+def test_only_rank_0_reports_and_nobody_outside_of_a_trial(search, tmp_path):
+    text = """
+import os, subprocess, sys
+import tuner_trial
+other = [sys.executable, "-c", "import tuner_trial; tuner_trial.report({'loss': -1})"]
+subprocess.run(other, env={**os.environ, "RANK": "1"})
+tuner_trial.report({"loss": 1, "rank": 0})
+"""
+    ran = search(written(tmp_path, text), "--num-samples", "1")
+    assert [[report.metrics["loss"] for report in trial.reports] for trial in ran.record.trials] == [[1], [1]]
+    alone = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    code = "import tuner_trial; tuner_trial.report({'loss': 1}); print(tuner_trial.checkpoint_folder())"
+    done = subprocess.run([sys.executable, "-c", code], env={**alone, "PYTHONPATH": IN_COMMAND}, capture_output=True)
+    assert done.stdout == b"None\n", done.stderr
+
+
+def test_a_program_in_another_language_reports_by_a_program(search, tmp_path):
+    script = f"{sys.executable} -m tuner_trial '{{\"loss\": 0.5}}' && echo went on || echo stopped with $?"
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={GRID}, command={['sh', '-c', script]!r})\n")
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [0.5, 0.5]
+    assert any("went on" in path.read_text() for path in ran.folder.glob("ray/*/stdout*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "print('{\"loss\": 1}'); tuner_trial.report({'loss': 1})",
+            "tuner_trial reports an epoch, as a printed line does",
+        ),
+        ("open(os.environ['TUNER_TRIAL'] + '/checkpoint/x', 'w').close(); print('{\"loss\": 1}')", "which waits"),
+        ("tuner_trial.report({'loss': [1]})", "loss"),
+        ("tuner_trial.report({'other': 1})", "other"),
+        ("tuner_trial.report({'loss': object()})", "a metric is a number or a text, not <object"),
+    ],
+)
+def test_a_report_that_would_be_wrong_fails_the_trial(search, tmp_path, text, why):
+    ran = search(
+        written(tmp_path, f"import os, time\nimport tuner_trial\n{text}\ntime.sleep(1)\n"), "--num-samples", "1"
+    )
+    assert ran.code in (1, 2) and why in ran.out + ran.err, ran.out + ran.err
+
+
+def test_a_command_gets_values_of_its_own(search, tmp_path):
+    text = """
+import json, sys
+lr, most, seed, cpus, file = sys.argv[1:]
+assert json.load(open(file))["lr"] == float(lr)
+for epoch in range(int(most)):
+    print(json.dumps({"loss": float(lr), "seed": int(seed), "cpus": float(cpus)}))
+"""
+    (tmp_path / "train.py").write_text(text)
+    words = [sys.executable, str(tmp_path / "train.py"), "{lr}", "{max_epochs}", "{seed}", "{cpus}", "{config}"]
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={{**{GRID}, 'n': 3}}, command={words})\n")
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1", "--scheduler", "fifo", "--max-epochs", "3")
+    assert ran.code == 0, ran.out + ran.err
+    reports = [trial.reports for trial in ran.record.trials]
+    assert [len(each) for each in reports] == [3, 3] and reports[0][0].metrics["cpus"] == 1
+    assert reports[0][0].metrics["seed"] != reports[1][0].metrics["seed"]
+
+
+def test_a_command_that_names_its_length_or_its_seed_declares_them():
+    from ray import tune
+
+    params = {"lr": tune.uniform(0, 1)}
+    own = Space(params=params, command="train --epochs {max_epochs} --seed {seed}")
+    other = Space(params=params, command="train --epochs {{max_epochs}}")
+    assert (own.max_epochs, own.seeded, other.max_epochs, other.seeded) == (10, True, 1000, False)
+
+
+def test_an_environments_own_sitecustomize_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('own')")
+    path = os.pathsep.join([IN_COMMAND, str(tmp_path)])
+    for more in ({}, {VARIABLE: str(tmp_path)}):
+        done = subprocess.run(
+            [sys.executable, "-c", "print(1)"], env={**os.environ, **more, "PYTHONPATH": path}, capture_output=True
+        )
+        assert done.stdout == b"own\n1\n", done.stderr

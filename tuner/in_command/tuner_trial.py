@@ -1,0 +1,71 @@
+"""Reports to the search from a process of a command's trial; needs Python 3.6 and nothing else.
+
+import tuner_trial
+
+tuner_trial.report({"loss": 0.25})
+
+Programs in other languages run `python -m tuner_trial '{"loss": 0.25}'`; if the trial is stopped, its exit code is 3.
+
+The trial's PYTHONPATH has the folder of this file. TUNER_TRIAL names the trial's folder, in which `checkpoint` has what
+the trial saved last, and `config.json` its parameters. Without TUNER_TRIAL, all functions do nothing.
+"""
+
+import json
+import os
+import socket
+import sys
+from typing import Any, Mapping, Optional  # noqa: UP035  (for Python 3.6)
+
+VARIABLE = "TUNER_TRIAL"
+SOCKET = "socket"
+STOPPED = 3  # exit code
+
+
+def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_trial") -> None:
+    """Report an epoch; returns when the search has decided, and raises SystemExit if it has stopped the trial.
+
+    Of a program with several ranks, only that of rank 0 reports (the variable RANK of torchrun and accelerate).
+
+    Args:
+        metrics: name -> number or text; numpy's and torch's numbers, too.
+        checkpoint: a folder, whose files the search copies; None = the trial's own folder, if that has changed.
+        by: what reports, for messages.
+
+    Raises:
+        TypeError: a metric is something else.
+    """
+    folder = os.environ.get(VARIABLE)
+    if not folder or os.environ.get("RANK", "0") != "0":
+        return
+    text = json.dumps(
+        {"metrics": dict(metrics), "checkpoint": checkpoint and str(checkpoint), "by": by}, default=_number
+    )
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            # The path of a socket has at most 107 bytes.
+            trial.connect(f"/proc/self/fd/{place}/{SOCKET}")
+            trial.sendall(text.encode() + b"\n")
+            goes_on = trial.recv(1)
+    except (ConnectionError, FileNotFoundError):
+        goes_on = b""  # the trial has ended
+    finally:
+        os.close(place)
+    if not goes_on:
+        raise SystemExit(0 if __name__ != "__main__" else STOPPED)
+
+
+def checkpoint_folder() -> Optional[str]:  # noqa: UP045  (for Python 3.6)
+    """Return the folder with what the trial saved last; None if it has saved nothing, or outside of a trial."""
+    folder = os.path.join(os.environ.get(VARIABLE, ""), "checkpoint")
+    return folder if os.path.isabs(folder) and os.listdir(folder) else None
+
+
+def _number(value: Any) -> Any:
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"a metric is a number or a text, not {value!r}")
+
+
+if __name__ == "__main__":
+    report(json.loads(sys.argv[1]))

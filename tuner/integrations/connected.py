@@ -1,0 +1,49 @@
+"""Connects the libraries that a process of a command's trial imports to the search: Ray Tune and the Trainers.
+
+Such a process runs outside of Ray. It reports through `tuner_trial`, a module that needs only Python.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from typing import Any
+
+from wrapt import when_imported
+
+TRAINERS = {  # module that defines a Trainer -> the integration that reports for it
+    "lightning.pytorch": "tuner.integrations.lightning",
+    "pytorch_lightning": "tuner.integrations.lightning",
+    "transformers.trainer": "tuner.integrations.transformers",
+}
+_connected: dict[str, ExitStack] = {}  # integration -> what holds its change until the process ends
+
+
+def install() -> None:
+    """Connect each library when it is imported."""
+    when_imported("ray.tune")(_connect_tune)
+    for module, integration in TRAINERS.items():
+        when_imported(module)(partial(_connect_trainer, integration))
+
+
+def _connect_tune(tune: Any) -> None:
+    from tuner_trial import checkpoint_folder
+    from tuner_trial import report as send
+
+    def report(metrics: Mapping[str, Any], *, checkpoint: Any = None, **options: Any) -> None:
+        with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
+            send(metrics, folder, "tune.report")
+
+    def get_checkpoint() -> Any:
+        folder = checkpoint_folder()
+        return folder and tune.Checkpoint.from_directory(folder)
+
+    tune.report, tune.get_checkpoint = report, get_checkpoint
+
+
+def _connect_trainer(integration: str, module: Any) -> None:
+    if integration not in _connected:
+        _connected[integration] = stack = ExitStack()
+        stack.enter_context(importlib.import_module(integration).automatic())

@@ -1,0 +1,138 @@
+"""Runs the program of a command's trial: hears what it prints and what its processes report, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.GRACE_S`
+SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer and so knows that the trial has ended
+MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
+PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
+IN_COMMAND = str(Path(__file__).parents[1] / "in_command")  # the folder of `tuner_trial`
+VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
+
+
+class Sent:
+    """A report that a process of the command has sent; the process waits until `answer` is called."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Read it; ValueError if it is none."""
+        connection.settimeout(PATIENCE_S)
+        text = b""
+        while not text.endswith(b"\n") and len(text) < MOST_BYTES and (data := connection.recv(1 << 16)):
+            text += data
+        try:
+            told = json.loads(text)
+            self.metrics, self.checkpoint, self.by = dict(told["metrics"]), told["checkpoint"], str(told["by"])
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError("no report") from error
+        self._connection = connection
+
+    def answer(self) -> None:
+        """Let the process go on."""
+        with contextlib.suppress(OSError):  # the process has ended
+            self._connection.sendall(b"\n")
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Tell the process that the trial has ended, unless it has been answered."""
+        self._connection.close()
+
+
+class Program:
+    """A running program, which gets a trial's `folder` by the variable TUNER_TRIAL; `folder` has its checkpoint."""
+
+    def __init__(self, words: Sequence[str], folder: Path, config: Mapping[str, Any]) -> None:
+        (folder / CHECKPOINT).mkdir(exist_ok=True)
+        (folder / CONFIG).write_text(json.dumps(config, default=str))
+        self._listener = socket.socket(socket.AF_UNIX)
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._listener.bind(f"/proc/self/fd/{place}/{SOCKET}")  # a socket's path has at most 107 bytes
+        finally:
+            os.close(place)
+        self._listener.listen()
+        path = os.pathsep.join(filter(None, [IN_COMMAND, os.environ.get("PYTHONPATH")]))
+        # Without PYTHONUNBUFFERED, Python keeps lines back that go to a pipe.
+        own = {VARIABLE: str(folder), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(words, env={**os.environ, **own}, bufsize=0, start_new_session=True, **pipes)
+
+    def heard(self, seconds: float = math.inf) -> Iterator[str | Sent]:
+        """Yield printed lines and sent reports until the program has ended, or for `seconds`.
+
+        This process's streams get the output at once. What the program has printed at its end is read, and no more: a
+        process that it has left may print for ever.
+        """
+        process = self.process
+        streams: dict[Any, Any] = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+        begun, deadline, has_ended = dict.fromkeys(streams, b""), time.monotonic() + seconds, False
+
+        def read(pipe: Any, size: int) -> list[str]:
+            data = os.read(pipe.fileno(), size)
+            if not data:
+                selector.unregister(pipe)
+            os.write(streams[pipe].fileno(), data)
+            *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
+            begun[pipe] = begun[pipe][-MOST_BYTES:]
+            return [line.decode(errors="replace") for line in lines]
+
+        with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as end:
+            for each in (end, self._listener, *streams):
+                selector.register(each, selectors.EVENT_READ)
+            while not has_ended and (left := deadline - time.monotonic()) > 0:
+                for key, _ in selector.select(None if left == math.inf else left):
+                    if key.fileobj is end:
+                        has_ended = True
+                    elif key.fileobj is self._listener:
+                        yield from self._sent()
+                    else:
+                        yield from read(key.fileobj, 1 << 16)
+            for pipe in streams if has_ended else ():
+                if size := int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder):
+                    yield from read(pipe, size)
+        yield from (line.decode(errors="replace") for line in begun.values() if line)
+
+    def _sent(self) -> Iterator[Sent]:
+        connection, _ = self._listener.accept()
+        try:
+            sent = Sent(connection)
+        except (OSError, ValueError):
+            connection.close()
+        else:
+            yield sent
+
+    def end(self, waits: Sent | None = None) -> None:
+        """End a program that still runs: it may save what it has; all that it leaves behind ends with the trial.
+
+        `waits` is a report whose process is told that the trial has ended, and may end by itself.
+        """
+        soft_s = SOFT_S if waits else 0.0
+        with self._listener:
+            if waits:
+                waits.refuse()
+                self._drain(soft_s)
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGTERM)
+                self._drain(GRACE_S - soft_s)
+                self.process.kill()
+            self.process.wait()
+
+    def _drain(self, seconds: float) -> None:
+        for each in self.heard(seconds):  # it may print more than a pipe holds
+            if isinstance(each, Sent):
+                each.refuse()
