@@ -21,6 +21,7 @@ VARIABLES = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     # Workers inherit this variable. With it, each start would compile torch's modules again and take 2.5 times as long.
     "PYTHONDONTWRITEBYTECODE": None,
+    "TUNER_TRIAL": None,  # a command's trial may start this search, whose trials report to it alone
 }
 # A search sets these later: `tuner.tuning.assembly` the first, `ray.init` and `Tuner.fit` the others (ray 2.60).
 SET_LATER = (
