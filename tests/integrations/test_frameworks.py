@@ -130,6 +130,42 @@ def trainer_after_pbt(trial, monkeypatch, trainer, method, name, changes):
 
 
 @LIGHTNING
+@pytest.mark.parametrize("logger", ["its own", None], ids=str)
+def test_a_lightning_script_tests_its_best_model_and_writes_beside_its_logs(trial, tmp_path, logger):
+    import lightning as L
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.loggers import CSVLogger
+
+    from tuner.integrations.lightning import TunerCallback
+
+    tested = []
+
+    class Model(BoringModel):
+        def validation_step(self, batch, index):
+            self.log("loss", self.step(batch))
+
+        def test_step(self, batch, index):
+            assert self.logger.log_dir == self.trainer.log_dir
+            tested.append(self.layer.weight.clone())
+
+    def train(config):
+        own = {"logger": CSVLogger("logs", version=3)} if logger else {}
+        trainer = L.Trainer(max_epochs=2, callbacks=[TunerCallback()], enable_model_summary=False, **own)
+        model = Model()
+        trainer.fit(model, ckpt_path=TunerCallback.checkpoint())
+        last = model.layer.weight.clone()
+        with L.pytorch.utilities.seed.isolate_rng():
+            model.layer.reset_parameters()
+        trainer.test(model, ckpt_path="best", verbose=False)
+        assert (tested[-1] == last).all()
+        assert trainer.log_dir.endswith("lightning_logs/version_3" if logger else "lightning_logs/version_0")
+
+    reports, _ = trial.run(train, {})
+    assert len(reports) == 2 and tested
+    assert not [path for path in (tmp_path / "here").rglob("*") if not path.is_dir()]
+
+
+@LIGHTNING
 def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypatch):
     import lightning as L
 

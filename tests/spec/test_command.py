@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 
@@ -10,7 +11,7 @@ from ray import tune
 
 from tuner import load, run
 from tuner.spec import domains
-from tuner.spec.command import command_of, domain_of
+from tuner.spec.command import command_of, domain_of, masked, shown_name
 from tuner.spec.command_process import Program
 from tuner.spec.space import Space
 
@@ -199,6 +200,30 @@ def test_what_a_command_leaves_ends_with_the_trial(search, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [1, 1]
+
+
+def test_what_looks_like_a_secret_is_not_shown(search, tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
+    given = [
+        "--param",
+        "lr=uniform(0, 1)",
+        "--",
+        "echo",
+        '{"loss": 1}',
+        "--api-key",
+        "a b",
+        "token=c",
+        "--my.Password=d e",
+    ]
+    shown = shown_name(shlex.join(given))
+    assert shown.endswith("-- echo '{\"loss\": 1}' --api-key '***' 'token=***' '--my.Password=***'")
+    assert masked(["--tokens", "3", "--token", "--x", "a"]) == ["--tokens", "***", "--token", "--x", "a"]
+    secret = "hidden-from-readers"
+    words = ["--param", "lr=uniform(0, 1)", "--num-samples", "1", "--", "echo", '{"loss": 1}', "--api-key", secret]
+    ran = search(None, *words)
+    assert ran.code == 0 and secret not in ran.out + ran.err
+    for name in ("report.html", "journal.jsonl", "trials.csv"):
+        assert secret not in (ran.folder / name).read_text()
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,29 @@ callbacks: Any = importlib.import_module(f"{PACKAGE}.callbacks")
 DummyLogger: Any = importlib.import_module(f"{PACKAGE}.loggers.logger").DummyLogger
 streams: Any = importlib.import_module(f"{'lightning_fabric' if ALONE else 'lightning.fabric'}.utilities.seed")
 FILE = "lightning.ckpt"
+LAST = "last.ckpt"  # the last epoch's, in the callback's own folder
 # Lightning's module CHOOSER makes the logger of a Trainer without `logger=`: an object of a class in LOGGERS.
 CHOOSER = importlib.import_module(f"{PACKAGE}.trainer.connectors.logger_connector.logger_connector")
 CALLBACKS = importlib.import_module(f"{PACKAGE}.trainer.connectors.callback_connector")._CallbackConnector
 LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
+
+
+class QuietLogger(DummyLogger):
+    """Logs nothing; has the folder of a logger, in which a script, or LightningCLI, may save other files."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+
+    @property
+    def save_dir(self) -> str:
+        return self._folder
+
+    log_dir = save_dir
+
+
+def _quiet_logger(save_dir: str, **options: Any) -> QuietLogger:
+    return QuietLogger(os.path.join(save_dir, "lightning_logs", "version_0"))
 
 
 class TunerCallback(callbacks.Checkpoint):
@@ -40,23 +59,21 @@ class TunerCallback(callbacks.Checkpoint):
     This callback saves the states and repeats the step. `quiet=False` leaves the progress bar and the loggers on.
     """
 
-    best_model_path = ""  # Lightning reads this attribute of a Trainer's first checkpoint callback
-
     def __init__(self, quiet: bool = True) -> None:
         self._active = current_trial.trial_id() is not None
+        # A Trainer's own ModelCheckpoint, which this callback replaces, has no `monitor`: its best is the last epoch.
+        self.best_model_path = ""  # for `trainer.test(ckpt_path="best")`
         self._quiet = quiet
         self._validated = False
         self._metrics: dict[str, float] = {}
         self._restored: dict[str, Any] = {}
         if self._active:
             self._folder = current_trial.local_folder(self)
-            # A command keeps its loggers: LightningCLI saves its config beside their files.
-            self._mutes_loggers = quiet and current_trial.IN_COMMAND not in os.environ
-            if self._mutes_loggers:
+            if quiet:
                 # Lightning starts its loggers before it calls any callback, so their classes are replaced here.
                 # `setup` restores the classes.
                 os.environ.setdefault("WANDB_MODE", "disabled")
-                vars(CHOOSER).update(dict.fromkeys(LOGGERS, lambda **options: DummyLogger()))
+                vars(CHOOSER).update(dict.fromkeys(LOGGERS, _quiet_logger))
 
     @staticmethod
     def checkpoint() -> str | None:
@@ -81,11 +98,13 @@ class TunerCallback(callbacks.Checkpoint):
         if self._quiet:
             if trainer.progress_bar_callback is not None:
                 trainer.progress_bar_callback.disable()
-            if self._mutes_loggers and trainer.loggers:
-                trainer.loggers = [DummyLogger()]  # not empty: a model may call its logger
+            if trainer.loggers:
+                # Not empty: a model may call its logger.
+                trainer.loggers = [QuietLogger(trainer.log_dir or trainer.default_root_dir)]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._active:
+            self.best_model_path = self.checkpoint() or ""
             self._options = options_of(trainer.optimizers)  # before Lightning restores them from the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,7 +151,13 @@ class TunerCallback(callbacks.Checkpoint):
         trainer.save_checkpoint(path)  # all processes must call it
         if trainer.is_global_zero:
             _check_plain(path)
+            (last := self._folder.path / LAST).unlink(missing_ok=True)
+            os.link(path, last)  # the report removes `path`
+            self.best_model_path = str(last)
             current_trial.report(self._metrics, self._folder, "checkpoint")
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.best_model_path = trainer.strategy.broadcast(self.best_model_path)
 
 
 automatic = partial(current_trial.automatic, Trainer, "fit", "ckpt_path", TunerCallback)

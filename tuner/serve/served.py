@@ -19,6 +19,7 @@ from tuner.serve.jobs.requests import Resume, resume_arguments
 from tuner.serve.jobs.searches import WAITS_OR_RUNS, Search, Searches
 from tuner.serve.reading.results_reader import NotThere, ResultsReader, View
 from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
+from tuner.spec.command import shown_name
 from tuner.spec.experiment import fixed_epochs
 from tuner.tuning.resume.trust import recorded_path
 from tuner.views.figures import values as value_choices
@@ -121,6 +122,7 @@ def with_job(summary: Summary, search: Search | None, spaces: OwnSpaces, path: s
         actions = ["resume"] if there and summary.outcome != "refused" else []
     return replace(
         summary,
+        space=shown_name(summary.space),
         state=state,
         message=message,
         resume="" if phase in WAITS_OR_RUNS else summary.resume,

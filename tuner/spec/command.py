@@ -24,13 +24,14 @@ from typing import Any
 from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
-from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent
+from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, search_path
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
     "qlograndint", "choice", "grid_search",
 )  # fmt: skip
 ADDED = "--{key}={value}"
+SECRET = re.compile(r"(?i)(api[_-]?key|token|secret|passw(or)?d|credential)s?$")  # the end of an option's name
 ESCAPED = r"\{\{([\w./-]+)\}\}"
 OWN = ("max_epochs", "cpus", "gpus", "checkpoint", "config")  # names in braces for which a trial has values of its own
 MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
@@ -134,7 +135,7 @@ class Command:
     def check(self) -> None:
         """Raise RequestError if the program is not found."""
         program = self.words[0]
-        if not shutil.which(program):
+        if not shutil.which(program, path=search_path()):
             where = "" if os.path.isabs(program) else f" in {os.getcwd()}" if "/" in program else " on PATH"
             raise RequestError(f"command {' '.join(self.words)!r}: {program}: no executable{where}; correct it")
 
@@ -232,6 +233,25 @@ def fields_of(name: str) -> dict[str, Any]:
     options, _, words = split_words(shlex.split(name))
     given = vars(parser.parse_args(options))
     return {"params": domains.nested(dict(map(domain_of, given.pop("param")))), "command": words, **given}
+
+
+def masked(words: Sequence[str]) -> list[str]:
+    """Return the words of a command for a reader: with `***` for the value of an option that SECRET finds."""
+    shown = list[str]()
+    hides_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        is_secret = SECRET.search(name) is not None
+        shown.append(
+            "***" if hides_next and not word.startswith("-") else f"{name}=***" if equals and is_secret else word
+        )
+        hides_next = is_secret and not equals and word.startswith("-")
+    return shown
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a space for a reader; that of a command is `masked`."""
+    return shlex.join(masked(shlex.split(name))) if is_command(name) else name
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], bool, list[str]]:

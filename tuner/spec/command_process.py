@@ -8,10 +8,12 @@ import json
 import math
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +26,12 @@ MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
 PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
 IN_COMMAND = str(Path(__file__).parents[1] / "in_command")  # the folder of `tuner_trial`
 VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
+
+
+def search_path() -> str:
+    """Return PATH, before it the folder of the programs of this Python environment, unless it is activated."""
+    own, path = sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)
+    return path if own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
 
 
 class Sent:
@@ -68,8 +76,10 @@ class Program:
         self._listener.listen()
         path = os.pathsep.join(filter(None, [IN_COMMAND, os.environ.get("PYTHONPATH")]))
         # Without PYTHONUNBUFFERED, Python keeps lines back that go to a pipe.
-        own = {VARIABLE: str(folder), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        own = {VARIABLE: str(folder), "PATH": search_path(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        program = shutil.which(words[0], path=own["PATH"]) or words[0]  # Popen would look for it in this process's PATH
+        pipes["executable"] = program
         self.process = subprocess.Popen(words, env={**os.environ, **own}, bufsize=0, start_new_session=True, **pipes)
 
     def heard(self, seconds: float = math.inf) -> Iterator[str | Sent]:

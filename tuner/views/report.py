@@ -19,6 +19,7 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in, write_atomically
 from tuner.record.texts import formatted, setting
+from tuner.spec.command import shown_name
 from tuner.views.costs import cost_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.importance import draw_importance, importance_of
@@ -132,7 +133,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
     goals = [f"{goal.metric} ({goal.mode})" for goal in e.aim.goals] if e.aim.several else []
     known = {"started from": e.start_from, "guessed": e.prior, "metrics": goals, "constraints": e.constraint}
     rules += "".join(f"; {how} {', '.join(names)}" for how, names in known.items() if names)
-    lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
+    lines = [escaped(f"{shown_name(e.space) or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
         found = f"trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
         what = "Knee of the Pareto front" if e.aim.several else f"Best {e.wanted.metric} {formatted(best.value)}"

@@ -220,7 +220,8 @@ def _values(record: ExperimentRecord) -> str:
 def _not_checked(record: ExperimentRecord) -> str:
     """Names the parameters of which no trial could tell that its value reaches the training."""
     named = ", ".join(f"{name} ({why})" if why else name for name, why in record.unchecked.items())[:LONGEST]
-    return f"not checked: {named}; nothing showed that the trials train with its value." if named else ""
+    values = "their values" if len(record.unchecked) > 1 else "its value"
+    return f"not checked: {named}; nothing showed that the trials train with {values}." if named else ""
 
 
 def _equal_reports(record: ExperimentRecord) -> str:

@@ -76,10 +76,11 @@ class Writes:
             for path, lost in NAMES[event](*arguments):
                 folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
                 if os.path.lexists(path) or not lost or event == "os.rename":
-                    self._add(os.path.join(os.path.realpath(folder), name), lost)
+                    self._add(os.path.join(os.path.realpath(folder), name), lost, is_folder=event == "os.mkdir")
 
-    def _add(self, path: str, lost: bool) -> None:
-        folder = f"{os.path.dirname(path)}/"  # so a hidden file of the home, such as ~/.bashrc, is in no hidden folder
+    def _add(self, path: str, lost: bool, *, is_folder: bool = False) -> None:
+        # A hidden file of the home, such as ~/.bashrc, is in no hidden folder.
+        folder = f"{path if is_folder else os.path.dirname(path)}/"
         is_ignored = folder.startswith((self._tree, *self._ignored)) and not path.startswith(self._shared)
         if is_ignored or "/__pycache__" in path or path == self._record:
             return

@@ -15,7 +15,7 @@ from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
-from tuner.spec.command import Command
+from tuner.spec.command import Command, masked, shown_name
 from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.option_values import option
@@ -44,11 +44,11 @@ EPOCHS = ((1.0, "1 s"), (10.0, "10 s"), (60.0, "1 min"))  # seconds of an epoch 
 def plan(request: Request) -> list[str]:
     """Returns the lines of a search's plan, which `--dry-run` prints."""
     e, space, r = request.experiment, request.loaded_space.space, request.resources
-    each = f"{e.max_epochs} per trial"
+    each, leaves = f"{e.max_epochs} per trial", domains.leaves(space.searched)
     epochs = f"{num_settings(e, space) * e.max_epochs} ({each})" if e.num_samples else each
     source = e.data_dir or ("from the space" if space.task else "none; the function loads its own")
     return [
-        f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}",
+        f"space       {shown_name(e.space)}: {', '.join(f'{n} {domain(d)}' for n, d in leaves)}",
         *([f"constants   {setting(space.constants)}"] if space.constants else []),
         f"settings    {settings(request)}",
         f"scheduler   {schedule(request)}",
@@ -114,7 +114,7 @@ def notes(request: Request) -> list[str]:
             words = space.train.filled(
                 parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {"max_epochs": e.max_epochs}
             )
-            lines += [f"command     {shlex.join(words)} (example)"]
+            lines += [f"command     {shlex.join(masked(words))} (example)"]
     if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     lines += [] if e.address else shown(e, space)

@@ -19,7 +19,7 @@ from tuner.errors import RequestError
 from tuner.record.data_folders import is_known, is_known_command
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
-from tuner.spec.command import is_command
+from tuner.spec.command import is_command, shown_name
 from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
@@ -50,8 +50,8 @@ def code_of(
     if is_command(space):
         if not (willing or is_known_command(space)):
             why = "no search of yours has run it in this folder"
-            raise RequestError(f"{named_by} names the command {space!r}, and {why}; {CHECK_THEN_TRUST}")
-        return space, [f"code: {space}"]
+            raise RequestError(f"{named_by} names the command {shown_name(space)!r}, and {why}; {CHECK_THEN_TRUST}")
+        return space, [f"code: {shown_name(space)}"]
     if not named_now and is_path(space) and not Path(space).is_absolute() and file_of(space) is None:
         named_by = experiment / FILE
         space = _where_it_was(space, experiment)
