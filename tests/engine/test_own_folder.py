@@ -328,6 +328,8 @@ def test_a_write_by_an_absolute_path_is_noted(around, tmp_path, monkeypatch):
     with own_folder(trial(around), is_new=True):
         Path("~/.bashrc").expanduser().write_text("x")
         Path("~/.cache/x").expanduser().write_text("x")
+        Path("~/.local").expanduser().mkdir()
+        (tmp_path / "home" / "made").mkdir()
         torch.save([1], tmp_path / "home" / "model.pt")
         Path(tmp_path / "home" / "log.txt").write_text("x")
         Path(around / "results" / "search" / "ray" / "mine").write_text("x")
@@ -335,7 +337,7 @@ def test_a_write_by_an_absolute_path_is_noted(around, tmp_path, monkeypatch):
         os.makedirs(tmp_path / "home", exist_ok=True)
         os.remove(tmp_path / "tmp" / "scratch")
     named = {os.path.basename(path): lost for path, lost in Written.read(trial(around)).outside.items()}
-    assert named == {".bashrc": True, "model.pt": True, "log.txt": True}
+    assert named == {".bashrc": True, "model.pt": True, "log.txt": True, "made": False}
 
 
 def test_what_killed_and_forked_processes_write_outside_is_noted(around):

@@ -329,3 +329,21 @@ print("whole")
 def test_signals_of_a_forked_child_are_its_own():
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
+
+
+def test_a_signal_waits_while_ray_starts_and_a_programs_second_one_does_not():
+    """An exception within Ray's C++ code would leave a destructor that waits for ever, with Python's lock."""
+    steps = []
+    with signals.signals_to(signals.give_up), pytest.raises(KeyboardInterrupt, match="interrupted by SIGINT"):
+        with signals.ray_starts():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+        steps.append("not reached")
+    assert steps == ["started"] and not signals.waiting
+    with signals.in_a_program(), signals.signals_to(signals.give_up), pytest.raises(KeyboardInterrupt):
+        with signals.ray_starts():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+            signal.raise_signal(signal.SIGINT)
+            steps.append("not reached")
+    assert steps == ["started", "started"] and not signals.waiting

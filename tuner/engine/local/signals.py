@@ -34,7 +34,7 @@ DEAF_S = 3.0  # the same while Ray starts, if Python cannot run the handler: Ray
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Calls `first` at the first signal, with a text that names the signal; in nested blocks, calls the inner `first`.
 
-    A nested block that begins after a signal calls its `first` at once.
+    A nested block that begins after a signal calls its `first` at once. While Ray starts (`ray_starts`), signals wait.
 
     Until the outermost block ends, a signal later than SAME_S calls `end_now`. So does `_deadline` after LATE_S: if
     `timeout` or systemd sends SIGTERM to Ray's processes, too, Ray's driver waits a minute for them (ray 2.60).
@@ -49,6 +49,10 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
         return
 
     def take(number: int, frame: Any) -> None:
+        if starting and not (hosts and waiting):
+            waiting.append(number)
+            return
+        waiting.clear()
         again = signal.default_int_handler if hosts else partial(end_now, after=time.monotonic() + SAME_S)
         for each in HANDLED:
             signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else again)
@@ -126,6 +130,7 @@ deadlines: list[Callable[[], None]] = []  # ends the outermost block's `_deadlin
 taken: list[int] = []  # signals that the open `signals_to` have passed on
 abandoned: list[str] = []  # the signal by which `give_up` has ended what runs before or after the trials
 starting: list[str] = []  # not empty while Ray starts
+waiting: list[int] = []  # signals that have come meanwhile
 at_kill: list[Callable[[], None]] = []  # called by `end_now`, last first: what a killed process would leave on the disk
 
 
@@ -183,12 +188,21 @@ os.register_at_fork(after_in_child=_as_others)
 
 @contextmanager
 def ray_starts() -> Iterator[None]:
-    """Marks the `with` block in which the main thread may be in C++ code that waits for processes of Ray."""
+    """Marks the `with` block in which the main thread may be in C++ code that waits for processes of Ray.
+
+    A signal is passed on when the block ends, in a program a second one at once. An exception in the midst of
+    `GlobalStateAccessor(...)` makes its destructor wait for ever, with Python's lock (ray 2.60; 1 of 100 signals).
+    `_deadline` ends a command whose start goes on for DEAF_S.
+    """
     starting.append("Ray")
     try:
         yield
     finally:
         starting.pop()
+        if waiting:
+            number = waiting[0]
+            waiting.clear()
+            signal.raise_signal(number)
 
 
 @contextmanager
