@@ -442,6 +442,11 @@ def test_the_users_code_prints_no_more_than_a_limit(command, monkeypatch):
 
 
 NUMBERS = "def numbers(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n"
+DISTANCES = """
+def distances(data_dir):
+    splits = data(data_dir)
+    return Splits(train=Arrays(splits.train.inputs, splits.train.inputs.sum(axis=1)))
+"""
 FROZEN = "def frozen(config):\n    made = model(config)\n    made[0].requires_grad_(False)\n    return made\n"
 MEANT = {
     "frozen weights: 10 of 19 (requires_grad=False); no trial trains them": dict(model="frozen"),  # with width 2
@@ -449,12 +454,21 @@ MEANT = {
     "Using a target size (torch.Size([32])) that is different to the input size": dict(
         data="numbers", model="lambda config: nn.Linear(4, 1)", loss="nn.functional.mse_loss"
     ),
+    "seems to compare each output with all targets: outputs of shape (32, 1), targets of shape (32,)": dict(
+        data="distances", model="lambda config: nn.Linear(4, 1)", loss="lambda o, t: ((o - t) ** 2).mean()"
+    ),
 }
 
 
 @pytest.mark.parametrize("words", MEANT)
 def test_what_may_be_meant_is_warned_of(command, caplog, words):
-    assert command(NUMBERS + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text
+    assert command(NUMBERS + DISTANCES + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text
+
+
+def test_a_loss_that_reshapes_its_outputs_is_not_warned_of(command, caplog):
+    loss = "lambda o, t: ((o.squeeze(1) - t - 1) ** 2).mean()"
+    assert command(DISTANCES, data="distances", model="lambda config: nn.Linear(4, 1)", loss=loss)[0] == "searched"
+    assert "compare each output" not in caplog.text
 
 
 def test_the_command_holds_no_second_copy_of_the_arrays_that_its_trials_share():

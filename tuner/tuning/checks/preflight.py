@@ -129,7 +129,14 @@ def _check_reporting(train: Any, metric: str) -> None:
 def _check_task(request: Request) -> None:
     """Tries one batch per config of `settings_of`; raises CheckFailed if a trial would fail or all would diverge."""
     from tuner.training.task import kept_streams
-    from tuner.tuning.checks.trying import check_lengths, nonfinite_data, nonfinite_row, silence, try_settings
+    from tuner.tuning.checks.trying import (
+        BROADCASTS,
+        check_lengths,
+        nonfinite_data,
+        nonfinite_row,
+        silence,
+        try_settings,
+    )
 
     experiment, space, splits = request.experiment, request.loaded_space.space, request.splits
     assert space.task is not None and splits is not None and request.shared is not None
@@ -143,7 +150,7 @@ def _check_task(request: Request) -> None:
         diverged, untried, texts = apart(request.shared, tried)
     except EndedError as error:
         raise CheckFailed("a training step", f"ends its process: {error}") from error
-    for start, function in WARNINGS.items():
+    for start, function in {**WARNINGS, BROADCASTS: "training_loss" if space.task.training_loss else "loss"}.items():
         if text := next((text for text in texts if text.startswith(start)), ""):
             logger.warning("the %s%s: %s", function, place_of(getattr(space.task, function)), text)
     if untried:

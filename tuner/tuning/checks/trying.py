@@ -98,6 +98,9 @@ def _is_of_this_process(problem: str, gpus: float | str) -> bool:
     return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
 
 
+BROADCASTS = "seems to compare each output with all targets:"  # begins the text of a warning
+
+
 @contextlib.contextmanager
 def silence() -> Iterator[list[warnings.WarningMessage]]:
     """Drops what the user's functions print, and yields Python's warnings; makes `os._exit` raise SystemExit."""
@@ -246,6 +249,8 @@ class TracedTask:
                 made = f"an object: {value.__name__}(...)" if isinstance(value, type) else wanted.returns
                 raise CheckFailed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {made}")
             if minimized:
+                if self._is_first:
+                    _warn_of_broadcast(function, value, *arguments)
                 self._check_loss(f"{name}{place_of(function)}", arguments[0], value)
             return value
 
@@ -288,6 +293,16 @@ class TracedTask:
             return CheckFailed(f"the model{self.forward}", problem, f"{NAN} in its forward pass")
         place = place_of(self._own.training_loss or self._own.loss) or self.forward
         return CheckFailed(f"the loss{place}", "is not a finite number on the first batch", f"{NAN} in it")
+
+
+def _warn_of_broadcast(loss: Callable[..., Tensor], value: Tensor, outputs: Any, targets: Any, *rest: Any) -> None:
+    """Warns if the `value` of a loss with outputs (N, 1) and targets (N,) is of all N * N pairs."""
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.shape == (*targets.shape, 1)):
+        return
+    with torch.no_grad(), contextlib.suppress(Exception):  # the loss may need outputs of this shape
+        if not torch.isclose(loss(outputs.squeeze(-1), targets, *rest), value):
+            shapes = f"outputs of shape {tuple(outputs.shape)}, targets of shape {tuple(targets.shape)}"
+            warnings.warn(f"{BROADCASTS} {shapes}: give both one shape, by .squeeze(-1) in the model", stacklevel=2)
 
 
 def try_setting(
