@@ -40,19 +40,24 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     text = json.dumps(
         {"metrics": dict(metrics), "checkpoint": checkpoint and str(checkpoint), "by": by}, default=_number
     )
+    try:
+        if _goes_on(folder, text.encode() + b"\n"):
+            return
+    except (ConnectionError, FileNotFoundError):
+        pass  # the trial has ended
+    raise SystemExit(STOPPED if __name__ == "__main__" else 0)
+
+
+def _goes_on(folder: str, message: bytes) -> bool:
+    """Whether the trial goes on after a report."""
     place = os.open(folder, os.O_RDONLY)
     try:
         with socket.socket(socket.AF_UNIX) as trial:
-            # The path of a socket has at most 107 bytes.
-            trial.connect(f"/proc/self/fd/{place}/{SOCKET}")
-            trial.sendall(text.encode() + b"\n")
-            goes_on = trial.recv(1)
-    except (ConnectionError, FileNotFoundError):
-        goes_on = b""  # the trial has ended
+            trial.connect(f"/proc/self/fd/{place}/{SOCKET}")  # a socket's path has at most 107 bytes
+            trial.sendall(message)
+            return bool(trial.recv(1))
     finally:
         os.close(place)
-    if not goes_on:
-        raise SystemExit(0 if __name__ != "__main__" else STOPPED)
 
 
 def checkpoint_folder() -> Optional[str]:  # noqa: UP045  (for Python 3.6)

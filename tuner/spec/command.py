@@ -77,8 +77,8 @@ class Command:
             for each in program.heard():
                 found: dict[str, Any] = {}
                 if isinstance(each, Sent):
-                    waits, is_known = each, by == each.by
-                    if not is_known and num_reports:
+                    waits = each
+                    if num_reports and each.by != by:
                         raise RuntimeError(f"{each.by} reports an epoch, as {by or 'a printed line'} does: {ONE_WAY}")
                     found, by = each.metrics, each.by
                 else:
