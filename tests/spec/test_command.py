@@ -219,7 +219,8 @@ def test_what_looks_like_a_secret_is_not_shown(search, tmp_path, monkeypatch):
     assert shown.endswith("-- echo '{\"loss\": 1}' --api-key '***' 'token=***' '--my.Password=***'")
     assert masked(["--tokens", "3", "--token", "--x", "a"]) == ["--tokens", "***", "--token", "--x", "a"]
     secret = "hidden-from-readers"
-    words = ["--param", "lr=uniform(0, 1)", "--num-samples", "1", "--", "echo", '{"loss": 1}', "--api-key", secret]
+    words = ["--param", "lr=uniform(0, 1)", "--num-samples", "1", "--", "sh", "-c", "echo '{\"loss\": 1}'"]
+    words += ["--api-key", secret]
     ran = search(None, *words)
     assert ran.code == 0 and secret not in ran.out + ran.err
     for name in ("report.html", "journal.jsonl", "trials.csv"):

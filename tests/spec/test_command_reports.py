@@ -105,7 +105,7 @@ def test_a_program_in_another_language_reports_by_a_program(search, tmp_path):
     [
         (
             "print('{\"loss\": 1}'); tuner_trial.report({'loss': 1})",
-            "tuner_trial reports an epoch, as a printed line does",
+            "the command reports by printed lines and by tuner_trial",
         ),
         ("open(os.environ['TUNER_TRIAL'] + '/checkpoint/x', 'w').close(); print('{\"loss\": 1}')", "which waits"),
         ("tuner_trial.report({'loss': [1]})", "loss"),
@@ -136,6 +136,38 @@ for epoch in range(int(most)):
     reports = [trial.reports for trial in ran.record.trials]
     assert [len(each) for each in reports] == [3, 3] and reports[0][0].metrics["cpus"] == 1
     assert reports[0][0].metrics["seed"] != reports[1][0].metrics["seed"]
+
+
+def test_a_misspelt_name_is_refused_and_a_name_with_dots_is_nested(search, tmp_path):
+    from ray import tune
+
+    params = {"lr": tune.uniform(0, 1), "batch_size": 16}
+    with pytest.raises(ValueError, match="command has {lrr}, which is no parameter; did you mean 'lr'?"):
+        Space(params=params, command="train {lrr} {batch_size}")
+    Space(params=params, command="train {lr} {lrr} ${HOME} {print}")
+    text = "import json, sys; print(json.dumps({'loss': json.load(open(sys.argv[1]))['optim']['lr']}))"
+    words = [
+        "--param",
+        "optim.lr=grid_search(1, 2)",
+        "--num-samples",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        text,
+        "{config}",
+    ]
+    ran = search(None, *words)
+    assert [trial.reports[0].metrics["loss"] for trial in ran.record.trials] == [1, 2]
+    assert "not checked" not in ran.out and "rss_bytes" not in ran.record.trials[0].reports[0].metrics
+
+
+def test_three_commands_that_fail_alike_end_the_search(search, tmp_path):
+    program = "import random; print('seconds', random.random())"
+    words = ["--param", "lr=uniform(0, 1)", "--num-samples", "8", "--report", "losss=(?P<loss>.+)"]
+    ran = search(None, *words, "--", sys.executable, "-c", program)
+    assert ran.code == 1 and len(ran.record.trials) < 8
+    assert "the search was stopped, as these trials failed alike" in ran.out
 
 
 def test_a_command_that_names_its_length_or_its_seed_declares_them():

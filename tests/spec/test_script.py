@@ -640,7 +640,7 @@ def test_hyperband_asks_for_the_length_of_a_script(tmp_path, capsys):
         str(tmp_path),
         "--dry-run",
     ]
-    note = "NOTE: hyperband compares trials up to epoch 1000; give --max-epochs the program's number"
+    note = "NOTE: hyperband compares trials up to epoch 1000; give --max-epochs its number of reports"
     for more, asked in (([], True), (["--max-epochs", "12"], False)):
         assert run.main([*options, *more]) == 0 and (note in capsys.readouterr().out) == asked
 

@@ -33,12 +33,14 @@ DOMAINS = (  # of Ray Tune
 ADDED = "--{key}={value}"
 SECRET = re.compile(r"(?i)(api[_-]?key|token|secret|passw(or)?d|credential)s?$")  # the end of an option's name
 ESCAPED = r"\{\{([\w./-]+)\}\}"
+PLACE = rf"{ESCAPED}|\{{([\w./-]+)\}}"
 OWN = ("max_epochs", "cpus", "gpus", "checkpoint", "config")  # names in braces for which a trial has values of its own
 MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
     "the command has saved a checkpoint, and goes on while its printed report is read: report by "
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
-ONE_WAY = "each epoch would count twice; leave one of them out"
+ONE_WAY = "each epoch would count twice; keep one way"
+QUOTED = "its last lines:"  # begins what an error quotes of the output
 LAST_LINES = 10  # of the output, in the error of a command that fails
 MOST_CHARS = 200  # maximum characters of each
 
@@ -79,7 +81,9 @@ class Command:
                 if isinstance(each, Sent):
                     waits = each
                     if num_reports and each.by != by:
-                        raise RuntimeError(f"{each.by} reports an epoch, as {by or 'a printed line'} does: {ONE_WAY}")
+                        raise RuntimeError(
+                            f"the command reports by {by or 'printed lines'} and by {each.by}: {ONE_WAY}"
+                        )
                     found, by = each.metrics, each.by
                 else:
                     line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
@@ -126,11 +130,22 @@ class Command:
             placed.update({name} & values.keys())
             return written(values[name]) if name in values else match[0]
 
-        words = [re.sub(rf"{ESCAPED}|\{{([\w./-]+)\}}", value_of, word) for word in self.words]
+        words = [re.sub(PLACE, value_of, word) for word in self.words]
         added = {} if self.uses("config") else {name: given[name] for name in given if name not in placed}
         for name, value in added.items():
             words += [word.replace("{key}", name).replace("{value}", written(value)) for word in self.added]
         return words
+
+    def check_names(self, params: Mapping[str, Any]) -> None:
+        """Raise ValueError for a name in braces that is none, if a parameter without a place has nearly this name."""
+        known = [path.replace("/", ".") for path, _ in domains.leaves(params)]
+        named = {match[2] for word in self.words for match in re.finditer(PLACE, word) if match[2]}
+        left = [name for name in known if name not in named]
+        for name in sorted(named.difference(known, OWN, ["seed"])):
+            if hint := nearest(name, left):
+                raise ValueError(
+                    f"command has {{{name}}}, which is no parameter{hint}; {{{{{name}}}}} is the text itself"
+                )
 
     def check(self) -> None:
         """Raise RequestError if the program is not found."""
@@ -232,7 +247,8 @@ def fields_of(name: str) -> dict[str, Any]:
     parser.add_argument("--words", default=ADDED)
     options, _, words = split_words(shlex.split(name))
     given = vars(parser.parse_args(options))
-    return {"params": domains.nested(dict(map(domain_of, given.pop("param")))), "command": words, **given}
+    flat = {name.replace(".", "/"): domain for name, domain in map(domain_of, given.pop("param"))}
+    return {"params": domains.nested(flat), "command": words, **given}
 
 
 def masked(words: Sequence[str]) -> list[str]:
@@ -314,4 +330,4 @@ def _ending(code: int) -> str:
 
 
 def _told(lines: Sequence[str]) -> str:
-    return f"its last lines: {' | '.join(lines)}" if lines else "it printed nothing"
+    return f"{QUOTED} {' | '.join(lines)}" if lines else "it printed nothing"

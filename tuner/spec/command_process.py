@@ -24,7 +24,7 @@ GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `ke
 SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer and so knows that the trial has ended
 MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
 PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
-IN_COMMAND = str(Path(__file__).parents[1] / "in_command")  # the folder of `tuner_trial`
+IN_COMMAND = str(Path(__file__).parents[1] / "integrations" / "in_command")  # the folder of `tuner_trial`
 VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
 
 

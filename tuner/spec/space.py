@@ -150,6 +150,8 @@ class Space:
             name = self.train.__name__
             raise ValueError(f"train={name}: the class has no step(self), which trains one epoch; add it")
         parameters.check(self.params)
+        if isinstance(self.train, Command):
+            self.train.check_names(self.params)
         try:
             self.options  # noqa: B018  (raises for a wrong value)
         except RequestError as error:

@@ -160,6 +160,8 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
             return run_class(function, given)
         try:
             if isinstance(function, Command):
+                reporter.is_measured = False  # the command's own processes train
+                trial.held["the command"] = given  # its words have the values
                 own = {"max_epochs": spec.max_epochs, "cpus": spec.cpus, "gpus": spec.gpus}
                 with session_folder() as folder:
                     return function(given, [experiment.compared.metric, *names], Path(folder), own)

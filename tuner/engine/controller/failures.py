@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tuner.errors.gate import clean, text_of
 from tuner.errors.users_code import TRIAL_PREFIX, outside_trial, place_in
 from tuner.record.events import Event
+from tuner.spec.command import QUOTED
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 
 # A trial's own folder, a folder of Python's `tempfile`, an object's address, a number.
@@ -89,6 +90,7 @@ def likeness(error: str) -> str:
 
     Numbers are also the names of trials' own and other temporary folders, and addresses of objects.
     """
+    error = error.partition(QUOTED)[0]  # what a command has printed differs
     placed = re.match(r"(\w+): .*?(\(/[^()]+, line \d+\))", error)
     return " ".join(placed.groups()) if placed else NUMBERS.sub("0", outside_trial(error))
 

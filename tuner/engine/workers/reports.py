@@ -51,10 +51,14 @@ class Reporter:
     def __init__(self, report: Callable[..., None], metric: str, needed: Collection[str] = ()) -> None:
         self._report, self._usage, self._metric, self._needed = report, Usage(), metric, needed
         self._left_out: set[str] = set()
+        self.is_measured = True  # whether what this process uses is what the trial uses
         self.look: Callable[[], dict[str, Any]] | None = None  # called at the first report
         self.stopped_by_ray = False
         self.num_reports = 0
         self._pid = os.getpid()
+
+    def _used(self) -> dict[str, float]:
+        return self._usage.read() if self.is_measured else {}
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         if os.getpid() != self._pid:
@@ -70,7 +74,7 @@ class Reporter:
         if args or kwargs or metrics != {RESULT_DUPLICATE: True}:
             own = {str(name): metrics[name] for name in metrics if isinstance(name, Own)}
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
-            metrics = own if WAITS in own else self._usage.read() | self._kept(metrics) | own
+            metrics = own if WAITS in own else self._used() | self._kept(metrics) | own
             if self.look and WAITS not in own:
                 metrics, self.look = {**metrics, str(ARRIVED): self.look()}, None
         try:

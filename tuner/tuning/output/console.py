@@ -151,7 +151,7 @@ def notes(request: Request) -> list[str]:
         texts += [f"--confirm {e.confirm}: {NO_SEED}"]
     is_program = isinstance(space.train, (Command, Script))
     if e.scheduler in ("hyperband", "bohb") and is_program and e.max_epochs == MOST_REPORTS:
-        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs how often it reports"]
+        texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs its number of reports"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
 

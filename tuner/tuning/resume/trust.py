@@ -49,8 +49,9 @@ def code_of(
         raise RequestError(f"{named_by} has {space!r} instead of the name of a space; restore the file from a copy")
     if is_command(space):
         if not (willing or is_known_command(space)):
-            why = "no search of yours has run it in this folder"
-            raise RequestError(f"{named_by} names the command {shown_name(space)!r}, and {why}; {CHECK_THEN_TRUST}")
+            why = f"no search of yours has run it in {Path.cwd()}; go to the folder where you have"
+            advice = f"or check it, then give {OPTION}"
+            raise RequestError(f"{named_by} names the command {shown_name(space)!r}, and {why}, {advice}")
         return space, [f"code: {shown_name(space)}"]
     if not named_now and is_path(space) and not Path(space).is_absolute() and file_of(space) is None:
         named_by = experiment / FILE

@@ -21,7 +21,11 @@ def run_hidden() -> None:
 def connect() -> None:
     """Let `tuner.integrations` wait for the libraries that report, if this environment has this tuner."""
     spec = importlib.util.find_spec("tuner")  # PyPI's package of this name is another one
-    if spec is not None and spec.origin and os.path.dirname(os.path.abspath(spec.origin)) == os.path.dirname(HERE):
+    if (
+        spec is not None
+        and spec.origin
+        and os.path.dirname(os.path.abspath(spec.origin)) == os.path.dirname(os.path.dirname(HERE))
+    ):
         from tuner.integrations import connected
 
         connected.install()
