@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from tuner.training.beside import generators_in, seed_all, set_states, states_of
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
@@ -123,7 +123,7 @@ class LoadedExamples(Examples, Dataset[Decoded]):
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, the numbers depend neither on the number of loader processes nor on a resume.
-        reseed(key, epoch=rows[0])
+        reseed(key, epoch=rows[0], devices=False)  # CUDA, before its start, would keep each seed with a traceback
         seed_all(self.generators, key, rows[0])
         try:
             inputs, targets = read_examples(self.files, rows)
@@ -131,8 +131,9 @@ class LoadedExamples(Examples, Dataset[Decoded]):
             return error
         # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
         axes = np.argsort([-stride for stride in inputs[0].strides], kind="stable")
-        batched = np.stack([example.transpose(axes) for example in inputs]).transpose(0, *np.argsort(axes) + 1)
-        return torch.from_numpy(batched), torch.from_numpy(targets)
+        # In a loader process, `default_collate` stacks into shared memory: the batch is not copied once more.
+        batched = default_collate([torch.from_numpy(example.transpose(axes)) for example in inputs])
+        return batched.permute(0, *(np.argsort(axes) + 1).tolist()), torch.from_numpy(targets)
 
 
 def whole(decoded: Decoded) -> Batch:

@@ -169,8 +169,8 @@ def trial_seed(seed: int, trial_id: str) -> int:
     return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])
 
 
-def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
-    """Seeds the global random streams of Python, numpy and torch (with CUDA) from seed, epoch, and a rank above 0.
+def reseed(seed: int, *, epoch: int, rank: int = 0, devices: bool = True) -> None:
+    """Seeds the global random streams of Python, numpy and torch (with `devices`) from seed, epoch, and a rank above 0.
 
     Epoch 0 stands for the data function and the construction of the model.
     """
@@ -180,7 +180,8 @@ def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
     words = np.random.SeedSequence(seed, spawn_key=(epoch, rank) if rank else (epoch,)).generate_state(3)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
-    torch.manual_seed(int(words[2]))
+    seed_torch = torch.manual_seed if devices else torch.default_generator.manual_seed
+    seed_torch(int(words[2]))
 
 
 @contextlib.contextmanager
