@@ -2,13 +2,16 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from tuner import load
-from tuner.spec.command_process import IN_COMMAND, VARIABLE
+from tuner.record import results
+from tuner.spec.command_process import IN_COMMAND, VARIABLE, Program
 from tuner.spec.space import Space
 
 HEAD = "from tuner import Space, tune\n"
@@ -136,6 +139,127 @@ for epoch in range(int(most)):
     reports = [trial.reports for trial in ran.record.trials]
     assert [len(each) for each in reports] == [3, 3] and reports[0][0].metrics["cpus"] == 1
     assert reports[0][0].metrics["seed"] != reports[1][0].metrics["seed"]
+
+
+def test_parameters_take_precedence_over_values_of_the_trial():
+    from ray import tune
+
+    params = {"lr": tune.uniform(0, 1), "config": "a.yaml", "max_epochs": 50}
+    space = Space(params=params, command="train --config {config} --epochs {max_epochs}")
+    assert space.max_epochs == 1000
+    words = space.train.filled({"lr": 0.5, "config": "a.yaml", "max_epochs": 50}, {"max_epochs": 3, "config": "own"})
+    assert words == ["train", "--config", "a.yaml", "--epochs", "50", "--lr=0.5"]
+    Space(params={"optim": {"lr": tune.uniform(0, 1)}}, command="train {optim/lr}")
+
+
+RANKS = """
+import os, subprocess, sys, time
+import tuner_trial
+if len(sys.argv) == 2:
+    for rank in range(2):
+        subprocess.Popen([sys.executable, __file__, sys.argv[1], "rank"])
+    time.sleep(60)
+for epoch in range(3):
+    tuner_trial.report({"loss": 1})
+time.sleep(60)
+"""
+
+
+def test_two_processes_that_report_at_once_fail_the_trial(search, tmp_path):
+    ran = search(written(tmp_path, RANKS), "--num-samples", "1")
+    assert ran.code == 1 and "two processes of the command report" in ran.out
+
+
+def test_a_launchers_rank_and_another_current_folder_are_not_the_trials(search, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    text = """
+import os
+import tuner_trial
+os.makedirs("elsewhere/saved")
+os.chdir("elsewhere")
+open("saved/state", "w").write("right")
+tuner_trial.report({"loss": 1}, checkpoint="saved")
+"""
+    ran = search(written(tmp_path, text), "--num-samples", "1")
+    assert ran.code == 0, ran.out + ran.err
+    assert (ran.folder / "best" / "checkpoint" / "state").read_text() == "right"
+
+
+WAITS = """
+import os, sys
+import tuner_trial
+own = os.path.join(sys.argv[1], "state")
+for epoch in range(4):
+    open(own, "wb").write(bytes([epoch]) * 20_000_000)
+    tuner_trial.report({"loss": 4 - epoch})
+    tuner_trial.report({"loss": 9})
+"""
+
+
+def test_a_process_waits_until_its_checkpoint_is_copied_and_an_unchanged_one_is_not(search, tmp_path):
+    (tmp_path / "train.py").write_text(WAITS)
+    command = [sys.executable, str(tmp_path / "train.py"), "{checkpoint}", "{lr}"]
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={GRID}, command={command})\n")
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert ran.code == 0, ran.out + ran.err
+    state = (ran.folder / "best" / "checkpoint" / "state").read_bytes()
+    assert set(state) == {3} and len(state) == 20_000_000
+    saved = [event["epoch"] for event in ran.events if event["event"] == "report" and event.get("checkpoint")]
+    assert not saved or set(saved) == {1, 3, 5, 7}
+
+
+def test_a_stopped_program_of_another_language_gets_its_exit_code(search, tmp_path):
+    script = f"{sys.executable} -m tuner_trial '{{\"loss\": 0.5}}'; echo ended with $? > {tmp_path}/code"
+    (tmp_path / "space.py").write_text(f"{HEAD}space = Space(params={GRID}, command={['sh', '-c', script]!r})\n")
+    assert search(str(tmp_path / "space.py"), "--num-samples", "1", "--max-epochs", "1").code == 0
+    assert (tmp_path / "code").read_text() == "ended with 3\n"
+
+
+def test_what_is_no_report_is_refused_and_the_program_goes_on(tmp_path):
+    (folder := tmp_path / "own").mkdir()
+    program = Program([sys.executable, "-c", "import time; print('up'); time.sleep(60)"], folder, {})
+    heard = program.heard(2.0)
+    assert next(heard) == "up"
+    answers = []
+    for text in (b"garbage\n", b'{"metrics": 3}\n', b"[]\n"):
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(str(folder / "socket"))
+            other.sendall(text)
+            other.settimeout(5)
+            thread = threading.Thread(target=lambda other=other: answers.append(other.recv(1)))
+            thread.start()
+            list(program.heard(0.3))
+            thread.join()
+    program.end()
+    assert answers == [b"!"] * 3
+
+
+NESTED = """
+import json, sys
+import tuner
+from ray import tune
+from tuner.space import Space
+
+def train(config):
+    for epoch in range(2):
+        tune.report({"loss": config["x"]})
+
+space = Space(params={"x": tune.grid_search([2.0, 1.0])}, train=train)
+tuner.search(space, num_samples=1, results=sys.argv[2], name="inner", wandb="disabled")
+print(json.dumps({"loss": 1.0}))
+"""
+
+
+@pytest.mark.slow
+def test_a_search_within_a_command_gets_its_own_trials_reports(search, tmp_path):
+    (tmp_path / "train.py").write_text(NESTED)
+    command = [sys.executable, str(tmp_path / "train.py"), "{lr}", str(tmp_path / "inner")]
+    text = f"{HEAD}space = Space(params={{'lr': tune.choice([1.0, 2.0])}}, command={command})\n"
+    (tmp_path / "space.py").write_text(text)
+    ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
+    assert ran.code == 0, ran.out + ran.err
+    inner = results.load(tmp_path / "inner" / "inner")
+    assert [len(trial.reports) for trial in inner.trials] == [2, 2]
 
 
 def test_a_misspelt_name_is_refused_and_a_name_with_dots_is_nested(search, tmp_path):

@@ -29,14 +29,25 @@ def install() -> None:
 
 
 def _connect_tune(tune: Any) -> None:
+    import ray
     from tuner_trial import checkpoint_folder
     from tuner_trial import report as send
 
+    own_report, own_checkpoint = tune.report, tune.get_checkpoint
+
+    def is_trial_of_ray() -> bool:  # that a Tuner of the command runs
+        return bool(ray.is_initialized() and tune.get_context().get_trial_id())
+
     def report(metrics: Mapping[str, Any], *, checkpoint: Any = None, **options: Any) -> None:
+        if is_trial_of_ray():
+            own_report(metrics, checkpoint=checkpoint, **options)
+            return
         with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
             send(metrics, folder, "tune.report")
 
     def get_checkpoint() -> Any:
+        if is_trial_of_ray():
+            return own_checkpoint()
         folder = checkpoint_folder()
         return folder and tune.Checkpoint.from_directory(folder)
 

@@ -84,7 +84,8 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
 
 def local_folder(owner: Any) -> MadeFolder:
     """Creates a folder for the files that a framework writes in a trial; it is removed with the object `owner`."""
-    made = temporary_folder("tuner-")
+    command = os.environ.get(IN_COMMAND)  # whose folder is removed with the trial
+    made = temporary_folder("tuner-", Path(command) if command else None)
     weakref.finalize(owner, made.remove)
     return made
 

@@ -27,7 +27,7 @@ callbacks: Any = importlib.import_module(f"{PACKAGE}.callbacks")
 DummyLogger: Any = importlib.import_module(f"{PACKAGE}.loggers.logger").DummyLogger
 streams: Any = importlib.import_module(f"{'lightning_fabric' if ALONE else 'lightning.fabric'}.utilities.seed")
 FILE = "lightning.ckpt"
-LAST = "last.ckpt"  # the last epoch's, in the callback's own folder
+LAST = "last"  # folder of the last epoch's
 # Lightning's module CHOOSER makes the logger of a Trainer without `logger=`: an object of a class in LOGGERS.
 CHOOSER = importlib.import_module(f"{PACKAGE}.trainer.connectors.logger_connector.logger_connector")
 CALLBACKS = importlib.import_module(f"{PACKAGE}.trainer.connectors.callback_connector")._CallbackConnector
@@ -91,7 +91,9 @@ class TunerCallback(callbacks.Checkpoint):
         current_trial.check_resumes("trainer.fit(..., ckpt_path=TunerCallback.checkpoint())")
         usual = os.path.join(trainer.log_dir or trainer.default_root_dir, "checkpoints")
         for callback in trainer.callbacks:
-            if isinstance(callback, callbacks.ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
+            if isinstance(callback, callbacks.ModelCheckpoint) and f"{callback.dirpath or usual}/".startswith(
+                f"{usual}/"
+            ):
                 callback.dirpath = str(self._folder.path / "files")
         # This callback runs last, so that its checkpoint includes what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
@@ -151,9 +153,10 @@ class TunerCallback(callbacks.Checkpoint):
         trainer.save_checkpoint(path)  # all processes must call it
         if trainer.is_global_zero:
             _check_plain(path)
-            (last := self._folder.path / LAST).unlink(missing_ok=True)
-            os.link(path, last)  # the report removes `path`
-            self.best_model_path = str(last)
+            self._folder.clear(LAST)
+            (last := self._folder.path / LAST).mkdir()
+            os.link(path, last / FILE)  # the report removes `path`
+            self.best_model_path = str(last / FILE)
             current_trial.report(self._metrics, self._folder, "checkpoint")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -8,12 +8,14 @@ expression matches. The command is executed without a shell.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import os
 import re
 import shlex
 import shutil
+import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from typing import Any
 from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
-from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, search_path
+from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, is_running, search_path
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
@@ -40,6 +42,8 @@ MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
 ONE_WAY = "each epoch would count twice; keep one way"
+TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkpoint, too: keep one way"
+TWO_PROCESSES = "two processes of the command report, as each rank would: report by one, that of rank 0"
 QUOTED = "its last lines:"  # begins what an error quotes of the output
 LAST_LINES = 10  # of the output, in the error of a command that fails
 MOST_CHARS = 200  # maximum characters of each
@@ -74,7 +78,7 @@ class Command:
         kept, by, num_reports = Kept(folder / CHECKPOINT), "", 0
         kept.restore(tune.get_checkpoint())
         program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config)
-        last, waits = deque[str](maxlen=LAST_LINES), None
+        last, waits, pid = deque[str](maxlen=LAST_LINES), None, 0
         try:
             for each in program.heard():
                 found: dict[str, Any] = {}
@@ -84,17 +88,20 @@ class Command:
                         raise RuntimeError(
                             f"the command reports by {by or 'printed lines'} and by {each.by}: {ONE_WAY}"
                         )
-                    found, by = each.metrics, each.by
+                    if pid not in (0, each.pid) and is_running(pid):
+                        raise RuntimeError(TWO_PROCESSES)
+                    found, by, pid = each.metrics, each.by, each.pid
                 else:
                     line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
                     last.append(line[:MOST_CHARS])
                     found = {} if by else self.metrics_in(line, metrics)
                 if found:
                     num_reports += 1
-                    saved = Path(each.checkpoint) if isinstance(each, Sent) and each.checkpoint else kept.changed()
-                    if saved and not waits:
-                        raise RuntimeError(MUST_WAIT)
-                    tune.report(found, checkpoint=saved and tune.Checkpoint.from_directory(saved))
+                    saved, sent = kept.changed(), waits.checkpoint if waits else ""
+                    if saved and (sent or not waits):
+                        raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
+                    saved = saved or sent
+                    tune.report(found, checkpoint=tune.Checkpoint.from_directory(saved) if saved else None)
                 if waits:
                     waits.answer()
                     waits = None
@@ -131,7 +138,8 @@ class Command:
             return written(values[name]) if name in values else match[0]
 
         words = [re.sub(PLACE, value_of, word) for word in self.words]
-        added = {} if self.uses("config") else {name: given[name] for name in given if name not in placed}
+        has_file = self.uses("config") and "config" not in given
+        added = {} if has_file else {name: given[name] for name in given if name not in placed}
         for name, value in added.items():
             words += [word.replace("{key}", name).replace("{value}", written(value)) for word in self.added]
         return words
@@ -139,7 +147,7 @@ class Command:
     def check_names(self, params: Mapping[str, Any]) -> None:
         """Raise ValueError for a name in braces that is none, if a parameter without a place has nearly this name."""
         known = [path.replace("/", ".") for path, _ in domains.leaves(params)]
-        named = {match[2] for word in self.words for match in re.finditer(PLACE, word) if match[2]}
+        named = {match[2].replace("/", ".") for word in self.words for match in re.finditer(PLACE, word) if match[2]}
         left = [name for name in known if name not in named]
         for name in sorted(named.difference(known, OWN, ["seed"])):
             if hint := nearest(name, left):
@@ -188,14 +196,18 @@ class Kept:
                 shutil.copytree(saved, self.folder, dirs_exist_ok=True)
         self._before = self._files()
 
-    def changed(self) -> Path | None:
-        """Return the folder if it has files, and one of them has changed since the last call."""
+    def changed(self) -> str:
+        """Return the folder if it has files, and one of them has changed since the last call, else an empty text."""
         before, self._before = self._before, self._files()
-        return self.folder if self._before and self._before != before else None
+        return str(self.folder) if self._before and self._before != before else ""
 
     def _files(self) -> set[tuple[str, int, int, int]]:
-        paths = (each for each in self.folder.rglob("*") if each.is_file())
-        return {(str(each), (stat := each.stat()).st_size, stat.st_mtime_ns, stat.st_ino) for each in paths}
+        found = set()
+        for path in self.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another process has just replaced it
+                if stat.S_ISREG((status := path.stat()).st_mode):
+                    found.add((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
+        return found
 
 
 def places_in(folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -25,13 +26,24 @@ SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer 
 MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
 PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
 IN_COMMAND = str(Path(__file__).parents[1] / "integrations" / "in_command")  # the folder of `tuner_trial`
+REFUSED = b"!"  # the answer to what is no report
+PEER = struct.Struct("3i")  # process, user and group of the other side of a socket
+# Of a launcher that has started tuner: a trial's program is no rank of it, and would not report.
+RANKS = "RANK", "LOCAL_RANK", "WORLD_SIZE"
 VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
 
 
 def search_path() -> str:
-    """Return PATH, before it the folder of the programs of this Python environment, unless it is activated."""
+    """Return PATH with the folder of this Python environment's programs: before it, unless another one is activated."""
     own, path = sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)
-    return path if own in path.split(os.pathsep) else f"{own}{os.pathsep}{path}"
+    if own in path.split(os.pathsep):
+        return path
+    activated = {os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")} - {None, "", sys.prefix}
+    return os.pathsep.join([path, own] if activated else [own, path])
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 class Sent:
@@ -39,13 +51,18 @@ class Sent:
 
     def __init__(self, connection: socket.socket) -> None:
         """Read it; ValueError if it is none."""
+        self.pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         connection.settimeout(PATIENCE_S)
         text = b""
         while not text.endswith(b"\n") and len(text) < MOST_BYTES and (data := connection.recv(1 << 16)):
             text += data
         try:
             told = json.loads(text)
-            self.metrics, self.checkpoint, self.by = dict(told["metrics"]), told["checkpoint"], str(told["by"])
+            self.metrics, self.checkpoint, self.by = (
+                dict(told["metrics"]),
+                str(told["checkpoint"] or ""),
+                str(told["by"]),
+            )
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError("no report") from error
         self._connection = connection
@@ -80,7 +97,8 @@ class Program:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         program = shutil.which(words[0], path=own["PATH"]) or words[0]  # Popen would look for it in this process's PATH
         pipes["executable"] = program
-        self.process = subprocess.Popen(words, env={**os.environ, **own}, bufsize=0, start_new_session=True, **pipes)
+        environment = {name: value for name, value in os.environ.items() if name not in RANKS} | own
+        self.process = subprocess.Popen(words, env=environment, bufsize=0, start_new_session=True, **pipes)
 
     def heard(self, seconds: float = math.inf) -> Iterator[str | Sent]:
         """Yield printed lines and sent reports until the program has ended, or for `seconds`.
@@ -122,7 +140,8 @@ class Program:
         try:
             sent = Sent(connection)
         except (OSError, ValueError):
-            connection.close()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(REFUSED)
         else:
             yield sent
 

@@ -124,9 +124,10 @@ class Space:
         ends_by_itself = False
         if "command=" in trained:
             command = command_of(self.command, self.report, self.words)
-            ends_by_itself = not command.uses("max_epochs")
+            named = [each for each in ("max_epochs", "seed") if command.uses(each) and each not in dict(self.params)]
+            ends_by_itself = "max_epochs" not in named
             object.__setattr__(self, "train", command)
-            object.__setattr__(self, "seeded", self.seeded or (command.uses("seed") and "seed" not in self.params))
+            object.__setattr__(self, "seeded", self.seeded or "seed" in named)
             object.__setattr__(self, "command", "")  # `dataclasses.replace` would give both
         if self.max_epochs is None:
             object.__setattr__(self, "max_epochs", MOST_REPORTS if ends_by_itself else Options.max_epochs)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tuner.training.beside import generators_in, seed_all, set_states, states_of
 from tuner.training.data import Arrays, DataError, DataSplit, Files, Mapped, read_examples
@@ -131,9 +131,14 @@ class LoadedExamples(Examples, Dataset[Decoded]):
             return error
         # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
         axes = np.argsort([-stride for stride in inputs[0].strides], kind="stable")
-        # In a loader process, `default_collate` stacks into shared memory: the batch is not copied once more.
-        batched = default_collate([torch.from_numpy(example.transpose(axes)) for example in inputs])
-        return batched.permute(0, *(np.argsort(axes) + 1).tolist()), torch.from_numpy(targets)
+        examples = [example.transpose(axes) for example in inputs]
+        kind = np.result_type(*{each.dtype for each in examples})
+        stacked = torch.from_numpy(np.empty((len(examples), *examples[0].shape), kind))
+        if get_worker_info():
+            # Now, while it is empty: the process that trains gets this memory.
+            stacked.share_memory_()  # type: ignore[no-untyped-call]
+        np.stack(examples, out=stacked.numpy())
+        return stacked.permute(0, *(np.argsort(axes) + 1).tolist()), torch.from_numpy(targets)
 
 
 def whole(decoded: Decoded) -> Batch:

@@ -208,7 +208,7 @@ def test_a_model_that_validates_otherwise_than_in_the_search_is_told_also_by_a_r
     ran = search_here(str(tmp_path / "space.py"), "--num-samples", "1")
     doubt = json.loads((ran.folder / "best" / "metrics.json").read_text())["doubt"]
     loss = ran.record.best()[1].metrics["loss"]
-    assert f"had {loss:.6g} in the search" in doubt and "perhaps in .steps" in doubt and doubt in caplog.text
+    assert f"was {loss:.6g} in the search" in doubt and "perhaps in .steps" in doubt and doubt in caplog.text
     search_here("", "--resume", "test")
     assert json.loads((ran.folder / "best" / "metrics.json").read_text())["doubt"] == doubt
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tuner.engine.processes import service
 from tuner.engine.processes.variables import ONE_THREAD
 from tuner.errors import RequestError
+from tuner.spec.command_process import VARIABLE
 
 MODULES = "ray.tune", "tuner.tuning.trial"  # 2 s; a space that needs more, such as torch, brings it
 LOOP = "tuner.training.loop"  # beside torch: the service imports it while Ray starts, instead of each process
@@ -95,7 +96,8 @@ def started() -> Iterator[None]:
 def launch(name: str, stdin: int, imports: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """Start a process that serves on the socket `name`; raises RequestError if the system starts none."""
     environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    for variable in ("PYTHONDONTWRITEBYTECODE", VARIABLE):  # a command's trial may start this search
+        environment.pop(variable, None)
     environment.setdefault("PYTHONHASHSEED", "0")  # `process_state` sets it for all other processes of the search
     environment.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import, and sets it for its own processes
     command = [sys.executable, "-c", BEGIN, name, *imports, *MODULES, *([LOOP] if "torch" in imports else [])]

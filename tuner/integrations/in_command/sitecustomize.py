@@ -3,6 +3,7 @@
 PYTHONPATH has this folder. Processes of other environments, without tuner, can import `tuner_trial`.
 """
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -13,7 +14,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def run_hidden() -> None:
     """Run the environment's own sitecustomize, which this one hides."""
-    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != HERE])
+    paths = [os.path.abspath(each) for each in sys.path]
+    spec = PathFinder.find_spec("sitecustomize", paths[paths.index(HERE) + 1 :] if HERE in paths else [])
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
@@ -32,5 +34,6 @@ def connect() -> None:
 
 
 if "TUNER_TRIAL" in os.environ:  # a search that the command starts unsets it: its trials are others
-    connect()
+    with contextlib.suppress(ImportError):  # an environment that lacks what tuner needs
+        connect()
 run_hidden()

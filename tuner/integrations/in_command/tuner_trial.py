@@ -19,12 +19,14 @@ from typing import Any, Mapping, Optional  # noqa: UP035  (for Python 3.6)
 VARIABLE = "TUNER_TRIAL"
 SOCKET = "socket"
 STOPPED = 3  # exit code
+REFUSED = b"!"  # the trial's answer to what is no report
+MOST_BYTES = 1 << 20  # of a report
 
 
 def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_trial") -> None:
     """Report an epoch; returns when the search has decided, and raises SystemExit if it has stopped the trial.
 
-    Of a program with several ranks, only that of rank 0 reports (the variable RANK of torchrun and accelerate).
+    Of a program with several ranks, only that of rank 0 reports: of `torch.distributed`, or by the variable RANK.
 
     Args:
         metrics: name -> number or text; numpy's and torch's numbers, too.
@@ -33,13 +35,16 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
 
     Raises:
         TypeError: a metric is something else.
+        ValueError: the report is larger than MOST_BYTES.
     """
     folder = os.environ.get(VARIABLE)
-    if not folder or os.environ.get("RANK", "0") != "0":
+    if not folder or _rank() != 0:
         return
     text = json.dumps(
-        {"metrics": dict(metrics), "checkpoint": checkpoint and str(checkpoint), "by": by}, default=_number
+        {"metrics": dict(metrics), "checkpoint": checkpoint and os.path.abspath(checkpoint), "by": by}, default=_number
     )
+    if len(text) >= MOST_BYTES:
+        raise ValueError(f"the report has {len(text):,} bytes; report less than {MOST_BYTES:,}")
     try:
         if _goes_on(folder, text.encode() + b"\n"):
             return
@@ -55,7 +60,10 @@ def _goes_on(folder: str, message: bytes) -> bool:
         with socket.socket(socket.AF_UNIX) as trial:
             trial.connect(f"/proc/self/fd/{place}/{SOCKET}")  # a socket's path has at most 107 bytes
             trial.sendall(message)
-            return bool(trial.recv(1))
+            answer = trial.recv(1)
+            if answer == REFUSED:
+                raise ValueError("the trial did not get the whole report in time")
+            return bool(answer)
     finally:
         os.close(place)
 
@@ -64,6 +72,13 @@ def checkpoint_folder() -> Optional[str]:  # noqa: UP045  (for Python 3.6)
     """Return the folder with what the trial saved last; None if it has saved nothing, or outside of a trial."""
     folder = os.path.join(os.environ.get(VARIABLE, ""), "checkpoint")
     return folder if os.path.isabs(folder) and os.listdir(folder) else None
+
+
+def _rank() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return int(os.environ.get("RANK") or 0)
 
 
 def _number(value: Any) -> Any:

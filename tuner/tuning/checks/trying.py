@@ -300,7 +300,8 @@ def _warn_of_broadcast(loss: Callable[..., Tensor], value: Tensor, outputs: Any,
     if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.shape == (*targets.shape, 1)):
         return
     with torch.no_grad(), contextlib.suppress(Exception):  # the loss may need outputs of this shape
-        if not torch.isclose(loss(outputs.squeeze(-1), targets, *rest), value):
+        is_exact = bool(value.isfinite()) and torch.equal(loss(outputs, targets, *rest), value)  # it draws nothing
+        if is_exact and not torch.isclose(loss(outputs.squeeze(-1), targets, *rest), value):
             shapes = f"outputs of shape {tuple(outputs.shape)}, targets of shape {tuple(targets.shape)}"
             warnings.warn(f"{BROADCASTS} {shapes}: give both one shape, by .squeeze(-1) in the model", stacklevel=2)
 
