@@ -12,16 +12,16 @@ from typing import Any
 from unittest import mock
 
 from tuner.record.storage.made import MadeFolder, temporary_folder
+from tuner.spec.command_process import VARIABLE  # set in a command's trial, whose processes run outside of Ray
 from tuner.spec.script import running
 
-IN_COMMAND = "TUNER_TRIAL"  # the variable of a command's trial, whose processes run outside of Ray
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
 
 
 def trial_id() -> str | None:
     """Returns the id of the trial that runs in this process; None if the script runs by itself."""
-    if command := os.environ.get(IN_COMMAND):
+    if command := os.environ.get(VARIABLE):
         return command
     import ray
     from ray import tune
@@ -41,7 +41,7 @@ def checkpoint_folder() -> Path | None:
 
 
 def _saved() -> Path | None:
-    if IN_COMMAND in os.environ:
+    if VARIABLE in os.environ:
         from tuner_trial import checkpoint_folder
 
         folder = checkpoint_folder()
@@ -70,7 +70,7 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
     """
     _forget_checkpoint()
     try:
-        if IN_COMMAND in os.environ:
+        if VARIABLE in os.environ:
             import tuner_trial
 
             tuner_trial.report(metrics, local.path / name, by="the Trainer")
@@ -84,7 +84,7 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
 
 def local_folder(owner: Any) -> MadeFolder:
     """Creates a folder for the files that a framework writes in a trial; it is removed with the object `owner`."""
-    command = os.environ.get(IN_COMMAND)  # whose folder is removed with the trial
+    command = os.environ.get(VARIABLE)  # whose folder is removed with the trial
     made = temporary_folder("tuner-", Path(command) if command else None)
     weakref.finalize(owner, made.remove)
     return made

@@ -121,10 +121,12 @@ class Space:
             raise ValueError(f"Space has {has}; give exactly one of task=, train= and command=")
         if (self.report or self.words != ADDED) and not (self.command or isinstance(self.train, Command)):
             raise ValueError("report= and words= are for command=; leave them out")
+        if not isinstance(self.params, Mapping):
+            raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         ends_by_itself = False
         if "command=" in trained:
             command = command_of(self.command, self.report, self.words)
-            named = [each for each in ("max_epochs", "seed") if command.uses(each) and each not in dict(self.params)]
+            named = [each for each in ("max_epochs", "seed") if command.uses(each) and each not in self.params]
             ends_by_itself = "max_epochs" not in named
             object.__setattr__(self, "train", command)
             object.__setattr__(self, "seeded", self.seeded or "seed" in named)
@@ -137,8 +139,6 @@ class Space:
         if self.seeded and (self.task or "seed" in self.params):
             why = "a Task is always seeded" if self.task else "params has a parameter of this name"
             raise ValueError(f'seeded=True adds config["seed"] for train=, but {why}; leave out one of the two')
-        if not isinstance(self.params, Mapping):
-            raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
             raise ValueError("Space has no params: there is nothing to search")
         if hasattr(self.train, "state_dict") and not isinstance(self.train, type):

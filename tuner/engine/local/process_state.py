@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from tuner.spec.command_process import VARIABLE
+
 # Ray Tune reads these while it runs a search, so they are not set for a program's own use of Ray Tune.
 VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",  # else Ray uses its new console output, which silently ignores a CLIReporter
@@ -21,7 +23,7 @@ VARIABLES = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     # Workers inherit this variable. With it, each start would compile torch's modules again and take 2.5 times as long.
     "PYTHONDONTWRITEBYTECODE": None,
-    "TUNER_TRIAL": None,  # a command's trial may start this search, whose trials report to it alone
+    VARIABLE: None,  # a command's trial may start this search, whose trials report to it alone
 }
 # A search sets these later: `tuner.tuning.assembly` the first, `ray.init` and `Tuner.fit` the others (ray 2.60).
 SET_LATER = (
