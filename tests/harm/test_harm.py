@@ -107,7 +107,8 @@ def try_world(strategy, number, phases):
     except BaseException as error:  # Hypothesis groups several
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"seed {number}: {error}"
+        errors = error, *getattr(error, "exceptions", ())  # what is not found again is an inner error of the group
+        return f"seed {number}: " + "\n".join(map(str, errors))
     return ""
 
 
