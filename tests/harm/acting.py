@@ -28,6 +28,9 @@ class PlannedError(Exception):
     """The trial's planned end."""
 
 
+OWN_TEMPORARY = "of-the-program-"  # prefix of its temporary folders: a kill leaves them, as those of any program
+
+
 def act(number, tune, report):
     """Run the trial's whole program as a function or script does."""
     actor = Actor(number, tune.get_context().get_trial_id(), tune.get_checkpoint() is not None)
@@ -38,7 +41,7 @@ def act(number, tune, report):
     for step in range(first, actor.num_steps):
         actor.run(step)
         if actor.program["checkpoints"]:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(prefix=OWN_TEMPORARY) as folder:
                 Path(folder, "step").write_text(json.dumps(step))
                 report({"loss": actor.loss}, checkpoint=tune.Checkpoint.from_directory(folder))
         else:

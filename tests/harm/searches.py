@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from acting import OWN_TEMPORARY
 from killing import TRIAL_ACTORS, left_of, start
 from snapshots import difference, snapshot, without_creation
 from worlds import built
@@ -183,6 +184,8 @@ class Searches:
         lines.pop(str(self.place.tmp), None)  # its time
         lines = {path: line for path, line in lines.items() if str(Path(path).parent) not in lines}  # not what is below
         lines = {path: line for path, line in lines.items() if "/torchinductor_" not in path}  # torch's own cache
+        if self.world.kill:
+            lines = {path: line for path, line in lines.items() if f"/{OWN_TEMPORARY}" not in path}
         sessions = [f"left in RAY_TMPDIR: {path}" for path in self.place.ray.iterdir()]
         return [f"TMPDIR: {line}" for line in lines.values()] + sessions
 
