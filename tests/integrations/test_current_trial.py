@@ -22,7 +22,7 @@ class Callback:
 def test_a_trainer_keeps_its_signatures_gets_the_callback_and_resumes():
     """LightningCLI makes its command-line options from the signature."""
     before = inspect.signature(Trainer), inspect.signature(Trainer.fit)
-    with automatic(Trainer, "fit", "ckpt_path", Callback):
+    with automatic(Trainer, "fit", "ckpt_path", Callback, "file"):
         assert (inspect.signature(Trainer), inspect.signature(Trainer.fit)) == before
         trainer = Trainer(callbacks=["own"])
         assert len(trainer.callbacks) == 2 and trainer.callbacks[0] == "own"

@@ -45,12 +45,15 @@ class Trial:
         monkeypatch.setattr(tune, "get_checkpoint", lambda: self.checkpoint)
         self._made = tune.Checkpoint.from_directory
 
-    def report(self, metrics, checkpoint):
+    def report(self, metrics, checkpoint=None):
+        self.reports.append(metrics)
+        if checkpoint is None:
+            self.saved.append(None)
+            return
         copy = self.folder / f"saved{len(list(self.folder.iterdir()))}"
         shutil.copytree(checkpoint.path, copy)
         self.local = Path(checkpoint.path)
         self.saved.append(self._made(copy))
-        self.reports.append(metrics)
         if len(self.reports) >= self.most:
             raise SystemExit  # as Ray stops a trial
 
@@ -248,21 +251,49 @@ Trainer(model=BertForSequenceClassification(BertConfig(**size)), args=arguments,
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTED)
-def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, trial, tmp_path):
+def script_trial(trial, path):
+    """The function of a script's trials."""
     from tuner.spec.script import Script, in_trial
 
+    def train(config):
+        with in_trial(config, "loss") as running:
+            running.num_reports = lambda: len(trial.reports)
+            Script(str(path), path.read_text())(config)
+
+    return train
+
+
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, trial, tmp_path):
     path = tmp_path / "main.py"
     path.write_text(SCRIPTS[name])
     config = {"lr": 0.02, "learning_rate": 0.02, "output_dir": "out", "num_train_epochs": 3, "use_cpu": True}
-
-    def train(config):
-        with in_trial(config, "loss"):
-            Script(str(path), path.read_text())(config)
-
+    train = script_trial(trial, path)
     whole, saved = trial.run(train, config)
     assert len(whole) == 3 and len({report["loss"] for report in whole}) == 3
     assert trial.run(train, config, saved[0])[0] == whole[1:]
+
+
+OWN = """
+from ray import tune
+class Own(L.Callback):
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch >= FIRST:
+            tune.report({"own": trainer.current_epoch})
+
+L.seed"""
+
+
+@LIGHTNING
+def test_a_script_that_reports_before_its_trainer_reports_alone(trial, tmp_path):
+    text = SCRIPTS["lightning"].replace("max_epochs=3", "max_epochs=3, callbacks=[Own()]").replace("L.seed", OWN)
+    path = tmp_path / "main.py"
+    path.write_text(text.replace("FIRST", "0"))
+    reports, saved = trial.run(script_trial(trial, path), {"lr": 0.02})
+    assert reports == [{"own": 0}, {"own": 1}, {"own": 2}] and not any(saved)
+    path.write_text(text.replace("FIRST", "1"))
+    with pytest.raises(ValueError, match="the script calls tune.report, and its Trainer reports by itself"):
+        trial.run(script_trial(trial, path), {"lr": 0.02})
 
 
 @pytest.mark.parametrize("name", CASES)

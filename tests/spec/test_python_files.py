@@ -25,7 +25,6 @@ def test_a_script_is_read_in_the_encoding_in_which_python_reads_it(tmp_path, see
     path = tmp_path / "encoded.py"
     path.write_bytes(content)
     space = find_space(str(path)).space
-    space.train.check_reporting("loss")
     ran(space, {"lr": 0.5})
     assert seen == [(0.5, "größe")] and parsed(path)
 
@@ -34,7 +33,7 @@ def test_a_function_in_such_a_file_is_checked_too(tmp_path):
     text = "from tuner import Space, tune\ndef train(config):\n    return 1.0\n"
     path = tmp_path / "function.py"
     path.write_bytes(codecs.BOM_UTF8 + f'{text}space = Space(params={{"x": tune.uniform(0, 1)}}, train=train)'.encode())
-    _check_reporting(find_space(str(path)).space.train, "loss")
+    _check_reporting(find_space(str(path)).space.train)
     assert source_of(path).startswith("from tuner")
 
 

@@ -1,6 +1,6 @@
-"""Connects the libraries that a process of a command's trial imports to the search: Ray Tune and the Trainers.
+"""Connects the libraries that a script or a command imports to the search: the Trainers, and in a command Ray Tune.
 
-Such a process runs outside of Ray. It reports through `tuner_trial`, a module that needs only Python.
+A process of a command's trial runs outside of Ray. It reports through `tuner_trial`, a module that needs only Python.
 """
 
 from __future__ import annotations
@@ -18,14 +18,27 @@ TRAINERS = {  # module that defines a Trainer -> the integration that reports fo
     "pytorch_lightning": "tuner.integrations.lightning",
     "transformers.trainer": "tuner.integrations.transformers",
 }
-_connected: dict[str, ExitStack] = {}  # integration -> what holds its change until the process ends
+_until_exit = ExitStack()
 
 
 def install() -> None:
     """Connect each library when it is imported."""
     when_imported("ray.tune")(_connect_tune)
+    connect_trainers(_until_exit)
+
+
+def connect_trainers(stack: ExitStack) -> None:
+    """Let each Trainer report by itself, from the import of its module until the stack closes."""
+    connected = set[str]()  # the Trainers of `pytorch_lightning` and `lightning.pytorch` have one integration
+    stack.callback(connected.update, TRAINERS.values())
+
+    def connect(integration: str, module: Any) -> None:
+        if integration not in connected:
+            connected.add(integration)
+            stack.enter_context(importlib.import_module(integration).automatic())
+
     for module, integration in TRAINERS.items():
-        when_imported(module)(partial(_connect_trainer, integration))
+        when_imported(module)(partial(connect, integration))
 
 
 def _connect_tune(tune: Any) -> None:
@@ -52,9 +65,3 @@ def _connect_tune(tune: Any) -> None:
         return folder and tune.Checkpoint.from_directory(folder)
 
     tune.report, tune.get_checkpoint = report, get_checkpoint
-
-
-def _connect_trainer(integration: str, module: Any) -> None:
-    if integration not in _connected:
-        _connected[integration] = stack = ExitStack()
-        stack.enter_context(importlib.import_module(integration).automatic())

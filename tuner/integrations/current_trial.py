@@ -16,6 +16,10 @@ from tuner.spec.command_process import VARIABLE  # set in a command's trial, who
 from tuner.spec.script import running
 
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
+BOTH = (
+    "the script calls tune.report, and its Trainer reports by itself, so that each epoch would count twice: give the "
+    "Trainer callbacks=[TunerCallback()] if both are meant, or call tune.report before the Trainer's epoch ends"
+)
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
 
 
@@ -69,7 +73,14 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
     If the scheduler stops the trial, Ray raises SystemExit here; the exception ends the framework's loop and the trial.
     """
     _forget_checkpoint()
+    trial = running()
     try:
+        if trial and trial.num_of_trainer is not None:
+            if trial.num_reports() > trial.num_of_trainer:
+                if trial.num_of_trainer:
+                    raise ValueError(BOTH)
+                return  # the script reports by itself
+            trial.num_of_trainer += 1
         if VARIABLE in os.environ:
             import tuner_trial
 
@@ -90,8 +101,13 @@ def local_folder(owner: Any) -> MadeFolder:
     return made
 
 
-def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which each new Trainer gets a callback, and `method` gets the checkpoint to resume from."""
+def automatic(
+    trainer: Any, method: str, checkpoint: str, callback: Any, file: str
+) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which each new Trainer gets a callback, and `method` gets the checkpoint to resume from.
+
+    A checkpoint without `file` is not the callback's: the script saves its own, and resumes from it.
+    """
     made, trained = trainer.__init__, getattr(trainer, method)
 
     @functools.wraps(made)  # LightningCLI makes its options from the signature
@@ -99,13 +115,17 @@ def automatic(trainer: Any, method: str, checkpoint: str, callback: Any) -> cont
         own = options.get("callbacks") or []
         own = list(own) if isinstance(own, (list, tuple)) else [own]
         ours = [] if any(isinstance(each, callback) for each in own) else [callback()]
+        if ours and (trial := running()):
+            trial.num_of_trainer = trial.num_of_trainer or 0
         made(self, *arguments, **{**options, "callbacks": [*own, *ours]})
 
     @functools.wraps(trained)
     def train(self: Any, *arguments: Any, **options: Any) -> Any:
         call = inspect.signature(trained).bind(self, *arguments, **options)
         own = call.arguments.get(checkpoint)
-        call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True = newest checkpoint
+        folder = checkpoint_folder()
+        if folder is None or Path(folder, file).exists():
+            call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True = the newest
         return trained(*call.args, **call.kwargs)
 
     replaced: dict[str, Any] = {"__init__": make, method: train}

@@ -106,7 +106,8 @@ class TunerCallback(callbacks.Checkpoint):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._active:
-            self.best_model_path = self.checkpoint() or ""
+            path = Path(current_trial.checkpoint_folder() or "", FILE)
+            self.best_model_path = str(path) if path.is_absolute() and path.exists() else ""
             self._options = options_of(trainer.optimizers)  # before Lightning restores them from the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +164,7 @@ class TunerCallback(callbacks.Checkpoint):
         self.best_model_path = trainer.strategy.broadcast(self.best_model_path)
 
 
-automatic = partial(current_trial.automatic, Trainer, "fit", "ckpt_path", TunerCallback)
+automatic = partial(current_trial.automatic, Trainer, "fit", "ckpt_path", TunerCallback, FILE)
 _configured = CALLBACKS._configure_checkpoint_callbacks
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -73,10 +72,10 @@ class TunerCallback(TrainerCallback):
         optimizer = parts["optimizer"]
         options = self._own_options or [_options_by(args, optimizer)]
         self._made = {"options": options, **{name: getattr(args, name) for name in PLACE}}
-        folder = self.checkpoint()
-        if folder is None:
+        folder = current_trial.checkpoint_folder()
+        if folder is None or not (folder / OPTIONS).exists():  # or the script resumes from its own
             return
-        saved = json.loads(Path(folder, OPTIONS).read_text())
+        saved = json.loads((folder / OPTIONS).read_text())
         for name in PLACE:
             if saved[name] != self._made[name]:
                 raise ValueError(
@@ -113,7 +112,9 @@ class TunerCallback(TrainerCallback):
         self._training = False  # so that `trainer.evaluate` after the training is not reported
 
 
-automatic = partial(current_trial.automatic, trainer_module.Trainer, "train", "resume_from_checkpoint", TunerCallback)
+automatic = partial(
+    current_trial.automatic, trainer_module.Trainer, "train", "resume_from_checkpoint", TunerCallback, OPTIONS
+)
 
 
 def _options_by(args: Any, optimizer: Any) -> list[dict[str, Any]]:

@@ -20,23 +20,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, spec_from_file_location
+from importlib.util import spec_from_file_location
 from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from wrapt import when_imported
+
 from tuner.errors import RequestError
 from tuner.errors.users_code import enter_trial, entered, trial_path
 from tuner.spec import script_text
 from tuner.spec.arrived import Seen, by_path, key_of, look
-from tuner.spec.script_text import COMMAND, REPORTING, Constants, imported_by, imports, options_of, python_files
+from tuner.spec.script_text import COMMAND, Constants, imported_by, options_of, python_files
 from tuner.spec.space import Space
 from tuner.spec.spawned import running_in_spawned
 
-# Package with a Trainer -> name of the module that reports its epochs; importing the module here would be a cycle.
-LIGHTNING = "tuner.integrations.lightning"
-TRAINERS = {"pytorch_lightning": LIGHTNING, "lightning": LIGHTNING, "transformers": "tuner.integrations.transformers"}
+CONNECTED = "tuner.integrations.connected"  # connects Trainers; importing the module here would be a cycle
+CLICKS = "click", "typer._click"  # packages that parse command lines: click, and typer's copy of it
 # How the errors of a script's command line begin, and what to do about them.
 COMMAND_LINE, AS_CONSTANTS = "the script's command line:", "give such options as constants in params"
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -79,6 +80,8 @@ class Trial:
     at_end: Callable[[], None] | None = None  # called at the script's end, unless an error ended it
     held: dict[str, Any] = field(default_factory=dict)  # name -> what has the parameters, such as `wandb.config`
     parsed: list[Any] = field(default_factory=list)  # what the command line's parsers have returned
+    num_reports: Callable[[], int] = int  # so far
+    num_of_trainer: int | None = None  # of them by a Trainer that has got its callback by `connected`; None without one
     seen: dict[str, Seen] | None = None  # what `look` has returned
 
     def __post_init__(self) -> None:
@@ -288,10 +291,9 @@ def _given(parameter: dict[str, Any], constant: Any, dest: str, *, inverts: bool
     return {dest: constant} if value else {}
 
 
-def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], package: str) -> None:
+def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], core: Any) -> None:
     """Makes each parameter the default of click's options of its name; a parameter `command` names the subcommand."""
-    command: Any = importlib.import_module(f"{package}.core").Command
-    original = command.make_context
+    original = core.Command.make_context
 
     def make_context(self: Any, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         defaults = extra.get("default_map", self.context_settings.get("default_map")) or {}
@@ -314,7 +316,7 @@ def _into_click(stack: contextlib.ExitStack, config: Mapping[str, Any], package:
                 raise ValueError(f"{COMMAND_LINE} {error.format_message().rstrip('.')}; {AS_CONSTANTS}") from error
             raise
 
-    _replace(stack, command, make_context=make_context)
+    _replace(stack, core.Command, make_context=make_context)
 
 
 def _values_of_click(param: Any, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,17 +354,6 @@ class Script:
                 words.setdefault(name, f"in place of the constant{s} in line{s} {numbers}{of}")
         return {name: words[name] for name in names if name in words}
 
-    def check_reporting(self, metric: str) -> None:
-        """Raises RequestError unless a Python file of the folder or a subfolder mentions something that reports."""
-        folder = Path(self.path).parent
-        texts = [self.source, *python_files(folder).values(), *python_files(folder, "*/*.py").values()]
-        reports = any(word in text for text in texts for word in REPORTING)
-        if not reports and not any(imports(self.source, package) for package in TRAINERS):
-            how = f'write tune.report({{"{metric}": value}}) where an epoch has its value'
-            if any(imports(text, "wandb") for text in texts):
-                how += ", or import wandb by `from tuner.integrations import wandb`, whose wandb.log reports"
-            raise RequestError(f"{self.path} never reports a metric: {how}")
-
     def _beside(self) -> dict[Path, str]:
         path = Path(self.path)
         return {file: text for file, text in python_files(path.parent).items() if file != path}
@@ -396,10 +387,9 @@ class Script:
             value_of = trial.value_of if trial else lambda name, constant: config[name]
             sys.meta_path.insert(0, ChangedModules(modules, value_of))
             sys.modules["__main__"] = sys.modules[name] = module  # pickle looks up the script's classes in __main__
-            for package in self._command_lines():
-                _into_click(stack, config, package)
-            for trainer in self._trainers():
-                stack.enter_context(importlib.import_module(trainer).automatic())
+            for package in CLICKS:
+                when_imported(f"{package}.core")(partial(_into_click, stack, config))
+            importlib.import_module(CONNECTED).connect_trainers(stack)
             if trial:
                 passed = trial.config, trial.metric, trial.mode, trial.compared, trial.others
                 again = running_in_spawned(partial(run_again, self, passed, trial.pid, entered()))
@@ -411,25 +401,6 @@ class Script:
     def texts(self) -> list[str]:
         """Returns the text of the script and those of the modules beside it that it imports."""
         return [self.source, *imported_by(self.source, self._beside()).values()]
-
-    def _command_lines(self) -> list[str]:
-        """Returns the packages, click or typer's copy of it, that parse the script's command line."""
-        texts = self.texts()
-        packages = ["click"] if any(imports(text, "click") for text in texts) else []
-        if any(imports(text, "typer") for text in texts):
-            own = find_spec("typer") and find_spec("typer._click")
-            packages += ["typer._click"] if own else ["click"]
-        return [package for package in dict.fromkeys(packages) if find_spec(package)]
-
-    def _trainers(self) -> set[str]:
-        """Imports the script's Trainers; returns the modules that report for them, or none if its own code reports."""
-        texts = self.texts()
-        if any(word in text for text in texts for word in ("report(", "TunerCallback", "tuner.integrations")):
-            return set()
-        packages = [each for each in TRAINERS if imports(self.source, each)]
-        for package in packages:
-            importlib.import_module(package)  # the integration uses whichever package is imported
-        return {TRAINERS[package] for package in packages}
 
 
 def run_again(train: Script, passed: tuple[Any, ...], pid: int, where: tuple[Path | None, str]) -> None:

@@ -23,7 +23,6 @@ COMMAND = "command"  # the parameter that names the subcommand of a script with 
 CONFIG_FILES = ("yaml", "yml", "json", "toml", "ini", "cfg", "conf", "txt")  # kinds that a script may read
 MOST_FILES = 200  # maximum number of a folder's files that are searched for parameters and reports
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # arguments of `report` functions, not metrics
-REPORTING = ("report", "TunerCallback", "tuner.integrations", "TuneReport")  # in code that reports
 MOST_REPORTS = 1000  # a script's default of --max-epochs; a smaller one may end a trial before the script's last lines
 
 

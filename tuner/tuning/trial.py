@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import math
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,7 +135,6 @@ NOT_REACHED = (
     "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did "
     "not reach it; take the config as its argument"
 )
-STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
 
 
 def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) -> None:
@@ -150,7 +148,7 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
     seed_streams(spec.seed)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:
-        reporter.look = trial.look
+        reporter.look, trial.num_reports = trial.look, lambda: reporter.num_reports
         trial.stack.enter_context(setup.own_folder(function))
         trial.stack.enter_context(program())
         given = dict(spec.config)
@@ -182,8 +180,11 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
                     tune.report(metrics_of(metrics, function, names))
         elif output is not None:
             tune.report({**metrics_of(output, function, names), FINAL: True})
-        if isinstance(function, Script) and not reporter.num_reports and STARTS.search(function.source):
-            raise ValueError(f"the script's own process has reported nothing; {CHILD}")
+        if isinstance(function, Script) and not reporter.num_reports:
+            raise ValueError(
+                f'the script ended without a report: write tune.report({{"{names[0]}": value}}) where an epoch has its '
+                f"value; if a process that it starts has the value, {CHILD}"
+            )
 
 
 def seed_streams(seed: int) -> None:

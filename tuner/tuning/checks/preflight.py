@@ -25,7 +25,6 @@ from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command
 from tuner.spec.patience import patience
-from tuner.spec.script import Script
 from tuner.spec.script_text import check_reports, source_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
@@ -52,7 +51,7 @@ def check(request: Request) -> Request:
         if request.splits is not None:
             _check_task(request)
         else:
-            _check_reporting(request.loaded_space.space.train, request.experiment.compared.metric)
+            _check_reporting(request.loaded_space.space.train)
         return request
     except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
@@ -113,12 +112,10 @@ def _first_unsendable(value: Any) -> str:
     return next((f"uses {name!r}, of type {kind}, which " for name, kind in bad), "")
 
 
-def _check_reporting(train: Any, metric: str) -> None:
-    """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
+def _check_reporting(train: Any) -> None:
+    """Raises RequestError if a command's program is not found, or a function's file calls `report` without a dict."""
     if isinstance(train, Command):
         return train.check()
-    if isinstance(train, Script):
-        return train.check_reporting(metric)
     while hasattr(train, "func"):  # functools.partial
         train = train.func
     file = inspect.getsourcefile(train) if inspect.isfunction(train) else None
