@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import stat
+import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from typing import Any
 from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
-from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, is_running, search_path
+from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, Starter, is_running, search_path
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
@@ -64,7 +65,14 @@ class Command:
     report: str = ""
     added: tuple[str, ...] = (ADDED,)
 
-    def __call__(self, config: dict[str, Any], metrics: Sequence[str], folder: Path, own: Mapping[str, Any]) -> None:
+    def __call__(
+        self,
+        config: dict[str, Any],
+        metrics: Sequence[str],
+        folder: Path,
+        own: Mapping[str, Any],
+        start: Starter = subprocess.Popen,
+    ) -> None:
         """Run the command for one trial, and report for it; RuntimeError if it fails or reports nothing.
 
         Args:
@@ -72,12 +80,13 @@ class Command:
             metrics: a JSON object in the output is a report if it has one of these.
             folder: an empty folder of the trial's own, which the command gets.
             own: the values of OWN but those in `folder`.
+            start: starts the program.
         """
         from ray import tune
 
         kept, by, num_reports = Kept(folder / CHECKPOINT), "", 0
         kept.restore(tune.get_checkpoint())
-        program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config)
+        program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config, start)
         last, waits, pid = deque[str](maxlen=LAST_LINES), None, 0
         try:
             for each in program.heard():

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,20 @@ class Sent:
         self._connection.close()
 
 
+Starter = Callable[..., Any]  # starts a program as `subprocess.Popen` does
+
+
 class Program:
     """A running program, which gets a trial's `folder` by the variable TUNER_TRIAL; `folder` has its checkpoint."""
 
-    def __init__(self, words: Sequence[str], folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        start: Callable[..., Any] = subprocess.Popen,
+    ) -> None:
+        """Start it by `start`, which is called as `subprocess.Popen` is."""
         (folder / CHECKPOINT).mkdir(exist_ok=True)
         (folder / CONFIG).write_text(json.dumps(config, default=str))
         self._listener = socket.socket(socket.AF_UNIX)
@@ -98,7 +108,7 @@ class Program:
         program = shutil.which(words[0], path=own["PATH"]) or words[0]  # Popen would look for it in this process's PATH
         pipes["executable"] = program
         environment = {name: value for name, value in os.environ.items() if name not in RANKS} | own
-        self.process = subprocess.Popen(words, env=environment, bufsize=0, start_new_session=True, **pipes)
+        self.process = start(words, env=environment, bufsize=0, start_new_session=True, **pipes)
 
     def heard(self, seconds: float = math.inf) -> Iterator[str | Sent]:
         """Yield printed lines and sent reports until the program has ended, or for `seconds`.

@@ -20,6 +20,7 @@ from wrapt import when_imported
 
 from tuner.engine.processes.child import program
 from tuner.engine.processes.client import Shared
+from tuner.engine.processes.forked import starter
 from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained
@@ -140,7 +141,11 @@ NOT_REACHED = (
 def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) -> None:
     """Runs a space's `train`, a function, class or script; a function may report, yield or return its metrics."""
     spec = setup.spec_of(config)
-    begin_process(spec)
+    if isinstance(function, Command):
+        limit_threads(spec.num_threads)
+        start = starter(function.words[0])
+    else:
+        begin_process(spec)
     experiment = setup.experiment
     names = [goal.metric for goal in experiment.aim.goals]
     limited = [constraint.metric for constraint in experiment.aim.constraints]
@@ -162,7 +167,7 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
                 trial.held["the command"] = given  # its words have the values
                 own = {"max_epochs": spec.max_epochs, "cpus": spec.cpus, "gpus": spec.gpus}
                 with session_folder() as folder:
-                    return function(given, [experiment.compared.metric, *names], Path(folder), own)
+                    return function(given, [experiment.compared.metric, *names], Path(folder), own, start)
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value

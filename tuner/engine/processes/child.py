@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import io
 import os
 import pickle
 import sys
@@ -88,10 +89,16 @@ class Reports:
 
     def tell_modules(self, modules: set[str], before: dict[str, str]) -> None:
         """Tell which installed packages the trial has imported: with the service's copy, later trials start faster."""
-        new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
-        installed = [name for name, module in new if "-packages" in str(attributes_of(module).get("__file__"))]
+        installed, changes = new_modules(modules, before)
         if installed:
-            self.channel.send_bytes(pickle.dumps((MODULES, installed, changes_of(before, environment()))))
+            self.channel.send_bytes(pickle.dumps((MODULES, installed, changes)))
+
+
+def new_modules(modules: set[str], before: dict[str, str]) -> tuple[list[str], dict[str, str | None]]:
+    """Return the installed modules that are not in `modules`, and the variables that have changed since `before`."""
+    new = [(name, sys.modules[name]) for name in list(sys.modules) if name not in modules]
+    installed = [name for name, module in new if "-packages" in str(attributes_of(module).get("__file__"))]
+    return installed, changes_of(before, environment())
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
@@ -176,11 +183,17 @@ def begin(call: Call, channel: Connection, modules: set[str], changed: Changed) 
     return reports
 
 
-def open_streams() -> None:
-    """Open Python's standard streams anew: they were made for the service's, and remember what those could do."""
+def open_streams(unbuffered: bool = False) -> None:
+    """Open Python's standard streams anew: they were made for the service's, and remember what those could do.
+
+    `unbuffered` is as with `python -u`: neither lines nor bytes wait.
+    """
     streams = ((0, "stdin", "r", "strict"), (1, "stdout", "w", "strict"), (2, "stderr", "w", "backslashreplace"))
     for number, name, mode, errors in streams:
-        stream = open(number, mode, encoding="utf-8", errors=errors, buffering=1, closefd=False)
+        stream: Any = open(number, mode, encoding="utf-8", errors=errors, buffering=1, closefd=False)
+        if unbuffered and mode == "w":
+            raw = open(number, "wb", buffering=0, closefd=False)
+            stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

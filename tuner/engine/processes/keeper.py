@@ -100,8 +100,13 @@ def begin_child(to_keeper: int, pipes: tuple[tuple[int, int], ...]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, (_, end) in enumerate(pipes, 1):
         os.dup2(end, number)
+    close_others(to_keeper)
+
+
+def close_others(*kept: int) -> None:
+    """Close all descriptors but those of the standard streams, `kept`, and what may be shared."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != to_keeper:
+        if int(name) > 2 and int(name) not in kept:
             with contextlib.suppress(OSError):
                 if not os.readlink(f"/proc/self/fd/{name}").startswith(SHAREABLE):  # an import may have opened it
                     os.close(int(name))

@@ -1,0 +1,99 @@
+"""A Python program that runs in a fork finds and leaves what it would in a new process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.record import results
+
+EXITS = [
+    "pass",
+    "sys.exit()",
+    "sys.exit(3)",
+    "sys.exit('no data')",
+    "raise KeyError('lr')",
+    "os._exit(0)",
+    "os._exit(4)",
+    "os.kill(os.getpid(), signal.SIGKILL)",
+    "os.kill(os.getpid(), signal.SIGTERM)",
+    "threading.Thread(target=lambda: (time.sleep(0.3), open('late', 'w').close())).start()",
+    "atexit.register(lambda: open('at-exit', 'w').close())",
+    "sys.stdout.buffer.write(b'{\"loss\": 0.25}\\n') and os._exit(0)",
+    "open('kept', 'w').write('the file is not closed')",
+    "multiprocessing.get_context('spawn').Process(target=work).start()",
+    "logging.getLogger().addHandler(handler)",
+]
+PROGRAM = """
+import argparse, atexit, json, logging.handlers, multiprocessing, os, random, signal, sys, threading, time
+import beside
+def work():
+    print("a process that it has started")
+handler = logging.handlers.MemoryHandler(9, target=logging.FileHandler("log"), flushOnClose=True)
+handler.emit(logging.makeLogRecord({"msg": "line", "levelno": 20}))
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--exit")
+    given = parser.parse_args()
+    found = {"argv": sys.argv, "path": sys.path, "file": __file__, "spec": str(__spec__), "folder": os.getcwd()}
+    found |= {"beside": beside.__file__, "main": sys.modules["__main__"].parser is parser, "input": sys.stdin.read()}
+    found |= {"variables": {name: os.environ[name] for name in sorted(os.environ) if "TUNER" not in name}}
+    found |= {"no trial": "tuner.spec.script" not in sys.modules or sys.modules["tuner.spec.script"].running() is None}
+    found |= {"signals": [str(signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]}
+    found |= {"session": os.getsid(0) == os.getpid()}
+    with open("found", "w") as file:
+        json.dump(found, file, indent=1)
+    print(json.dumps({"loss": 0.5}))
+    exec(given.exit)
+"""
+
+
+def ran(words, name):
+    """What a search of the exits leaves: for each, the trial's end and reports, its output and its files."""
+    command = [*words, "--exit", "{exit}"]
+    space = f"Space(params={{'exit': tune.grid_search({EXITS})}}, command={command}, metric='loss')"
+    Path(f"{name}.py").write_text(f"from tuner import Space, tune\nimport beside\nspace = {space}\n")
+    options = "--scheduler", "fifo", "--num-samples", "1", "--max-failures", "0", "--name", name
+    subprocess.run([sys.executable, "-m", "tuner.run", "--space", f"{name}.py", *options], capture_output=True)
+    found = {}
+    for trial in results.load(Path("results", name)).trials:
+        folder = Path("results", name, "ray", trial.id)
+        files = {each.name: each.read_text() for each in sorted((folder / "files").rglob("*")) if each.is_file()}
+        outputs = [(folder / each).read_text() for each in ("stdout", "stderr")]
+        text = repr([trial.status, trial.reason, [each.metrics for each in trial.reports], outputs, files])
+        text = re.sub(r"tuner-(trial-)?[0-9a-f]{8}|\d{4,}|0x[0-9a-f]+", "*", text)
+        text = re.sub(r'( \| )?  File "<frozen runpy>"[^|\n]*(?= \||\n)', "", text.replace("\\n", "\n"))  # of `-m`
+        found[trial.config["exit"]] = [line for line in text.splitlines() if line]
+    return found
+
+
+@pytest.mark.parametrize("words", [["program.py"], pytest.param(["-u", "-m", "program"], marks=pytest.mark.slow)])
+def test_a_program_ends_as_in_a_process_of_its_own(tmp_path, monkeypatch, words):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "beside.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    forked, alone = ran(["python", *words], "forked"), ran(["env", "python", *words], "alone")
+    assert list(forked) == list(alone) == EXITS
+    assert {each: lines for each, lines in forked.items() if lines != alone[each]} == {}
+
+
+IMPORTS = """
+import sys
+had = "networkx" in sys.modules
+import networkx, tuner_trial
+tuner_trial.report({"loss": float(sys.argv[1]), "had": had})
+tuner_trial.report({"loss": float(sys.argv[1]), "had": had})
+"""
+
+
+def test_later_programs_find_what_earlier_ones_have_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text(IMPORTS)
+    words = "--param", "x=grid_search(1, 2, 3, 4)", "--scheduler", "fifo", "--max-concurrent-trials", "1"
+    command = "--name", "had", "--metric", "loss", "--num-samples", "1", "--", "python", "program.py", "{x}"
+    subprocess.run([sys.executable, "-m", "tuner.run", *words, *command], check=True)
+    had = [trial.reports[-1].metrics["had"] for trial in results.load(Path("results", "had")).trials]
+    assert not had[0] and had[-1]
