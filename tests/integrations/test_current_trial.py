@@ -1,6 +1,7 @@
 """What replaces parts of a framework's Trainer in a trial looks like the Trainer's own."""
 
 import inspect
+from collections import UserList
 
 from tuner.integrations.current_trial import automatic
 
@@ -26,5 +27,6 @@ def test_a_trainer_keeps_its_signatures_gets_the_callback_and_resumes():
         assert (inspect.signature(Trainer), inspect.signature(Trainer.fit)) == before
         trainer = Trainer(callbacks=["own"])
         assert len(trainer.callbacks) == 2 and trainer.callbacks[0] == "own"
+        assert Trainer(callbacks=UserList(["own"])).callbacks[0] == "own"  # as hydra's ListConfig, no list
         assert trainer.fit("model") == "saved"
     assert Trainer().callbacks is None and Trainer().fit("model") is None

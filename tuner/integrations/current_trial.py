@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -113,7 +114,7 @@ def automatic(
     @functools.wraps(made)  # LightningCLI makes its options from the signature
     def make(self: Any, *arguments: Any, **options: Any) -> None:
         own = options.get("callbacks") or []
-        own = list(own) if isinstance(own, (list, tuple)) else [own]
+        own = list(own) if isinstance(own, Sequence) else [own]  # hydra gives a ListConfig
         ours = [] if any(isinstance(each, callback) for each in own) else [callback()]
         if ours and (trial := running()):
             trial.num_of_trainer = trial.num_of_trainer or 0
