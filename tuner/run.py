@@ -101,7 +101,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
     given, unknown = parser.parse_known_args(argv)
     if unknown:
         hint = "; values of parameters belong in the params of the space"
-        raise RequestError(of_the_script(unknown[0], argv) or parser.unknown(unknown[0], hint))
+        raise RequestError(of_the_script(unknown[0], argv) or parser.unknown(unknown, hint))
     is_for_command = has_command or not {"param", "report", "words"}.isdisjoint(vars(given))
     return with_command(vars(given), command) if is_for_command else vars(given)
 

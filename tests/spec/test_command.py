@@ -10,8 +10,9 @@ import pytest
 from ray import tune
 
 from tuner import load, run
+from tuner.errors import RequestError
 from tuner.spec import domains
-from tuner.spec.command import command_of, domain_of, masked, shown_name
+from tuner.spec.command import command_of, domain_of, fields_of, masked, name_of, shown_name
 from tuner.spec.command_process import Program
 from tuner.spec.space import Space
 
@@ -94,6 +95,24 @@ def test_a_program_that_is_missing_is_named_before_the_first_trial(search, tmp_p
     assert ran.code == 2 and "command './missing {lr}': ./missing: no executable in" in ran.err and not ran.record
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("python trian.py {lr}", "trian.py: no such file in TMP; did you mean 'train.py'?"),
+        ("python other/train.py", "other/train.py: no such file in TMP; correct it"),
+        ("train.py {lr}", "train.py: no executable on PATH; write python train.py"),
+    ],
+)
+def test_a_script_that_is_missing_is_named_with_one_that_exists(given, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "trian2.py").mkdir()  # nearer, but a folder
+    with pytest.raises(RequestError, match=re.escape(why.replace("TMP", str(tmp_path)))):
+        command_of(given, "", "{value}").check()
+    for right in ("python train.py", "python -m trian.py", "python {lr}.py", "python trian2.py"):
+        command_of(right, "", "{value}").check()
+
+
 TRAINS = """import json, os, sys
 lr = float(sys.argv[1])
 for epoch in range(4):
@@ -161,6 +180,8 @@ def test_a_command_that_fails_says_why(search, tmp_path, script, why):
     ran = search(str(tmp_path / "space.py"), "--num-samples", "1")
     assert ran.code == 1 and {trial.status for trial in ran.record.trials} == {"failed"}
     assert all(why in trial.reason for trial in ran.record.trials)
+    line = next(line for line in ran.out.splitlines() if line.startswith("failed "))
+    assert ("; all of its output: " in line and line.endswith("/stderr")) == ("its last lines" in why)
 
 
 def test_output_is_passed_on_as_it_is_and_read_by_lines(tmp_path, capfd):
@@ -262,6 +283,12 @@ def test_what_is_no_call_is_a_constant(text, value):
 def test_a_wrong_domain_is_refused(text, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         domain_of(text)
+
+
+def test_all_wrong_domains_are_named_at_once():
+    name = name_of(["a=unifrom(0, 1)", "b=uniform(0, 1)", "c=chioce(1, 2)"], "", "--{key}={value}", ["true"])
+    with pytest.raises(ValueError, match=r"did you mean 'uniform'\?; --param .*; did you mean 'choice'\?"):
+        fields_of(name)
 
 
 @pytest.mark.parametrize(

@@ -266,8 +266,12 @@ def test_a_misspelt_name_is_refused_and_a_name_with_dots_is_nested(search, tmp_p
     from ray import tune
 
     params = {"lr": tune.uniform(0, 1), "batch_size": 16}
-    with pytest.raises(ValueError, match="command has {lrr}, which is no parameter; did you mean 'lr'?"):
+    with pytest.raises(ValueError, match="{lrr} is no parameter; did you mean 'lr'?"):
         Space(params=params, command="train {lrr} {batch_size}")
+    with pytest.raises(
+        ValueError, match="{batchsize} is no parameter; .* 'batch_size'.*{lrr} is no parameter; .* 'lr'"
+    ):
+        Space(params=params, command="train {lrr} {batchsize}")
     Space(params=params, command="train {lr} {lrr} ${HOME} {print}")
     text = "import json, sys; print(json.dumps({'loss': json.load(open(sys.argv[1]))['optim']['lr']}))"
     words = [
@@ -292,6 +296,7 @@ def test_three_commands_that_fail_alike_end_the_search(search, tmp_path):
     ran = search(None, *words, "--", sys.executable, "-c", program)
     assert ran.code == 1 and len(ran.record.trials) < 8
     assert "the search was stopped, as these trials failed alike" in ran.out
+    assert "--resume then tries these trials again; for another command, start a new search" in ran.out
 
 
 def test_a_command_that_names_its_length_or_its_seed_declares_them():

@@ -131,6 +131,10 @@ def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     "point, message",
     [
         ({"widht": 4}, "'widht' is no parameter; did you mean 'width'?"),
+        (
+            {"widht": 4, "stesp": 1},
+            "'widht' is no parameter; did you mean 'width'?; 'stesp' is no parameter; did you mean",
+        ),
         ({"width": 5}, "width=5: must be one of 4, 8"),
         ({"steps": 5}, "steps=5: the space fixes it to 4"),
         ({"net": 3}, "net=3: must be a dict of kind, depth"),

@@ -15,7 +15,7 @@ import re
 import stat
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
 from tuner.errors.output import shown
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         given, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            raise RequestError(self.unknown(unknown[0]))
+            raise RequestError(self.unknown(unknown))
         return given
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
@@ -63,12 +63,15 @@ class Parser(argparse.ArgumentParser):
         words = [re.sub(r"^--[^=]+", lambda match: match[0].replace("_", "-"), word) for word in words]
         return super().parse_known_args(words, namespace)
 
-    def unknown(self, word: str, otherwise: str = " of this command") -> str:
-        """Returns the error text for a word that is no known option; it names the nearest option if one is near."""
-        if not word.startswith("-"):
-            return f"{word}: belongs to no option; write a value with spaces in quotes"
-        hint = nearest(word, self._option_string_actions) if len(word) > len("--lr") else ""
-        return f"{word}: is no option{hint or otherwise} (see --help)"
+    def unknown(self, words: Sequence[str], otherwise: str = " of this command") -> str:
+        """Returns the error text for words that belong to no option; it names the nearest option if one is near."""
+        if not words[0].startswith("-"):
+            return f"{words[0]}: belongs to no option; write a value with spaces in quotes"
+        texts = []
+        for word in (word for word in words if word.startswith("-")):
+            hint = nearest(word, self._option_string_actions) if len(word) > len("--lr") else ""
+            texts.append(f"{word}: is no option{hint or otherwise}")
+        return f"{'; '.join(dict.fromkeys(texts))} (see --help)"
 
     def error(self, message: str) -> NoReturn:
         for pattern, words in REWORDED.items():

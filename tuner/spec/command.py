@@ -154,22 +154,30 @@ class Command:
         return words
 
     def check_names(self, params: Mapping[str, Any]) -> None:
-        """Raise ValueError for a name in braces that is none, if a parameter without a place has nearly this name."""
+        """Raise ValueError for names in braces that are none, if a parameter without a place has nearly this name."""
         known = [path.replace("/", ".") for path, _ in domains.leaves(params)]
         named = {match[2].replace("/", ".") for word in self.words for match in re.finditer(PLACE, word) if match[2]}
         left = [name for name in known if name not in named]
-        for name in sorted(named.difference(known, OWN, ["seed"])):
-            if hint := nearest(name, left):
-                raise ValueError(
-                    f"command has {{{name}}}, which is no parameter{hint}; {{{{{name}}}}} is the text itself"
-                )
+        unknown = sorted(named.difference(known, OWN, ["seed"]))
+        wrong = [(name, hint) for name in unknown if (hint := nearest(name, left))]
+        if wrong:
+            each = "; ".join(f"{{{name}}} is no parameter{hint}" for name, hint in wrong)
+            raise ValueError(f"command: {each}; {{{{{wrong[0][0]}}}}} is the text itself")
 
     def check(self) -> None:
-        """Raise RequestError if the program is not found."""
-        program = self.words[0]
+        """Raise RequestError if the program is not found, or the script that Python would run."""
+        program, script = self.words[0], Path(self.words[1]) if len(self.words) > 1 else Path()
+        what = ""
         if not shutil.which(program, path=search_path()):
             where = "" if os.path.isabs(program) else f" in {os.getcwd()}" if "/" in program else " on PATH"
-            raise RequestError(f"command {' '.join(self.words)!r}: {program}: no executable{where}; correct it")
+            is_script = Path(program).suffix == ".py" and Path(program).is_file()
+            what = f"{program}: no executable{where}; {f'write python {program}' if is_script else 'correct it'}"
+        elif Path(program).name.startswith("python") and script.suffix == ".py" and not re.search(PLACE, str(script)):
+            if not script.exists():
+                hint = nearest(str(script), [str(each) for each in script.parent.glob("*.py") if each.is_file()])
+                what = f"{script}: no such file in {os.getcwd()}{hint or '; correct it'}"
+        if what:
+            raise RequestError(f"command {' '.join(self.words)!r}: {what}")
 
     def metrics_in(self, line: str, wanted: Sequence[str]) -> dict[str, Any]:
         """Return the metrics of a line that is a report, else nothing."""
@@ -268,7 +276,15 @@ def fields_of(name: str) -> dict[str, Any]:
     parser.add_argument("--words", default=ADDED)
     options, _, words = split_words(shlex.split(name))
     given = vars(parser.parse_args(options))
-    flat = {name.replace(".", "/"): domain for name, domain in map(domain_of, given.pop("param"))}
+    flat, wrong = dict[str, Any](), list[str]()
+    for each in given.pop("param"):
+        try:
+            name, domain = domain_of(each)
+            flat[name.replace(".", "/")] = domain
+        except ValueError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ValueError("; ".join(wrong))
     return {"params": domains.nested(flat), "command": words, **given}
 
 

@@ -172,8 +172,8 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
     """
     unknown = [name for name in point if name not in params]
     if unknown:
-        at = f"{path}{unknown[0]}"
-        raise ValueError(f"{at!r} is no parameter{nearest(unknown[0], params)}; the parameters are {', '.join(params)}")
+        each = "; ".join(f"{f'{path}{name}'!r} is no parameter{nearest(name, params)}" for name in unknown)
+        raise ValueError(f"{each}; the parameters are {', '.join(params)}")
     placed: Setting = {}
     for name, given in point.items():
         value, here = params[name], f"{path}{name}"

@@ -48,6 +48,10 @@ REQUESTS = [
     (["--space", TINY, "--num-samples", "2.5"], "--num-samples 2.5: must be a whole number"),
     (["--space", TINY, "--num-samples"], "--num-samples: needs a value"),
     (["--space", TINY, "--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
+    (
+        ["--space", TINY, "--num-smaples", "3", "--sed", "1"],
+        "--num-smaples: is no option; did you mean '--num-samples'?; --sed: is no option; did you mean '--seed'?",
+    ),
     (["--space", TINY, "--seed", "-1"], "--seed -1: must be 0 or more, at most 4,294,967,295"),
     (
         ["--searcher", "hyperot"],

@@ -24,6 +24,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
 from tuner.record.storage.trial_files import FILES, Written
 from tuner.record.texts import command, counted, figures, setting
+from tuner.spec.command import QUOTED, is_command
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
@@ -187,7 +188,8 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
     if state == "failed":  # the reason would only repeat the error in the lines above
         if record.stats.failed:
             lines += ["the search was stopped, as these trials failed alike and none succeeded"]
-            lines += ["correct the cause: --resume then tries these trials again"]
+            again = "correct the cause: --resume then tries these trials again"
+            lines += [again + "; for another command, start a new search" * is_command(e.space)]
         else:
             lines += [f"the search was stopped: {record.reason}"]
     elif record.reason:
@@ -287,8 +289,10 @@ def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
         first, last = min(epochs), max(epochs)
         epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
         who = f"{len(others) + 1} trials, {newest.id} the last," if others else f"trial {newest.id}"
-        traceback = folder / "ray" / newest.id / "error.txt"
-        at = f"; full traceback: {traceback}" if traceback.is_file() else ""
+        of_command = QUOTED in newest.reason  # whose own traceback, if any, is in what it has printed
+        file, what = ("stderr", "all of its output") if of_command else ("error.txt", "full traceback")
+        there = folder / "ray" / newest.id / file
+        at = f"; {what}: {there}" if there.is_file() else ""
         lines += [f"failed      {who} in {epoch}: {with_cells(newest.reason)}{at}"]
     return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
 
