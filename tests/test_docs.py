@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import itertools
 import json
+import os
 import re
 import runpy
 import shlex
@@ -113,6 +114,10 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "main.py").write_text(
         "\n".join([*added, "options = '--lr', '--gamma', '--epochs'", "raise OSError('trains')"])
     )
+    for program in ("train", "train.py", "src/train.py", "run_clm.py", "bin/accelerate"):  # what the commands name
+        (tmp_path / program).parent.mkdir(exist_ok=True)
+        (tmp_path / program).touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "my_space.py").write_text((ROOT / "search_spaces" / "quadratic.py").read_text())
     return tmp_path
