@@ -316,3 +316,58 @@ def test_an_environments_own_sitecustomize_runs(tmp_path):
             [sys.executable, "-c", "print(1)"], env={**os.environ, **more, "PYTHONPATH": path}, capture_output=True
         )
         assert done.stdout == b"own\n1\n", done.stderr
+
+
+SAVES_LAST = """
+import json, os, sys
+import tuner_trial
+own = os.path.join(os.environ["TUNER_TRIAL"], "checkpoint", "state.json")
+begin = json.load(open(own)) if os.path.exists(own) else 0
+for epoch in range(begin + 1, int(sys.argv[2]) + 1):
+    json.dump(epoch, open(own, "w"))
+    tuner_trial.report({"loss": float(sys.argv[1]) + 1 / epoch})
+open("last", "w").write(f"{begin} to {sys.argv[2]}")
+"""
+
+
+def test_what_follows_a_commands_last_report_runs_and_more_epochs_continue_it(search, tmp_path):
+    space = written(tmp_path, SAVES_LAST)
+    text = (tmp_path / "space.py").read_text()
+    (tmp_path / "space.py").write_text(text.replace("'{lr}'", "'{lr}', '{max_epochs}'"))
+    ran = search(space, "--num-samples", "1", "--scheduler", "fifo", "--max-epochs", "2")
+    assert ran.code == 0, ran.out + ran.err
+    assert {(each.status, each.reason, each.last_epoch) for each in ran.record.trials} == {
+        ("completed", "trained its 2 epochs", 2)
+    }
+    assert (ran.folder / "best" / "files" / "last").read_text() == "0 to 2"
+    ran = search(space, "--resume", "test", "--max-epochs", "3")
+    assert [each.last_epoch for each in ran.record.trials] == [3, 3], ran.out + ran.err
+    assert (ran.folder / "best" / "files" / "last").read_text() == "2 to 3"
+    config = json.loads((ran.folder / "best" / "config.json").read_text())["config"]
+    assert config == {"lr": 0.25, "max_epochs": 3}
+
+
+def test_a_command_whose_last_epoch_is_saved_may_end_without_another_report(tmp_path, monkeypatch):
+    from ray import tune
+
+    space = Space(params={"lr": tune.uniform(0, 1)}, command=[sys.executable, "-c", "pass", "{lr}"])
+    (saved := tmp_path / "saved").mkdir()
+    for checkpoint, fails in ((tune.Checkpoint.from_directory(saved), False), (None, True)):
+        monkeypatch.setattr(tune, "get_checkpoint", lambda checkpoint=checkpoint: checkpoint)
+        (folder := tmp_path / str(fails)).mkdir()
+        if fails:
+            with pytest.raises(RuntimeError, match="has not reported"):
+                space.train({"lr": 0.5}, ["loss"], folder, {})
+        else:
+            space.train({"lr": 0.5}, ["loss"], folder, {})
+
+
+def test_a_command_without_a_place_for_a_seed_says_so_and_is_not_offered_to_be_confirmed(search, tmp_path):
+    program = "import json, sys; print(json.dumps({'loss': float(sys.argv[1])}))"
+    words = "--param", "lr=grid_search(1, 2)", "--num-samples", "1", "--", sys.executable, "-c", program, "{lr}"
+    ran = search(None, "--confirm", "1", "--dry-run", *words)
+    assert "NOTE: --confirm 1: the command gets no seed" in ran.out
+    for more, is_offered in (("{seed}", True), ("", False)):
+        name = f"seeded{is_offered}"
+        ran = search(None, *words, more, name=name)
+        assert ran.code == 0 and (" --confirm 2" in ran.out) == is_offered, ran.out

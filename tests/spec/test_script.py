@@ -8,9 +8,11 @@ import types
 
 import pytest
 import torch
+from ray import tune
 
 from tuner import RequestError, load, load_best, run
 from tuner.spec.script import Ended, in_trial
+from tuner.spec.space import Space
 from tuner.spec.spaces import find_space
 
 DECLARED = 'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1), "width": tune.choice([8, 16])})\n'
@@ -657,3 +659,77 @@ def test_a_script_is_searched_and_the_files_of_the_winner_are_kept(tmp_path, sea
     assert (tmp_path / "model.pt").read_text() == "the user's"
     assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
     assert "print(best.files)  # what the trial wrote" in (best / "README.md").read_text()
+
+
+LENGTH = """
+from tuner import script, tune
+script({"lr": tune.uniform(0, 1), "epochs": 3}, metric="loss", length="epochs", seeded=True)
+import json, tempfile
+lr, epochs, seed, begin = 0.1, 90, 0, 0
+if checkpoint := tune.get_checkpoint():
+    begin = json.load(open(checkpoint.path + "/epoch.json"))
+for epoch in range(begin + 1, epochs + 1):
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump(epoch, open(folder + "/epoch.json", "w"))
+        tune.report({"loss": lr + 1 / epoch, "seed": seed}, checkpoint=tune.Checkpoint.from_directory(folder))
+open("model", "w").write(f"{begin} to {epoch}")
+"""
+
+
+def test_the_length_of_a_script_is_declared_once(tmp_path, search_here, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main.py").write_text(LENGTH)
+    ran = search_here(str(tmp_path / "main.py"), "--num-samples", "4")
+    assert ran.code == 0 and "asha: compares trials after epochs 1, 2 and continues" in ran.out, ran.out + ran.err
+    assert "epochs: in place of the constant in line 5; seed: in place of the constant in line 5" in ran.out
+    ends = {(trial.status, trial.last_epoch, trial.reason) for trial in ran.record.trials if trial.status != "pruned"}
+    assert ends == {("completed", 3, "trained its 3 epochs")}
+    assert not [event for event in ran.events if event["event"] == "length_learned"]
+    assert len({trial.reports[0].metrics["seed"] for trial in ran.record.trials}) == 4
+    assert (ran.folder / "best" / "files" / "model").read_text() == "0 to 3"
+    before = load(ran.folder).best
+    assert before.config["epochs"] == 3
+    ran = search_here(str(tmp_path / "main.py"), "--resume", "test", "--max-epochs", "5")
+    assert ran.code == 0 and (ran.folder / "best" / "files" / "model").read_text() == "3 to 5", ran.out + ran.err
+    assert {trial.last_epoch for trial in ran.record.trials if trial.status == "completed"} == {5}
+    assert load(ran.folder).best.config["epochs"] == 5
+
+
+def test_a_script_that_reports_beyond_its_length_is_stopped_and_the_reason_says_so(tmp_path, search_here):
+    (tmp_path / "main.py").write_text(LENGTH.replace("epochs + 1)", "epochs + 9)"))
+    ran = search_here(str(tmp_path / "main.py"), "--num-samples", "1")
+    (trial,) = ran.record.trials
+    assert (trial.status, trial.last_epoch, trial.reason) == (
+        "completed",
+        4,
+        "trained its 3 epochs, and would report more",
+    )
+
+
+@pytest.mark.parametrize(
+    ("declared", "why"),
+    [
+        (
+            '{"lr": tune.uniform(0, 1)}, length="epoch"',
+            "parameter 'epoch' would reach nothing in main.py; did you mean",
+        ),
+        ('{"lr": tune.uniform(0, 1)}, seeded=True', "parameter 'seed' would reach nothing"),
+        ('{"lr": tune.uniform(0, 1), "epochs": 3}, length="epochs", max_epochs=4', "params has epochs=3"),
+        ('{"lr": tune.uniform(0, 1), "epochs": tune.choice([1])}, length="epochs"', "the same in all trials"),
+        ('{"lr": tune.uniform(0, 1)}, length=3', "length=3: must be the name of an option"),
+    ],
+)
+def test_a_length_or_seed_that_would_reach_nothing_is_refused(moved, declared, why):
+    with pytest.raises(RequestError, match=why):
+        moved(f"from tuner import script, tune\nscript({declared})\nlr, epochs = 0.1, 9\n")
+
+
+def test_the_number_of_epochs_of_a_declared_length(moved):
+    text = (
+        'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1)}, length="epochs"MORE)\nlr, epochs = 0.1, 9\n'
+    )
+    assert moved(text.replace("MORE", "")).max_epochs == 10
+    assert moved(text.replace("MORE", ", max_epochs=7")).max_epochs == 7
+    for wrong in ({"task": None, "command": "train {lr}"},):
+        with pytest.raises(ValueError, match="length='epochs' is for train=.*{max_epochs}"):
+            Space(params={"lr": tune.uniform(0, 1)}, length="epochs", **wrong)

@@ -103,9 +103,13 @@ class ExperimentRecord:
         return dict(self.facts.get("space", {}).get("constants", {}))
 
     def config_of(self, trial: TrialRecord) -> dict[str, Any]:
-        """Returns the whole config of a trial: its parameters, the space's constants, and its seed if it gets one."""
-        seed = {"seed": trial_seed(self.experiment.seed, trial.id)} if self.facts.get("space", {}).get("seeded") else {}
-        return merged(self.constants, trial.config) | seed
+        """Returns the whole config of a trial: its parameters, constants, and its seed and length if it gets them."""
+        space = self.facts.get("space", {})
+        own: dict[str, Any] = {"seed": trial_seed(self.experiment.seed, trial.id)} if space.get("seeded") else {}
+        if isinstance(length := space.get("length"), str):
+            epoch, most = self.shorter(trial)
+            own[length] = most if most and epoch == trial.last_epoch else self.experiment.max_epochs
+        return merged(self.constants, trial.config) | own
 
     def elapsed(self, time: float) -> float:
         """Converts a unix time to seconds of the search, which leave out the time between sessions."""

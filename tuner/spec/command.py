@@ -79,7 +79,7 @@ class Command:
             config: the trial's parameters.
             metrics: a JSON object in the output is a report if it has one of these.
             folder: an empty folder of the trial's own, which the command gets.
-            own: the values of OWN but those in `folder`.
+            own: the values of OWN that are neither in `config` nor in `folder`.
             start: starts the program.
         """
         from ray import tune
@@ -118,7 +118,7 @@ class Command:
             program.end(waits)
         if code := program.process.returncode:
             raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
-        if not num_reports:
+        if not num_reports and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
             raise RuntimeError(f"the command has not reported: it printed no {self._wanted(metrics)}; {_told(last)}")
 
     @property

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from tuner.spec import parameters
+from tuner.spec.command import Command
 from tuner.spec.experiment import BEST_RULE
 from tuner.spec.spaces import LoadedSpace
 
@@ -38,7 +39,8 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
         "params": parameters.describe(space.declared),
         "constants": space.constants,
         "mutable": list(space.mutable),
-        **({"seeded": True} if space.seeded else {}),
+        **({"seeded": space.seeded} if space.seeded or isinstance(space.train, Command) else {}),
+        **({"length": space.length} if space.length else {}),
     }
 
 

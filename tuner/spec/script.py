@@ -107,7 +107,8 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     Args:
         params: name -> Ray domain or constant, as in `Space`. Unless the script uses the returned dict, W&B or Optuna,
             a name must be that of a command-line option, or of a variable, argument or key with a constant value.
-        options: other fields of `Space`, such as `metric`. A trial ends at report number `max_epochs`, by default 1000.
+        options: other fields of `Space`, such as `metric`, and `length="epochs"`, which names the script's number of
+            epochs. Without `length`, a trial ends at report number `max_epochs`, by default 1000.
     """
     if trial := running():
         trial.read = True
@@ -132,10 +133,11 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
         )
     script_text.check_reports(text, path)
     study = script_text.of_study(text, path, train.texts()[1:], options.get("mode"))
-    fields = {"max_epochs": script_text.MOST_REPORTS, **study, **options}
+    usual = {} if options.get("length") else {"max_epochs": script_text.MOST_REPORTS}
+    fields = {**usual, **study, **options}
     space = Space(params=params, train=train, **fields)
     script_text.check_options(text, path, params)
-    script_text.check_names(text, path, space.params.keys() - train.targets(space.params).keys())
+    script_text.check_names(text, path, {*space.names} - train.targets(space.names).keys())
     return space
 
 

@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "words": ((str,), "a text, such as '--{key}={value}'"),
     "unchecked": ((Sequence,), 'a list of parameters, such as ["num_workers"]'),
     "seeded": ((bool,), "True or False"),
+    "length": ((str,), 'the name of an option, constant or parameter, such as "epochs"'),
 }
 
 
@@ -64,7 +65,10 @@ class Space:
             last epoch. The answer is still the best `metric`.
         prune_mode: "min" or "max": which values of `prune_by` are better.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`. By default 10, or 1000 for a `command` without
-            `{max_epochs}`. The report of this number ends a trial; its program is then stopped.
+            `{max_epochs}`. The report of this number ends a trial; its program is then stopped, unless it got this
+            number by `{max_epochs}` or `length` and so ends by itself.
+        length: the name by which `train` gets `max_epochs`, such as "epochs": `config["epochs"]`, or in a script the
+            option or constant of this name. A whole number under this name in `params` is the default of `max_epochs`.
         points: settings to try first; the parameters that a point leaves out are drawn at random.
         prior: parameter -> a guess of a good value. The guess runs after the points, and random and forest draw a
             share of their random settings around it.
@@ -108,6 +112,7 @@ class Space:
     callbacks: Sequence[Any] = ()
     unchecked: Sequence[str] = ()
     seeded: bool = False
+    length: str = ""
 
     @in_one_line()
     def __post_init__(self) -> None:
@@ -123,16 +128,19 @@ class Space:
             raise ValueError("report= and words= are for command=; leave them out")
         if not isinstance(self.params, Mapping):
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
-        ends_by_itself = False
+        if self.length:
+            self._declare_length(is_given="train=" in trained)
+        has_own_length = False
         if "command=" in trained:
             command = command_of(self.command, self.report, self.words)
             named = [each for each in ("max_epochs", "seed") if command.uses(each) and each not in self.params]
-            ends_by_itself = "max_epochs" not in named
+            has_own_length = "max_epochs" not in named
             object.__setattr__(self, "train", command)
+            object.__setattr__(self, "length", "" if has_own_length else "max_epochs")
             object.__setattr__(self, "seeded", self.seeded or "seed" in named)
             object.__setattr__(self, "command", "")  # `dataclasses.replace` would give both
         if self.max_epochs is None:
-            object.__setattr__(self, "max_epochs", MOST_REPORTS if ends_by_itself else Options.max_epochs)
+            object.__setattr__(self, "max_epochs", MOST_REPORTS if has_own_length else Options.max_epochs)
         if not self.prune_by and isinstance(self.metric, str) and (own := getattr(self.train, "prune_by", "")):
             object.__setattr__(self, "prune_by", own)  # what an Optuna objective reports for the pruner
             object.__setattr__(self, "prune_mode", self.mode)
@@ -170,6 +178,31 @@ class Space:
                 parameters.place(self.declared, point)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+
+    def _declare_length(self, *, is_given: bool) -> None:
+        """Takes the parameter `length` out of params; its value becomes `max_epochs`."""
+        if not is_given:
+            raise ValueError(
+                f"length={self.length!r} is for train=: a Task trains max_epochs epochs, and a command gets the number "
+                f"where its words have {{max_epochs}}; leave it out"
+            )
+        if self.length not in self.params:
+            return
+        most, number = self.max_epochs, self.params[self.length]
+        if type(number) is not int:
+            raise ValueError(
+                f"params has {self.length}={number!r}, but length={self.length!r} names the number of epochs, which is "
+                f"the same in all trials: give a whole number, or leave one of the two out"
+            )
+        if most not in (None, number):
+            raise ValueError(f"max_epochs={most!r}, but params has {self.length}={number}; leave one of the two out")
+        object.__setattr__(self, "params", {n: each for n, each in self.params.items() if n != self.length})
+        object.__setattr__(self, "max_epochs", number)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all that a trial gets: its parameters and constants, its length and its seed."""
+        return [*self.params, *filter(None, [self.length]), *["seed"] * self.seeded]
 
     @cached_property
     def options(self) -> Options:

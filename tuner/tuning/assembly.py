@@ -95,10 +95,11 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
     pbt = experiment.scheduler == "pbt"  # it may copy any checkpoint, and a budget only ends the search
     common = experiment, journal, stopper, compared_option(loaded_space, experiment), bool(history)
+    ends = bool(space.length)
     scheduler = (
-        PopulationScheduler(*common, space=space, slots=nodes.concurrent)
+        PopulationScheduler(*common, space=space, slots=nodes.concurrent, ends_by_itself=ends)
         if pbt
-        else SearchScheduler(*common, nodes.concurrent, budget)
+        else SearchScheduler(*common, nodes.concurrent, budget, ends_by_itself=ends)
     )
     keep = KEEP_BEST_AND_LATEST if space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
@@ -163,7 +164,7 @@ def trainable(request: Request, resources: Resources) -> Any:
     space, e, r = request.loaded_space.space, request.experiment, resources
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
     spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
-    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded)
+    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded, space.length)
     shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
     if e.strategy == "ddp" and space.task is not None:
         own = partial(trials.train_in_workers, shared=shared, setup=setup)

@@ -64,6 +64,8 @@ class SearchScheduler(TrialScheduler):
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,  # how many trials may run at once; None = Ray's limit
         budget: Budget | None = None,
+        *,
+        ends_by_itself: bool = False,  # whether a trial knows `max_epochs`: what follows its last report then runs
     ) -> None:
         super().__init__()
         self.set_search_properties(*experiment.compared)  # `metric` is then what the rule compares
@@ -78,6 +80,7 @@ class SearchScheduler(TrialScheduler):
         self._alone = Counter[str]()  # trial -> its reports that have only the wanted metric, which end no epoch
         self._none_left = False  # whether no setting is left to start, of the search or of --confirm
         self._broken: set[str] = set()  # trials that broke a constraint which must hold from the start
+        self._ends_by_itself = ends_by_itself
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
         self._saved: dict[str, str] = {}  # trial -> the name of its newest checkpoint, if it has saved one
@@ -213,6 +216,8 @@ class SearchScheduler(TrialScheduler):
         elif end.reason == RETURNED and not (self._stopper.reason or confirms(trial)):
             if 0 < (length := self.trained(trial.trial_id, epochs)) < self.max_epochs:
                 self.learn_length(tune_controller, trial.trial_id, length)
+            elif length and self._ends_by_itself:
+                end = TrialEnd(end.status, f"{TRAINED} {self.max_epochs} epochs")
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         if not isinstance(tune_controller, ReplayController):  # only a resume continues a trial that has ended
             for known in (self._last, self._saved, self._at):
@@ -356,13 +361,14 @@ class SearchScheduler(TrialScheduler):
         """Returns why the trial completes at this report (--stop, or its last epoch); empty if it continues.
 
         A trial that has never reported the wanted metric may send one report after its last epoch: a function often
-        computes this metric after its loop.
+        computes this metric after its loop. One that knows its length ends by itself, unless it reports once more.
         """
         if reason := reached(self._experiment.limits, (*self._aim.goals, self._compared), {EPOCH: epoch, **metrics}):
             return reason
         has_answer = trial_id in self._answered or keeps_last(self._compared, self._wanted, metrics)
-        ends = self.trained(trial_id, epoch) >= self.max_epochs + (not has_answer)
-        return f"{TRAINED} {self.max_epochs} epochs" if ends else ""
+        ends = self.trained(trial_id, epoch) >= self.max_epochs + (not has_answer or self._ends_by_itself)
+        more = ", and would report more" * self._ends_by_itself
+        return f"{TRAINED} {self.max_epochs} epochs{more}" if ends else ""
 
     def trained(self, trial_id: str, epoch: int) -> int:
         """Returns how many epochs a trial had trained at a report: not each report ends one."""

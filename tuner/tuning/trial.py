@@ -49,11 +49,13 @@ class TrialSetup:
     experiment: Experiment
     folder: Path  # absolute; has the trials' folders
     seeded: bool = False  # whether the function gets the trial's seed as config["seed"]
+    length: str = ""  # the name by which it gets the number of epochs, if any
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
         own = {"seed": seed} if self.seeded else {}
+        own |= {self.length: self.spec.max_epochs} if self.length else {}
         return replace(self.spec, config=merged(self.spec.constants, config) | own, seed=seed)
 
     def own_folder(self, function: Any = None) -> contextlib.AbstractContextManager[None]:
@@ -165,7 +167,7 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
             if isinstance(function, Command):
                 reporter.is_measured = False  # the command's own processes train
                 trial.held["the command"] = given  # its words have the values
-                own = {"max_epochs": spec.max_epochs, "cpus": spec.cpus, "gpus": spec.gpus}
+                own = {"cpus": spec.cpus, "gpus": spec.gpus}
                 with session_folder() as folder:
                     return function(given, [experiment.compared.metric, *names], Path(folder), own, start)
             output = function(given) if takes_config(function) else function()
@@ -185,7 +187,7 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
                     tune.report(metrics_of(metrics, function, names))
         elif output is not None:
             tune.report({**metrics_of(output, function, names), FINAL: True})
-        if isinstance(function, Script) and not reporter.num_reports:
+        if isinstance(function, Script) and not reporter.num_reports and tune.get_checkpoint() is None:
             raise ValueError(
                 f'the script ended without a report: write tune.report({{"{names[0]}": value}}) where an epoch has its '
                 f"value; if a process that it starts has the value, {CHILD}"

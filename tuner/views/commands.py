@@ -62,6 +62,7 @@ def confirm_command(record: ExperimentRecord) -> str:
         or record.state != "finished"
         or record.refused
         or not record.best()
+        or record.facts.get("space", {}).get("seeded") is False  # a command that takes no seed
     ):
         return ""
     number = len(repeated(replace(e, confirm=MOST_CONFIRMED), record.stats))

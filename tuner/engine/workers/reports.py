@@ -17,7 +17,7 @@ from unittest import mock
 
 from ray import cloudpickle
 from ray.train._internal.session import get_session
-from ray.tune import Checkpoint
+from ray.tune import Checkpoint, get_checkpoint
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 
 from tuner.engine.workers.own_folder import reported
@@ -207,5 +207,5 @@ def explained(reporter: Reporter) -> Iterator[None]:
         raise
     except BaseException as error:  # GeneratorExit, KeyboardInterrupt, asyncio.CancelledError
         raise EscapedError(f"{with_place(error)}{caused(error)}") from error
-    if started and not reporter.num_reports:
+    if started and not reporter.num_reports and get_checkpoint() is None:
         raise ValueError(f"the trial's own process has reported nothing; it ran {started[0]} in another one; {CHILD}")

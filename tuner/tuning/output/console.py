@@ -32,9 +32,18 @@ if TYPE_CHECKING:
     from tuner.spec.space import Space
     from tuner.tuning.checks.request import Request
 
-NO_SEED = (
-    "the function gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of "
-    "Python, numpy and torch differs; Space(seeded=True) gives it config['seed']"
+UNSEEDED = (
+    "gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of Python, "
+    "numpy and torch differs;"
+)
+NO_SEED: tuple[tuple[type, str], ...] = (  # by the class of `train`
+    (Script, f"the script {UNSEEDED} script(..., seeded=True) sets its option or constant of the name seed"),
+    (
+        Command,
+        "the command gets no seed, so --confirm repeats the same words: only what it draws unseeded differs; write "
+        "{seed} where the command takes a seed",
+    ),
+    (object, f"the function {UNSEEDED} Space(seeded=True) gives it config['seed']"),
 )
 MAX_NAMED = 3  # files that a line of the plan or answer names
 MAX_QUICK = 2_500  # links that a trial makes in about 0.1 s; a copy counts as two
@@ -112,10 +121,10 @@ def notes(request: Request) -> list[str]:
     if isinstance(space.train, Command):
         with contextlib.suppress(Exception):  # of a function of tune.sample_from, which the first trial tells
             words = space.train.filled(
-                parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {"max_epochs": e.max_epochs}
+                parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {space.length: e.max_epochs}
             )
             lines += [f"command     {shlex.join(masked(words))} (example)"]
-    if targets := space.train.targets(space.params) if isinstance(space.train, Script) else {}:
+    if targets := space.train.targets(space.names) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
     lines += [] if e.address else shown(e, space)
     if request.splits:
@@ -148,7 +157,7 @@ def notes(request: Request) -> list[str]:
         half = f"half of it is too little for the {needed} epochs of --confirm"
         texts += [f"--epoch-budget {e.epoch_budget}: {half}; give {2 * needed} or more, or confirm fewer settings"]
     if e.confirm and space.train and not space.seeded:
-        texts += [f"--confirm {e.confirm}: {NO_SEED}"]
+        texts += [f"--confirm {e.confirm}: {next(text for kind, text in NO_SEED if isinstance(space.train, kind))}"]
     is_program = isinstance(space.train, (Command, Script))
     if e.scheduler in ("hyperband", "bohb") and is_program and e.max_epochs == MOST_REPORTS:
         texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs its number of reports"]
@@ -273,7 +282,8 @@ def schedule(request: Request) -> str:
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        until = "" if rules is not e or not space.train else " (until a trial ends by itself: its length places them)"
+        is_known = rules is not e or not space.train or space.length
+        until = "" if is_known else " (until a trial ends by itself: its length places them)"
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
         how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
         return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(rules)}"
