@@ -5,13 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 
 import pytest
 
 from tuner import load
 from tuner.record import results
-from tuner.spec.command_process import IN_COMMAND, VARIABLE, Program
+from tuner.spec.command_process import IN_COMMAND, VARIABLE, Program, search_path
 from tuner.spec.space import Space
 
 HEAD = "from tuner import Space, tune\n"
@@ -306,6 +307,70 @@ def test_a_command_that_names_its_length_or_its_seed_declares_them():
     own = Space(params=params, command="train --epochs {max_epochs} --seed {seed}")
     other = Space(params=params, command="train --epochs {{max_epochs}}")
     assert (own.max_epochs, own.seeded, other.max_epochs, other.seeded) == (10, True, 1000, False)
+
+
+NEWEST = """
+import os, sys
+import tuner_trial
+seen = [tuner_trial.checkpoint_folder()]
+open(os.environ["TUNER_TRIAL"] + "/checkpoint/log", "w").close()
+seen += [tuner_trial.checkpoint_folder()]
+tuner_trial.report({"loss": 1})
+seen += [os.listdir(tuner_trial.checkpoint_folder())]
+assert seen == [None, None, ["log"]], seen
+"""
+NEWEST_OF_TUNE = """
+import tempfile
+from ray import tune
+seen = [tune.get_checkpoint()]
+for epoch in range(2):
+    with tempfile.TemporaryDirectory() as folder:
+        open(folder + "/state", "w").write(str(epoch))
+        tune.report({"loss": 1}, checkpoint=tune.Checkpoint.from_directory(folder))
+    seen += [open(tune.get_checkpoint().path + "/state").read()]
+assert seen == [None, "0", "1"], seen
+"""
+
+
+@pytest.mark.parametrize("text", [NEWEST, NEWEST_OF_TUNE], ids=["tuner_trial", "tune.report"])
+def test_only_what_is_reported_is_a_checkpoint_and_the_newest_one_is_given(search, tmp_path, text):
+    ran = search(written(tmp_path, text), "--num-samples", "1")
+    assert {trial.status for trial in ran.record.trials} == {"completed"}, ran.out + ran.err
+
+
+def test_words_for_parameters_that_all_have_a_place_are_refused():
+    from ray import tune
+
+    params = {"lr": tune.uniform(0, 1), "optim": {"decay": 0.1}}
+    for command in ("train {lr} {optim.decay}", "train {config}"):
+        with pytest.raises(ValueError, match="words='{key}={value}' is for parameters without a place"):
+            Space(params=params, command=command, words="{key}={value}")
+    Space(params=params, command="train {lr}", words="{key}={value}")
+
+
+def test_the_environments_programs_are_found_first_unless_another_one_is_activated(monkeypatch):
+    own = sysconfig.get_path("scripts")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert search_path() == f"{own}:/usr/bin"
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)  # this one
+    assert search_path() == f"{own}:/usr/bin"
+    monkeypatch.setenv("CONDA_PREFIX", "/other")
+    assert search_path() == f"/usr/bin:{own}"
+    monkeypatch.setenv("PATH", f"/usr/bin:{own}")
+    assert search_path() == f"/usr/bin:{own}"
+    monkeypatch.delenv("CONDA_PREFIX")
+    monkeypatch.delenv("PATH")
+    assert search_path() == f"{own}:{os.defpath}"
+
+
+def test_the_gpus_of_a_trial_take_their_place():
+    from ray import tune
+
+    space = Space(params={"lr": tune.uniform(0, 1)}, command="torchrun --nproc_per_node {gpus} train.py {lr} {cpus}")
+    filled = space.train.filled({"lr": 0.5}, {"gpus": 2.0, "cpus": 1.5})
+    assert filled == ["torchrun", "--nproc_per_node", "2", "train.py", "0.5", "1.5"]
 
 
 def test_an_environments_own_sitecustomize_runs(tmp_path):

@@ -27,7 +27,7 @@ from typing import Any
 from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
-from tuner.spec.command_process import CHECKPOINT, CONFIG, Program, Sent, Starter, is_running, search_path
+from tuner.spec.command_process import CHECKPOINT, CONFIG, NEWEST, Program, Sent, Starter, is_running, search_path
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
@@ -111,6 +111,8 @@ class Command:
                         raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
                     saved = saved or sent
                     tune.report(found, checkpoint=tune.Checkpoint.from_directory(saved) if saved else None)
+                    if saved:
+                        kept.set_newest(tune.get_checkpoint().path if sent else saved)
                 if waits:
                     waits.answer()
                     waits = None
@@ -158,6 +160,11 @@ class Command:
         known = [path.replace("/", ".") for path, _ in domains.leaves(params)]
         named = {match[2].replace("/", ".") for word in self.words for match in re.finditer(PLACE, word) if match[2]}
         left = [name for name in known if name not in named]
+        if self.added != (ADDED,) and (not left or ("config" in named and "config" not in known)):
+            raise ValueError(
+                f"words={' '.join(self.added)!r} is for parameters without a place in the command, and there is none; "
+                "leave it out"
+            )
         unknown = sorted(named.difference(known, OWN, ["seed"]))
         wrong = [(name, hint) for name in unknown if (hint := nearest(name, left))]
         if wrong:
@@ -211,7 +218,12 @@ class Kept:
         if checkpoint:
             with checkpoint.as_directory() as saved:
                 shutil.copytree(saved, self.folder, dirs_exist_ok=True)
+            self.set_newest(str(self.folder))
         self._before = self._files()
+
+    def set_newest(self, folder: str) -> None:
+        """Let `tuner_trial.checkpoint_folder` return this folder: what is in `self.folder` alone may be unfinished."""
+        (self.folder.parent / NEWEST).write_text(folder)
 
     def changed(self) -> str:
         """Return the folder if it has files, and one of them has changed since the last call, else an empty text."""

@@ -31,6 +31,7 @@ PEER = struct.Struct("3i")  # process, user and group of the other side of a soc
 # Of a launcher that has started tuner: a trial's program is no rank of it, and would not report.
 RANKS = "RANK", "LOCAL_RANK", "WORLD_SIZE"
 VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
+NEWEST = "newest"  # the file that names the folder of the trial's newest checkpoint, once there is one
 
 
 def search_path() -> str:

@@ -69,9 +69,15 @@ def _goes_on(folder: str, message: bytes) -> bool:
 
 
 def checkpoint_folder() -> Optional[str]:  # noqa: UP045  (for Python 3.6)
-    """Return the folder with what the trial saved last; None if it has saved nothing, or outside of a trial."""
-    folder = os.path.join(os.environ.get(VARIABLE, ""), "checkpoint")
-    return folder if os.path.isabs(folder) and os.listdir(folder) else None
+    """Return the folder with what the trial reported last; None if it has reported nothing, or outside of a trial.
+
+    Files that are not yet reported do not count, wherever they are.
+    """
+    try:
+        with open(os.path.join(os.environ.get(VARIABLE) or os.devnull, "newest")) as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def _rank() -> int:
